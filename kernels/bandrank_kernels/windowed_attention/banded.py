@@ -1,0 +1,140 @@
+"""Attention of candidate rows over a window: blocks of packed rows, each with its keys gathered, one SDPA call a chunk.
+
+A block is BLOCK_ROWS consecutive candidate rows, whoever they belong to. Its keys are the rows of the block with
+`window` rows on each side, the [CLS] rows of its candidates, and the rows of their queries; a bias says which row
+sees which key. Nothing is padded to a candidate's length, and memory is linear in rows: a chunk of blocks holds
+MAX_CHUNK_KEYS keys at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.spans import Bools, Ints, Spans
+
+BLOCK_ROWS = 32  # rows; a window wider than this takes blocks as wide as itself
+MAX_CHUNK_KEYS = 1 << 12
+
+
+@dataclass(frozen=True)
+class BlockChunk:
+    """Blocks that are attended together.
+
+    first_row: of the chunk's consecutive rows.  key_index: (num_blocks, num_keys) row numbers.
+    bias: (num_blocks, 1, block_rows, num_keys) 0 or -inf.
+    """
+
+    first_row: int
+    key_index: Tensor
+    bias: Tensor
+
+
+def plan_blocks(
+    rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype
+) -> list[BlockChunk]:
+    """Chunks of blocks that cover all candidate rows. The pattern's window is finite."""
+    total = int(rows.cu_candidates[-1])
+    owner = np.repeat(np.arange(rows.num_candidates), np.diff(rows.cu_candidates))
+    window = pattern.window
+    assert window is not None, "a band without a window. This is a bug."
+    block_rows = max(BLOCK_ROWS, window)
+    whole = total // block_rows
+    block_sets = [
+        (np.arange(whole) * block_rows, block_rows),
+        (np.arange(whole * block_rows, total)[:1], total % block_rows),
+    ]
+
+    def chunk(firsts: Ints, height: int) -> BlockChunk:
+        own = firsts[:, None] + np.arange(height)  # candidate rows, counted from the first
+        near = firsts[:, None] + np.arange(-window, height + window)
+        exists = (near >= 0) & (near < total)
+        near = near.clip(0, total - 1)
+        seen = exists[:, None, :] & (owner[near][:, None, :] == owner[own][:, :, None])
+        seen &= np.abs(np.arange(height)[:, None] + window - np.arange(height + 2 * window)[None, :]) <= window
+        keys, masks = [near + rows.first_candidate_row], [seen]
+        for index, visible in _globals(rows, pattern, owner, own):
+            keys.append(index)
+            masks.append(visible)
+        hidden = torch.from_numpy(~np.concatenate(masks, 2))
+        bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+        return BlockChunk(
+            first_row=rows.first_candidate_row + int(firsts[0]),
+            key_index=torch.from_numpy(np.concatenate(keys, 1)).to(device),
+            bias=bias[:, None].to(device),
+        )
+
+    return [
+        chunk(firsts[begin:end], height)
+        for firsts, height in block_sets
+        if len(firsts)
+        for begin, end in _cut(_num_keys(rows, pattern, owner, firsts, height))
+    ]
+
+
+def _global_spans(rows: PackedRows, owner: Ints, first: Ints, last: Ints) -> tuple[Spans, Spans]:
+    """The [CLS] rows of all candidates that rows first..last belong to, and the rows of all their queries."""
+    candidate, last_candidate = owner[first], owner[last]
+    query, last_query = rows.candidate_query[candidate], rows.candidate_query[last_candidate]
+    cls = Spans(candidate[:, None], (last_candidate - candidate + 1)[:, None])
+    begin, end = rows.cu_queries[query], rows.cu_queries[last_query + 1]
+    return cls, Spans((rows.first_query_row + begin)[:, None], (end - begin)[:, None])
+
+
+def _globals(rows: PackedRows, pattern: AttentionPattern, owner: Ints, own: Ints) -> Iterator[tuple[Ints, Bools]]:
+    """Row numbers (blocks, keys) and visibility (blocks, rows, keys) of the [CLS] and query rows that blocks see."""
+    cls, query = _global_spans(rows, owner, own[:, 0], own[:, -1])
+    if pattern.candidate_to_cls:
+        index, real = cls.lay_out()
+        yield index, real[:, None, :] & (index[:, None, :] == owner[own][:, :, None])
+    if pattern.candidate_to_query:
+        index, real = query.lay_out()
+        query_of_row = np.repeat(np.arange(rows.num_queries), np.diff(rows.cu_queries))
+        asked = (
+            query_of_row[(index - rows.first_query_row).clip(0, max(0, len(query_of_row) - 1))] if index.size else index
+        )
+        yield index, real[:, None, :] & (asked[:, None, :] == rows.candidate_query[owner[own]][:, :, None])
+
+
+def _num_keys(rows: PackedRows, pattern: AttentionPattern, owner: Ints, firsts: Ints, height: int) -> Ints:
+    """(blocks,) keys of each block."""
+    assert pattern.window is not None, "a band without a window. This is a bug."
+    cls, query = _global_spans(rows, owner, firsts, firsts + height - 1)
+    return (
+        height + 2 * pattern.window + cls.totals * pattern.candidate_to_cls + query.totals * pattern.candidate_to_query
+    )
+
+
+def _cut(num_keys: Ints) -> Iterator[tuple[int, int]]:
+    """Consecutive blocks cut into chunks: padded to its widest block, each holds MAX_CHUNK_KEYS, or one block."""
+    begin = 0
+    widest = 0
+    for end, keys in enumerate(num_keys.tolist()):
+        if end > begin and max(widest, keys) * (end - begin + 1) > MAX_CHUNK_KEYS:
+            yield begin, end
+            begin, widest = end, 0
+        widest = max(widest, keys)
+    if len(num_keys):
+        yield begin, len(num_keys)
+
+
+def attend_chunk(chunk: BlockChunk, qkv: Tensor, out: Tensor) -> None:
+    """Writes the attention of the chunk's rows into `out`.
+
+    qkv: (num_rows, 3, num_heads, head_dim).  out: (num_rows, num_heads, head_dim).
+    """
+    num_blocks, _, height, num_keys = chunk.bias.shape
+    heads = qkv.shape[2:]
+    own = slice(chunk.first_row, chunk.first_row + num_blocks * height)
+    query = qkv[own, 0].view(num_blocks, height, *heads)
+    key_value = qkv[:, 1:].index_select(0, chunk.key_index.view(-1)).view(num_blocks, num_keys, 2, *heads)
+    key, value = key_value.unbind(2)
+    attended = scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=chunk.bias
+    )
+    out[own] = attended.transpose(1, 2).flatten(0, 1)

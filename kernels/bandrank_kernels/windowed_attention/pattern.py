@@ -1,0 +1,35 @@
+"""Who attends to whom in a cross-encoder (Schlatt et al. 2024, section 3; Longformer, Beltagy et al. 2020)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPattern:
+    """Which rows a row attends to, by the group it is in: [CLS], query, candidate.
+
+    Every group attends to itself: [CLS] to its own [CLS], a query row to all rows of its query, a candidate row to
+    the rows of its candidate that are at most `window` places away (0: itself alone; None: all). The six switches say
+    which other groups it sees; the default is full attention. Raises ValueError for a negative window.
+    """
+
+    window: int | None = None
+    cls_to_query: bool = True
+    cls_to_candidate: bool = True
+    query_to_cls: bool = True
+    query_to_candidate: bool = True
+    candidate_to_cls: bool = True
+    candidate_to_query: bool = True
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 0:
+            raise ValueError(f"window must be at least 0, or None for no limit; got {self.window}")
+
+    @property
+    def shares_queries(self) -> bool:
+        """Query rows depend on the query alone, so that one copy serves all its candidates."""
+        return not (self.query_to_cls or self.query_to_candidate)
+
+    @property
+    def is_full(self) -> bool:
+        """Every row of a sequence attends to every other: plain BERT."""
+        return self == AttentionPattern()

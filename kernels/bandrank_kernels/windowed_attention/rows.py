@@ -1,0 +1,72 @@
+"""Where the rows of a batch lie: [CLS of every candidate | each query once | candidates]."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """The layout of one packed row matrix, in host memory: planning on it never waits for a device.
+
+    cu_queries: (num_queries + 1,) offsets into the query rows.  cu_candidates: (num_candidates + 1,) offsets into the
+    candidate rows.  candidate_query: (num_candidates,) which query a candidate belongs to, ascending.
+    Row c < num_candidates is the [CLS] of candidate c; then come the query rows; then the candidate rows. Empty queries
+    and empty candidates are legal. Raises ValueError if the three do not fit together.
+    """
+
+    cu_queries: Offsets
+    cu_candidates: Offsets
+    candidate_query: Offsets
+
+    def __post_init__(self) -> None:
+        for name, cu in (("cu_queries", self.cu_queries), ("cu_candidates", self.cu_candidates)):
+            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or (np.diff(cu) < 0).any():
+                raise ValueError(f"{name} must ascend from 0, got {cu}")
+        owners = self.candidate_query
+        if len(owners) != self.num_candidates:
+            raise ValueError(f"candidate_query must have {self.num_candidates} entries, got {len(owners)}")
+        if len(owners) and (owners[0] < 0 or owners[-1] >= self.num_queries or (np.diff(owners) < 0).any()):
+            raise ValueError(f"candidate_query must ascend within 0..{self.num_queries - 1}, got {owners}")
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.cu_queries) - 1
+
+    @property
+    def num_candidates(self) -> int:
+        return len(self.cu_candidates) - 1
+
+    @property
+    def first_query_row(self) -> int:
+        return self.num_candidates
+
+    @cached_property
+    def first_candidate_row(self) -> int:
+        return self.num_candidates + int(self.cu_queries[-1])
+
+    @cached_property
+    def num_rows(self) -> int:
+        return self.first_candidate_row + int(self.cu_candidates[-1])
+
+    def query_rows(self, query: int) -> range:
+        """The rows of one query."""
+        return range(
+            self.first_query_row + int(self.cu_queries[query]), self.first_query_row + int(self.cu_queries[query + 1])
+        )
+
+    def candidate_rows(self, candidate: int) -> range:
+        """The rows of one candidate, its [CLS] not among them."""
+        first = self.first_candidate_row
+        return range(first + int(self.cu_candidates[candidate]), first + int(self.cu_candidates[candidate + 1]))
+
+    def check(self, pattern: AttentionPattern) -> None:
+        """Raises ValueError if candidates share a query whose rows would depend on the candidate."""
+        if not pattern.shares_queries and not np.array_equal(self.candidate_query, np.arange(self.num_queries)):
+            raise ValueError("query rows attend to [CLS] or candidate rows: each candidate needs a copy of its query")

@@ -1,0 +1,63 @@
+"""The backend in plain torch, for CPU and GPU: few large calls, memory linear in rows."""
+
+import torch
+from torch import Tensor
+
+from bandrank_kernels.windowed_attention.banded import attend_chunk, plan_blocks
+from bandrank_kernels.windowed_attention.gathered import attend_group, attend_group_cls, plan_groups
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.plan import AttentionPlan
+from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
+
+
+class VectorizedPlan(AttentionPlan):
+    """Whole sequences go through gathered groups, windowed candidate rows through blocks of the band."""
+
+    def __init__(
+        self, rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        cls, candidate = cls_spans(rows), candidate_spans(rows)
+        query = query_spans(rows).take(rows.candidate_query)  # one entry per candidate
+
+        def keys(own: Spans, **others: tuple[Spans, bool]) -> Spans:
+            joined = own
+            for spans, visible in others.values():
+                joined = joined.join(spans) if visible else joined
+            return joined
+
+        cls_keys = keys(cls, query=(query, pattern.cls_to_query), candidate=(candidate, pattern.cls_to_candidate))
+        candidate_keys = keys(candidate, cls=(cls, pattern.candidate_to_cls), query=(query, pattern.candidate_to_query))
+        if pattern.shares_queries:
+            own_query = query_spans(rows)
+            query_keys = own_query
+        else:
+            own_query = query
+            query_keys = keys(query, cls=(cls, pattern.query_to_cls), candidate=(candidate, pattern.query_to_candidate))
+
+        if pattern.is_full:
+            sequence = cls.join(query).join(candidate)
+            attending = [(sequence, sequence)]
+        else:
+            attending = [(cls, cls_keys), (own_query, query_keys)]
+            if pattern.window is None:
+                attending.append((candidate, candidate_keys))
+        self._groups = [
+            group for queries, seen in attending for group in plan_groups(queries, seen, device=device, dtype=dtype)
+        ]
+        self._blocks = [] if pattern.window is None else plan_blocks(rows, pattern, device=device, dtype=dtype)
+        self._cls_groups = plan_groups(cls, cls_keys, device=device, dtype=dtype)
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
+        for group in self._groups:
+            attend_group(group, qkv, out)
+        for chunk in self._blocks:
+            attend_chunk(chunk, qkv, out)
+        return out
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        out = torch.empty_like(query)
+        for group in self._cls_groups:
+            attend_group_cls(group, query, rows, scale, out)
+        return out

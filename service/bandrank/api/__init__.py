@@ -1,0 +1,1 @@
+"""HTTP only: requests in, the engine's rankings out."""

@@ -1,0 +1,1 @@
+"""Text in, ranking out; knows no HTTP."""

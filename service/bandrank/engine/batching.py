@@ -1,0 +1,157 @@
+"""Which waiting candidates make the next batch.
+
+Order: a task's turn is the number of rows the queue had handed out when it arrived, plus its own rows. Tasks of equal
+size go first come, first served; a small one passes a large one that came before it; and a large one is passed only by
+tasks that arrive while the queue hands out as many rows as it has itself, so that its delay is in proportion to its
+size and nothing starves. (Earliest deadline first, with a deadline proportional to size; compare start-time fair queueing,
+Goyal et al. 1996.)
+"""
+
+import math
+import threading
+from bisect import insort
+from collections.abc import Callable, Sequence
+
+from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
+
+
+def deadline_exceeded() -> DeadlineExceeded:
+    """What a request hears whose time is up."""
+    return DeadlineExceeded(
+        "the request could not be scored in time; send fewer or shorter candidates, or try again later"
+    )
+
+
+def take(waiting: Sequence[ScoreTask], max_batch_tokens: int) -> list[TaskSlice]:
+    """The next batch: slices of `waiting`, which is in order of turn, that together have at most `max_batch_tokens`
+    rows.
+
+    A task's candidates are taken in order. A candidate that does not fit leaves room for those of later tasks. One
+    candidate that alone is over the budget makes a batch of its own when its turn comes.
+    """
+    batch: list[TaskSlice] = []
+    room = max_batch_tokens
+    for task in waiting:
+        if room <= 0:
+            break
+        stop = task.num_taken
+        while stop < len(task.rows) and task.rows[stop] <= room:
+            room -= task.rows[stop]
+            stop += 1
+        if stop == task.num_taken and not batch:
+            return [TaskSlice(task, stop, stop + 1)]
+        if stop > task.num_taken:
+            batch.append(TaskSlice(task, task.num_taken, stop))
+    return batch
+
+
+class TaskQueue:
+    """Tasks between the event loop, which puts, and the scoring thread, which takes; bounded in rows and seconds."""
+
+    def __init__(
+        self,
+        *,
+        max_waiting_tokens: int,
+        max_wait_s: float,
+        clock: Callable[[], float],
+        on_drop: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._max_waiting_tokens = max_waiting_tokens
+        self._max_wait_s = max_wait_s
+        self._clock = clock
+        self._on_drop = on_drop
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, int, ScoreTask]] = []  # in order of turn, then of arrival
+        self._handed_out = 0
+        self._arrivals = 0
+        self._waiting_rows = 0
+        self._refusal: Exception | None = None
+        self._rows_per_s = math.inf  # until the first batch is timed
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Rows that wait."""
+        return self._waiting_rows
+
+    @property
+    def waiting_tasks(self) -> int:
+        """Tasks that wait, in whole or in part."""
+        return len(self._waiting)
+
+    def put(self, task: ScoreTask) -> None:
+        """Adds a task. Raises Overloaded if it would wait too long, NotReady once the queue is closed."""
+        with self._changed:
+            if self._refusal is not None:
+                raise self._refusal
+            wait_s = self._waiting_rows / self._rows_per_s
+            if self._waiting and (
+                wait_s > self._max_wait_s or self._waiting_rows + task.total_rows > self._max_waiting_tokens
+            ):
+                raise Overloaded(
+                    f"{len(self._waiting)} requests ({self._waiting_rows} tokens) are waiting; try again in {wait_s:.1f} s",
+                    retry_after_s=wait_s,
+                )
+            self._arrivals += 1
+            insort(self._waiting, (self._handed_out + task.total_rows, self._arrivals, task))
+            self._waiting_rows += task.total_rows
+            self._changed.notify()
+
+    def take_batch(self, max_batch_tokens: int) -> list[TaskSlice]:
+        """The next batch, as soon as anything waits; the empty list once the queue is closed and empty."""
+        with self._changed:
+            while True:
+                self._drop_dead()
+                if self._waiting:
+                    break
+                if self._refusal is not None:
+                    return []
+                self._changed.wait()
+            batch = take([task for _, _, task in self._waiting], max_batch_tokens)
+            now = self._clock()
+            for part in batch:
+                part.task.num_taken = part.stop
+                part.task.first_taken = part.task.first_taken or now
+                self._waiting_rows -= part.rows
+                self._handed_out += part.rows
+            self._waiting = [entry for entry in self._waiting if entry[2].num_taken < len(entry[2].rows)]
+            return batch
+
+    def discard(self, task: ScoreTask, reason: str) -> None:
+        """Gives an unfinished task up: what still waits of it frees its place at once."""
+        if task.future.cancel():
+            self._on_drop(reason)
+        with self._changed:
+            self._drop_dead()
+
+    def report_speed(self, rows: int, seconds: float) -> None:
+        """What a batch took, for the estimate of waiting time; recent batches count most."""
+        speed = rows / max(seconds, 1e-9)
+        with self._changed:
+            self._rows_per_s = speed if math.isinf(self._rows_per_s) else 0.8 * self._rows_per_s + 0.2 * speed
+
+    def close(self, refusal: Exception | None = None) -> None:
+        """Takes no more tasks. Those that wait are handed out still, unless `refusal` says why they cannot be."""
+        with self._changed:
+            self._refusal = refusal or NotReady("the service is stopping; try another replica")
+            if refusal is not None:
+                for _, _, task in self._waiting:
+                    task.finish(refusal)
+                self._waiting = []
+                self._waiting_rows = 0
+            self._changed.notify_all()
+
+    def _drop_dead(self) -> None:
+        """Removes tasks that nobody waits for, or whose deadline has passed. The lock is held."""
+        now = self._clock()
+        alive = []
+        for entry in self._waiting:
+            task = entry[2]
+            if not task.future.done() and task.deadline > now:
+                alive.append(entry)
+                continue
+            self._waiting_rows -= sum(task.rows[task.num_taken :])
+            if not task.future.done():
+                self._on_drop("expired")
+                task.finish(deadline_exceeded())
+        self._waiting = alive

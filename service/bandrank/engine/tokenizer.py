@@ -1,0 +1,84 @@
+"""Texts to token ids: templates, truncation that is counted, and a pool of threads of its own."""
+
+from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
+
+import asyncio
+import re
+from array import array
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from bandrank.engine.token_cache import TokenCache
+from bandrank.metrics import Metrics
+from bandrank.models.scorer import Scorer
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+@dataclass(frozen=True)
+class TokenizedRequest:
+    """Token ids of a query and its candidates, and how many word pieces did not fit."""
+
+    query: list[int]
+    candidates: list[list[int]]
+    truncated_query_tokens: int
+    truncated_candidate_tokens: list[int]
+
+
+class RequestTokenizer:
+    """Applies a scorer's templates to texts. The tokenizer releases the interpreter lock: threads run side by side."""
+
+    def __init__(
+        self, tokenizer: FastTokenizer, scorer: Scorer, *, cache_bytes: int, num_threads: int, metrics: Metrics
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._scorer = scorer
+        self._cache = TokenCache(cache_bytes)
+        self._metrics = metrics
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenize")
+
+    async def tokenize(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
+        """Tokenises a request in the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.tokenize_now, query, candidates)
+
+    def tokenize_now(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
+        """Tokenises a request in the calling thread. A long candidate never takes room from the query."""
+        scorer = self._scorer
+        query_ids, query_cut = scorer.query_template.apply(self._tokenizer.encode(query, add_special_tokens=False).ids)
+        limit = scorer.candidate_limit(len(query_ids))
+        applied = [scorer.candidate_template.apply(pieces, limit=limit) for pieces in self._pieces(candidates)]
+        return TokenizedRequest(
+            query=query_ids,
+            candidates=[ids for ids, _ in applied],
+            truncated_query_tokens=query_cut,
+            truncated_candidate_tokens=[cut for _, cut in applied],
+        )
+
+    def close(self) -> None:
+        """Ends the pool's threads."""
+        self._pool.shutdown()
+
+    def _pieces(self, texts: Sequence[str]) -> list[array[int]]:
+        found = self._cache.get_many(texts)
+        missing = list(dict.fromkeys(text for text, ids in zip(texts, found, strict=True) if ids is None))
+        encoded = dict(zip(missing, self._encode(missing), strict=True))
+        self._cache.put_many(missing, list(encoded.values()))
+        hits = sum(ids is not None for ids in found)
+        self._metrics.token_cache_lookups.labels("hit").inc(hits)
+        self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)
+        self._metrics.token_cache_bytes.set(self._cache.num_bytes)
+        return [encoded[text] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
+
+    def _encode(self, texts: Sequence[str]) -> list[array[int]]:
+        sentence_token = self._scorer.candidate_template.sentence_token
+        if sentence_token is None:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [array("i", encoding.ids) for encoding in encodings]
+        marked = []
+        for text in texts:
+            sentences = self._tokenizer.encode_batch_fast(SENTENCE_END.split(text), add_special_tokens=False)
+            marked.append(array("i", [token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
+        return marked

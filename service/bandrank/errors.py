@@ -1,0 +1,61 @@
+"""What can go wrong, as a client sees it.
+
+BandrankError
+    InvalidInput        422  the request cannot be understood
+    InputTooLarge       413  the request is larger than this service takes
+    UnknownModel        404  another model was asked for
+    Overloaded          429  more work is waiting than can be done in time; try again later
+    DeadlineExceeded    504  the work was not done in time
+    ScoringFailed       500  the model failed; not the client's fault
+    NotReady            503  the service is starting, stopping, or broken
+"""
+
+from typing import ClassVar
+
+
+class BandrankError(Exception):
+    """An error with an HTTP status and a name that stays the same over versions."""
+
+    status: ClassVar[int] = 500
+    error_type: ClassVar[str] = "internal"
+
+
+class InvalidInput(BandrankError):
+    status = 422
+    error_type = "invalid_input"
+
+
+class InputTooLarge(BandrankError):
+    status = 413
+    error_type = "input_too_large"
+
+
+class UnknownModel(BandrankError):
+    status = 404
+    error_type = "unknown_model"
+
+
+class Overloaded(BandrankError):
+    """retry_after_s: when the work that is waiting now will be done, at the measured speed."""
+
+    status = 429
+    error_type = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(BandrankError):
+    status = 504
+    error_type = "deadline_exceeded"
+
+
+class ScoringFailed(BandrankError):
+    status = 500
+    error_type = "scoring_failed"
+
+
+class NotReady(BandrankError):
+    status = 503
+    error_type = "not_ready"

@@ -1,0 +1,101 @@
+"""Every Prometheus series of the service, all present from the first scrape; only this file knows the client."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+TOKENS = tuple(2.0**power for power in range(6, 17))
+TASKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+STATUSES = ("200", "404", "413", "422", "429", "499", "500", "503", "504")
+
+DeviceMemory = Callable[[], dict[str, int]]
+
+
+class Metrics:
+    """The series, in a registry of their own, so that two services in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"bandrank_{name}", text, labels, registry=self.registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"bandrank_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"bandrank_{name}", text, buckets=buckets, registry=self.registry)
+
+        self.requests = counter(
+            "requests", "Answered /rerank requests by HTTP status; 499: the client hung up.", "status"
+        )
+        for status in STATUSES:
+            self.requests.labels(status)
+        self.request_seconds = histogram(
+            "request_seconds", "Whole /rerank request, from its body to its answer.", SECONDS
+        )
+        self.tokenize_seconds = histogram("tokenize_seconds", "Per request: turning its texts into token ids.", SECONDS)
+        self.queue_seconds = histogram(
+            "queue_seconds", "Per request: from the queue until a batch first takes it.", SECONDS
+        )
+        self.score_seconds = histogram("score_seconds", "Per request: from there until its last score.", SECONDS)
+        self.batch_tokens = histogram("batch_tokens", "Rows the model computed in a batch.", TOKENS)
+        self.batch_tasks = histogram("batch_tasks", "Requests that shared a batch.", TASKS)
+        self.candidates = counter("candidates", "Candidates scored in answered requests.")
+        self.tokens = counter("tokens", "Token ids of answered requests: the query once, and every candidate.")
+        self.truncated_tokens = counter("truncated_tokens", "Word pieces cut from texts longer than the model takes.")
+        self.dropped_tasks = counter("dropped_tasks", "Requests given up before they were scored.", "reason")
+        for reason in ("cancelled", "expired"):
+            self.dropped_tasks.labels(reason)
+        self.failed_batches = counter("failed_batches", "Batches that raised an error and were retried in parts.")
+        self.waiting_tokens = gauge("waiting_tokens", "Rows that wait to be scored.")
+        self.waiting_tasks = gauge("waiting_tasks", "Requests that wait to be scored, in whole or in part.")
+        self.token_cache_lookups = counter(
+            "token_cache_lookups", "Texts looked up among recently tokenised ones.", "outcome"
+        )
+        for outcome in ("hit", "miss"):
+            self.token_cache_lookups.labels(outcome)
+        self.token_cache_bytes = gauge("token_cache_bytes", "Size of the token ids kept of recent texts.")
+        self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
+        self.build_info = gauge("build_info", "Always 1; what is served.", "version", "model", "device", "dtype")
+        self._memory = _MemoryCollector()
+        self.registry.register(self._memory)
+
+    def watch_device(self, memory: DeviceMemory) -> None:
+        """From now on a scrape asks `memory` for the device's bytes: allocated, reserved, total."""
+        self._memory.device = memory
+
+    def exposition(self) -> bytes:
+        """All series in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class _MemoryCollector(Collector):
+    """Memory, read when scraped."""
+
+    device: DeviceMemory = staticmethod(lambda: {"allocated": 0, "reserved": 0, "total": 0})
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        process = GaugeMetricFamily("bandrank_process_memory_bytes", "Resident memory of the process.")
+        process.add_metric([], _resident_bytes())
+        yield process
+        device = GaugeMetricFamily(
+            "bandrank_device_memory_bytes", "Memory of the scoring device; 0 on a CPU.", labels=["kind"]
+        )
+        for kind, size in self.device().items():
+            device.add_metric([kind], size)
+        yield device
+
+
+def _resident_bytes() -> float:
+    """Resident set size; 0 where /proc is missing."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0.0
+    return float(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,127 @@
+"""Cross-encoders: query and candidate read together; full, Longformer, QDS and sparse windowed attention in one class.
+
+Nogueira & Cho 2019 (full); Schlatt et al. 2024 (sparse, and the form in which all are one model with another pattern).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers import passages
+from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.layers.packing import PackedTokens, pack
+from bandrank.models.layers.patterns import FULL
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank_kernels import Backend
+from bandrank_kernels.windowed_attention import AttentionPattern, plan_attention
+
+
+@dataclass(frozen=True)
+class CrossEncoderConfig:
+    """What a cross-encoder is, saved beside its weights.
+
+    max_tokens: [CLS], query and candidate together.  max_query_tokens: the query and its [SEP].
+    max_candidate_tokens: of a long candidate before it is cut.  long_candidates: "maxp" scores a candidate that does
+    not fit by its best passage, "truncate" cuts it. token_types: whether candidate rows have type 1, or all rows type
+    0.
+    """
+
+    encoder: EncoderConfig
+    cls_id: int
+    sep_id: int
+    pattern: AttentionPattern = FULL
+    max_tokens: int = 512
+    max_query_tokens: int = 256
+    max_candidate_tokens: int = 16384
+    long_candidates: Literal["maxp", "truncate"] = "maxp"
+    token_types: bool = True
+    sentence_token: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.max_query_tokens + 3 <= self.max_tokens <= self.encoder.max_positions:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} must hold a query of {self.max_query_tokens} tokens and 3 more, "
+                f"within {self.encoder.max_positions} positions"
+            )
+
+
+class ScoreHead(nn.Module):
+    """BERT's pooler and a classifier of one logit, in float32 whatever the encoder's dtype: no ties from rounding."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(hidden_size, hidden_size)
+        self.classifier = nn.Linear(hidden_size, 1)
+
+    def forward(self, cls: Tensor) -> Tensor:
+        """cls: (n, hidden_size).  Returns (n,) float32."""
+        return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]
+
+
+@dataclass
+class CrossEncoderOptions:
+    """How the forward pass is run; no option changes a score beyond rounding."""
+
+    backend: Backend = "auto"
+    cls_only_last_layer: bool = True
+
+
+class CrossEncoder(Scorer):
+    """Scores a candidate by the last [CLS] state of query and candidate read together."""
+
+    architecture: ClassVar[str] = "cross_encoder"
+    precomputes: ClassVar[bool] = False
+    config_class: ClassVar[type] = CrossEncoderConfig
+
+    def __init__(self, config: CrossEncoderConfig) -> None:
+        super().__init__()
+        self.config: CrossEncoderConfig = config
+        self.options = CrossEncoderOptions()
+        self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
+        longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
+        self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
+        self.encoder = Encoder(config.encoder)
+        self.head = ScoreHead(config.encoder.hidden_size)
+
+    def candidate_limit(self, query_tokens: int) -> int:
+        """All of a long candidate with MaxP; otherwise what fits beside the query."""
+        if self.config.long_candidates == "maxp":
+            return self.candidate_template.max_tokens
+        return self.config.max_tokens - 1 - query_tokens
+
+    def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
+        """[CLS], the candidate's passages, and the query where each passage needs its own copy."""
+        bounds = passages.passage_bounds(candidate_tokens, self.config.max_tokens - 1 - query_tokens)
+        per_passage = 1 if self.config.pattern.shares_queries else 1 + query_tokens
+        return sum(end - begin + per_passage for begin, end in bounds)
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """The token ids themselves: nothing of a cross-encoder can be computed before the query is known."""
+        return tokens
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        if len(batch.candidates) == 0:
+            return torch.empty(0, device=self.device)
+        parts = passages.split(batch, self.config.max_tokens)
+        packed = pack(
+            parts.batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token
+        )
+        return parts.best(self.head(self._cls_states(packed)), len(batch.candidates))
+
+    def _cls_states(self, packed: PackedTokens) -> Tensor:
+        """(num_candidates, hidden_size) the last layer's [CLS] rows."""
+        device = self.device
+        ids = torch.from_numpy(packed.ids).to(device, non_blocking=True)
+        positions = torch.from_numpy(packed.positions).to(device, non_blocking=True)
+        types = torch.from_numpy(packed.token_types).to(device, non_blocking=True)
+        hidden = self.encoder.embeddings(ids, positions, types if self.config.token_types else torch.zeros_like(types))
+        plan = plan_attention(
+            packed.rows, self.config.pattern, device=device, dtype=hidden.dtype, backend=self.options.backend
+        )
+        if self.options.cls_only_last_layer:
+            return self.encoder.forward_cls(hidden, packed.rows.num_candidates, plan)
+        return self.encoder(hidden, plan)[: packed.rows.num_candidates]  # type: ignore[no-any-return]

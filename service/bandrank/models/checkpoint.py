@@ -1,0 +1,98 @@
+"""A scorer as a folder: config.json, model.safetensors, tokenizer.json. Loading runs no code from the folder.
+
+Who needs another layout writes it here, with a new FORMAT.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.scorer import Scorer
+
+FORMAT = 1
+
+
+class BadCheckpoint(ValueError):
+    """A folder that holds no scorer we can load; the message says what was found and what is supported."""
+
+
+def save(scorer: Scorer, folder: Path, *, tokenizer: Path) -> None:
+    """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"bandrank_format": FORMAT, "architecture": scorer.architecture}
+    (folder / "config.json").write_text(json.dumps(head | asdict(scorer.config), indent=2) + "\n", encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in scorer.state_dict().items()}, folder / "model.safetensors")
+    if tokenizer != folder / "tokenizer.json":
+        shutil.copyfile(tokenizer, folder / "tokenizer.json")
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether `folder` was written by `save`, and not by Hugging Face's libraries."""
+    return "bandrank_format" in _read_config(folder)
+
+
+def load(folder: Path) -> Scorer:
+    """The scorer saved in `folder`, on the CPU, in the dtype it was saved in. Raises BadCheckpoint."""
+    config = _read_config(folder)
+    if config.pop("bandrank_format", None) != FORMAT:
+        raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
+    name = config.pop("architecture", None)
+    if name not in ARCHITECTURES:
+        raise BadCheckpoint(f"{folder}: architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
+    architecture = ARCHITECTURES[name]
+    try:
+        parsed = _parse(architecture.config_class, config)
+    except (TypeError, ValueError) as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from error
+    return assemble(architecture, parsed, load_file(folder / "model.safetensors"), source=str(folder))
+
+
+def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> Scorer:
+    """A scorer of the architecture's own config with the given weights. Raises BadCheckpoint if they do not fit."""
+    with torch.device("meta"):
+        scorer = architecture(config)
+    expected = {name: tensor.shape for name, tensor in scorer.state_dict().items()}
+    missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+    wrong = [name for name in expected.keys() & weights.keys() if expected[name] != weights[name].shape]
+    if missing or extra or wrong:
+        raise BadCheckpoint(
+            f"{source}: weights missing: {missing[:4]}, unexpected: {extra[:4]}, of another shape: {wrong[:4]}"
+        )
+    scorer.load_state_dict(weights, assign=True)
+    return scorer.eval()
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadCheckpoint(
+            f"{folder}: no config.json; a model folder needs config.json, weights and a tokenizer"
+        ) from None
+    except ValueError as error:
+        raise BadCheckpoint(f"{path}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise BadCheckpoint(f"{path}: expected a JSON object")
+    return config
+
+
+def _parse(kind: Any, value: Any) -> Any:
+    """A (nested) dataclass from JSON. Raises TypeError for a missing or unknown key, ValueError for a bad value."""
+    if not is_dataclass(kind):
+        inner = [option for option in get_args(kind) if is_dataclass(option)]
+        return _parse(inner[0], value) if inner and NoneType in get_args(kind) and value is not None else value
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object for {getattr(kind, '__name__', kind)}, got {value!r}")
+    hints = get_type_hints(kind)
+    if unknown := value.keys() - {field.name for field in fields(kind)}:
+        raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
+    make: Any = kind
+    return make(**{name: _parse(hints[name], item) for name, item in value.items()})

@@ -1,0 +1,114 @@
+"""The BERT encoder on packed rows (Devlin et al. 2019): no padding, and a last layer for [CLS] alone.
+
+Post-LN layers; names follow the paper, not Hugging Face (hf_weights.py translates).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bandrank.models.layers.embeddings import Embeddings
+from bandrank.models.layers.linear import Linear
+from bandrank_kernels.windowed_attention import AttentionPlan
+
+# Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
+# the cache.
+CPU_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The shape of a BERT encoder."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    max_positions: int
+    num_token_types: int = 2
+    layer_norm_eps: float = 1e-12
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+
+
+class EncoderLayer(nn.Module):
+    """Attention and feed-forward, each followed by residual and LayerNorm."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.num_heads = config.num_heads
+        self.head_dim = hidden // config.num_heads
+        self.qkv = Linear(hidden, 3 * hidden)
+        self.attention_out = Linear(hidden, hidden)
+        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.up = Linear(hidden, config.intermediate_size)
+        self.down = Linear(config.intermediate_size, hidden)
+        self.out_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+
+    def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
+        """hidden: (total, hidden_size).  Returns the same shape."""
+        qkv = self.qkv(hidden).view(len(hidden), 3, self.num_heads, self.head_dim)
+        return self._after_attention(plan.attend(qkv).flatten(1), hidden)
+
+    def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
+        """The layer's output for the [CLS] rows alone, equal to the first rows of `forward`: (num_candidates,
+        hidden_size).
+
+        With one attending row, the key projection moves to the query's side (u = W_K^T q; the key bias shifts all
+        scores alike and drops out) and the value projection behind the weighted sum, so that no other row is projected at all.
+        """
+        hidden_size = hidden.shape[1]
+        query_weight, key_weight, value_weight = self.qkv.weight.view(3, self.num_heads, self.head_dim, hidden_size)
+        query_bias, _, value_bias = self.qkv.bias.chunk(3)
+        cls = hidden[:num_candidates]
+        query = torch.einsum("ne,hde->nhd", cls, query_weight) + query_bias.view(self.num_heads, self.head_dim)
+        absorbed = torch.einsum("nhd,hde->nhe", query, key_weight)
+        averaged = plan.attend_cls(absorbed, hidden, self.head_dim**-0.5)  # (num_candidates, num_heads, hidden_size)
+        attended = torch.einsum("nhe,hde->nhd", averaged, value_weight).flatten(1) + value_bias
+        return self._after_attention(attended, cls)
+
+    def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        if hidden.device.type != "cpu" or torch.is_grad_enabled():
+            return self._feed_forward(attended, hidden)
+        out = torch.empty_like(hidden)
+        for start in range(0, len(hidden), CPU_BLOCK_ROWS):
+            block = slice(start, start + CPU_BLOCK_ROWS)
+            out[block] = self._feed_forward(attended[block], hidden[block])
+        return out
+
+    def _feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        hidden = self.attention_norm(self.attention_out(attended) + hidden)
+        return self.out_norm(self.down(self.up(hidden, "gelu")) + hidden)  # type: ignore[no-any-return]
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            max_positions=config.max_positions,
+            num_token_types=config.num_token_types,
+            layer_norm_eps=config.layer_norm_eps,
+        )
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
+
+    def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
+        """hidden: (total, hidden_size), embedded rows.  Returns the last layer's output, the same shape."""
+        for layer in self.layers:
+            hidden = layer(hidden, plan)
+        return hidden
+
+    def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
+        """The last layer's output for the [CLS] rows alone, (num_candidates, hidden_size); it is not run for others."""
+        for layer in self.layers[:-1]:
+            hidden = layer(hidden, plan)
+        last: EncoderLayer = self.layers[-1]  # type: ignore[assignment]  # a ModuleList forgets what it holds
+        return last.forward_cls(hidden, num_candidates, plan)

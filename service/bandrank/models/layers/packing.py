@@ -1,0 +1,81 @@
+"""Token ids of a batch laid out as [CLS of every candidate | each query once | candidates]."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import offsets
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """Inputs of a cross-encoder, in host memory.
+
+    ids, positions, token_types: (num_rows,).  rows: where the groups lie.
+    """
+
+    ids: Ints
+    positions: Ints
+    token_types: Ints
+    rows: PackedRows
+
+
+def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_token: int | None) -> PackedTokens:
+    """BERT's numbering, row by row: [CLS] at 0, the query from 1, the candidate on from where its query ends, token
+    type 1.
+
+    Where the pattern makes a query's states depend on the candidate, each candidate gets a copy of its query.
+    Sentence tokens of candidates then move among the rows of that copy, and keep their positions and type
+    (QDS-Transformer).
+    """
+    owner = batch.candidate_query
+    query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
+    candidate_ids, candidate_lengths = batch.candidates.values.numpy(), batch.candidates.lengths
+    candidate_positions = _within(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
+    candidate_of_row = np.repeat(np.arange(len(owner)), candidate_lengths)
+
+    if pattern.shares_queries:
+        query_positions = _within(query_lengths) + 1
+        query_types = np.zeros_like(query_ids)
+    else:
+        query_ids = _copies(query_ids, batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])
+        query_lengths = query_lengths[owner]
+        query_positions = _within(query_lengths) + 1
+        query_types = np.zeros_like(query_ids)
+        owner = np.arange(len(owner))
+        if sentence_token is not None:
+            is_global = candidate_ids == sentence_token
+            # A stable sort by candidate puts each candidate's sentence tokens behind its copy of the query.
+            query_of_row = np.concatenate([np.repeat(owner, query_lengths), candidate_of_row[is_global]])
+            order = np.argsort(query_of_row, kind="stable")
+            query_ids = np.concatenate([query_ids, candidate_ids[is_global]])[order]
+            query_positions = np.concatenate([query_positions, candidate_positions[is_global]])[order]
+            query_types = np.concatenate([query_types, np.ones(int(is_global.sum()), np.int64)])[order]
+            query_lengths = np.bincount(query_of_row, minlength=len(owner))
+            candidate_ids, candidate_positions = candidate_ids[~is_global], candidate_positions[~is_global]
+            candidate_lengths = np.bincount(candidate_of_row[~is_global], minlength=len(owner))
+
+    num_candidates = len(owner)
+    zeros = np.zeros(num_candidates, np.int64)
+    return PackedTokens(
+        ids=np.concatenate([zeros + cls_id, query_ids, candidate_ids]),
+        positions=np.concatenate([zeros, query_positions, candidate_positions]),
+        token_types=np.concatenate([zeros, query_types, np.ones_like(candidate_ids)]),
+        rows=PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner),
+    )
+
+
+def _within(lengths: Ints) -> Ints:
+    """0, 1, .. length - 1 for each length, end to end."""
+    starts = offsets(lengths)
+    return np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+
+
+def _copies(values: Ints, starts: Ints, lengths: Ints) -> Ints:
+    """The runs values[start : start + length], end to end."""
+    return np.asarray(values[np.repeat(starts, lengths) + _within(lengths)])

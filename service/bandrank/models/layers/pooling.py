@@ -1,0 +1,23 @@
+"""One vector of a sequence of rows."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bandrank.models.ragged import Ragged
+
+Pooling = Literal["mean", "cls"]
+
+
+def pool(states: Ragged, how: Pooling) -> Tensor:
+    """(n, hidden_size) float32: the mean of each sequence's rows, or its first row. An empty sequence gives zeros."""
+    rows = states.values.float()
+    lengths = torch.from_numpy(states.lengths).to(rows.device)
+    if how == "mean":
+        owner = torch.repeat_interleave(lengths, output_size=len(rows))
+        sums = rows.new_zeros(len(states), rows.shape[1]).index_add_(0, owner, rows)
+        return sums / lengths.clamp(min=1)[:, None]
+    first = torch.from_numpy(states.cu_seqlens[:-1]).to(rows.device)
+    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # an empty last sequence starts one past the end
+    return padded[first] * (lengths > 0)[:, None]

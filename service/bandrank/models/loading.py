@@ -1,0 +1,26 @@
+"""From a model's name to a scorer and its tokenizer, whoever saved it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from bandrank.models import checkpoint, hf_weights
+from bandrank.models.scorer import Scorer
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A scorer, its tokenizer, and the folder both came from."""
+
+    name: str
+    folder: Path
+    scorer: Scorer
+    tokenizer: Tokenizer
+
+
+def load_model(model: str, revision: str | None = None) -> LoadedModel:
+    """Loads a folder or a hub id: bandrank's own checkpoints, and what hf_weights supports. Raises BadCheckpoint."""
+    folder = hf_weights.find_folder(model, revision)
+    loader = checkpoint if checkpoint.is_checkpoint(folder) else hf_weights
+    return LoadedModel(model, folder, loader.load(folder), hf_weights.load_tokenizer(folder))

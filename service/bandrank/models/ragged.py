@@ -1,0 +1,67 @@
+"""Sequences of any length laid end to end; the one data type that flows between engine and models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Offsets = npt.NDArray[np.int64]  # (n + 1,), ascending from 0; always in host memory
+
+
+def offsets(lengths: Sequence[int] | npt.NDArray[np.int64]) -> Offsets:
+    """(n + 1,) where each of n runs of the given lengths starts, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n sequences without padding.
+
+    values: (total, ...), sequence i is values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,).
+    The offsets stay in host memory, so that planning a batch never waits for a device. Sequences may be empty.
+    Raises ValueError if the offsets do not cover the values.
+    """
+
+    values: Tensor
+    cu_seqlens: Offsets
+
+    def __post_init__(self) -> None:
+        if self.cu_seqlens[0] != 0 or self.cu_seqlens[-1] != len(self.values) or (np.diff(self.cu_seqlens) < 0).any():
+            raise ValueError(f"cu_seqlens must ascend from 0 to {len(self.values)}, got {self.cu_seqlens}")
+
+    @classmethod
+    def from_token_ids(cls, sequences: Sequence[Sequence[int]]) -> Self:
+        """Token ids on the host, as int64."""
+        flat = np.fromiter((token for sequence in sequences for token in sequence), np.int64)
+        return cls(torch.from_numpy(flat), offsets([len(sequence) for sequence in sequences]))
+
+    @classmethod
+    def from_tensors(cls, sequences: Sequence[Tensor]) -> Self:
+        """Sequences of equal trailing shape, copied end to end. Raises ValueError if there is none."""
+        if not sequences:
+            raise ValueError("no sequence to take dtype and shape from")
+        return cls(torch.cat(list(sequences)), offsets([len(sequence) for sequence in sequences]))
+
+    def __len__(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.values[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(n,)."""
+        return np.diff(self.cu_seqlens)
+
+    @property
+    def max_seqlen(self) -> int:
+        """The longest sequence, 0 if there is none."""
+        return int(self.lengths.max(initial=0))
+
+    def to(self, device: torch.device) -> Self:
+        """The same sequences on `device`; the copy does not block if the values are pinned."""
+        return type(self)(self.values.to(device, non_blocking=True), self.cu_seqlens)
