@@ -3,8 +3,8 @@
 Order: a task's turn is the number of rows the queue had handed out when it arrived, plus its own rows. Tasks of equal
 size go first come, first served; a small one passes a large one that came before it; and a large one is passed only by
 tasks that arrive while the queue hands out as many rows as it has itself, so that its delay is in proportion to its
-size and nothing starves. (Earliest deadline first, with a deadline proportional to size; compare start-time fair queueing,
-Goyal et al. 1996.)
+size and nothing starves. (Earliest deadline first, with a deadline proportional to size; compare start-time fair
+queueing, Goyal et al. 1996.)
 """
 
 import math
@@ -13,7 +13,7 @@ from bisect import insort
 from collections.abc import Callable, Sequence
 
 from bandrank.engine.tasks import ScoreTask, TaskSlice
-from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
+from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -66,7 +66,7 @@ class TaskQueue:
         self._handed_out = 0
         self._arrivals = 0
         self._waiting_rows = 0
-        self._refusal: Exception | None = None
+        self._refusal: NotReady | ScoringFailed | None = None
         self._rows_per_s = math.inf  # until the first batch is timed
 
     @property
@@ -83,13 +83,13 @@ class TaskQueue:
         """Adds a task. Raises Overloaded if it would wait too long, NotReady once the queue is closed."""
         with self._changed:
             if self._refusal is not None:
-                raise self._refusal
+                raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
             wait_s = self._waiting_rows / self._rows_per_s
             if self._waiting and (
                 wait_s > self._max_wait_s or self._waiting_rows + task.total_rows > self._max_waiting_tokens
             ):
                 raise Overloaded(
-                    f"{len(self._waiting)} requests ({self._waiting_rows} tokens) are waiting; try again in {wait_s:.1f} s",
+                    f"{len(self._waiting)} requests ({self._waiting_rows} tokens) wait; try again in {wait_s:.1f} s",
                     retry_after_s=wait_s,
                 )
             self._arrivals += 1
@@ -130,13 +130,13 @@ class TaskQueue:
         with self._changed:
             self._rows_per_s = speed if math.isinf(self._rows_per_s) else 0.8 * self._rows_per_s + 0.2 * speed
 
-    def close(self, refusal: Exception | None = None) -> None:
+    def close(self, refusal: ScoringFailed | None = None) -> None:
         """Takes no more tasks. Those that wait are handed out still, unless `refusal` says why they cannot be."""
         with self._changed:
             self._refusal = refusal or NotReady("the service is stopping; try another replica")
             if refusal is not None:
                 for _, _, task in self._waiting:
-                    task.finish(refusal)
+                    task.finish(ScoringFailed(str(refusal)))
                 self._waiting = []
                 self._waiting_rows = 0
             self._changed.notify_all()

@@ -71,6 +71,7 @@ class ScoringWorker:
         self._thread.join()
 
     def _run(self) -> None:
+        batch: list[TaskSlice] = []
         try:
             with torch.inference_mode():
                 while batch := self._queue.take_batch(self._max_batch_tokens):
@@ -80,7 +81,10 @@ class ScoringWorker:
                     self._metrics.waiting_tasks.set(self._queue.waiting_tasks)
         except BaseException:  # a bug here must not leave clients waiting for ever
             log.exception("the scoring thread died")
-            self._queue.close(ScoringFailed("the scoring thread died; the service must be restarted"))
+            died = "the scoring thread died; the service must be restarted"
+            self._queue.close(ScoringFailed(died))
+            for part in batch:
+                part.task.finish(ScoringFailed(died))
             self._on_death()
             raise
 

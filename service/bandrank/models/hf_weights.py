@@ -156,7 +156,8 @@ def _pattern(settings: dict[str, Any], folder: Path) -> AttentionPattern:
     if "attention_window_size" not in settings or len(switches) != 6:
         raise BadCheckpoint(
             f"{folder}: a sparse cross-encoder whose config.json names only {sorted(switches)} of its six attention "
-            f"switches and window {settings.get('attention_window_size', 'missing')!r}; it must not be run as full attention"
+            f"switches and window {settings.get('attention_window_size', 'missing')!r}; it must not be run as full "
+            "attention"
         )
     return AttentionPattern(window=settings["attention_window_size"], **switches)
 

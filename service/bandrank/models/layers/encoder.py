@@ -56,11 +56,10 @@ class EncoderLayer(nn.Module):
         return self._after_attention(plan.attend(qkv).flatten(1), hidden)
 
     def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
-        """The layer's output for the [CLS] rows alone, equal to the first rows of `forward`: (num_candidates,
-        hidden_size).
+        """The first rows of `forward`, the [CLS] rows, alone: (num_candidates, hidden_size).
 
         With one attending row, the key projection moves to the query's side (u = W_K^T q; the key bias shifts all
-        scores alike and drops out) and the value projection behind the weighted sum, so that no other row is projected at all.
+        scores alike and drops out) and the value projection behind the weighted sum: no other row is projected at all.
         """
         hidden_size = hidden.shape[1]
         query_weight, key_weight, value_weight = self.qkv.weight.view(3, self.num_heads, self.head_dim, hidden_size)
