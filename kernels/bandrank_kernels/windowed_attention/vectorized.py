@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from bandrank_kernels.windowed_attention.banded import attend_chunk, plan_blocks
-from bandrank_kernels.windowed_attention.gathered import attend_group, attend_group_cls, plan_groups
+from bandrank_kernels.windowed_attention.banded import BlockChunk, attend_chunk, plan_blocks
+from bandrank_kernels.windowed_attention.gathered import SequenceGroup, attend_group, attend_group_cls, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -35,18 +35,20 @@ class VectorizedPlan(AttentionPlan):
             own_query = query
             query_keys = keys(query, cls=(cls, pattern.query_to_cls), candidate=(candidate, pattern.query_to_candidate))
 
+        def groups(queries: Spans, seen: Spans) -> list[SequenceGroup]:
+            return plan_groups(queries, seen, device=device, dtype=dtype)
+
+        self._cls_groups = groups(cls, cls_keys)
+        self._blocks: list[BlockChunk] = []
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
-            attending = [(sequence, sequence)]
+            self._groups = groups(sequence, sequence)
+            return
+        self._groups = self._cls_groups + groups(own_query, query_keys)
+        if pattern.window is None:
+            self._groups += groups(candidate, candidate_keys)
         else:
-            attending = [(cls, cls_keys), (own_query, query_keys)]
-            if pattern.window is None:
-                attending.append((candidate, candidate_keys))
-        self._groups = [
-            group for queries, seen in attending for group in plan_groups(queries, seen, device=device, dtype=dtype)
-        ]
-        self._blocks = [] if pattern.window is None else plan_blocks(rows, pattern, device=device, dtype=dtype)
-        self._cls_groups = plan_groups(cls, cls_keys, device=device, dtype=dtype)
+            self._blocks = plan_blocks(rows, pattern, device=device, dtype=dtype)
 
     def attend(self, qkv: Tensor) -> Tensor:
         out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])

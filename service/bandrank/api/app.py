@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
@@ -19,7 +20,7 @@ from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-CLIENT_GONE = "499"
+CLIENT_GONE = 499
 
 
 def create_app(service: Service) -> FastAPI:
@@ -34,6 +35,7 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(router)
     app.add_exception_handler(BandrankError, _bandrank_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected_error)
     app.add_middleware(RerankMetrics, metrics=service.metrics)
     return app
@@ -61,7 +63,7 @@ class RerankMetrics:
         if scope["type"] != "http" or scope["path"] != "/rerank":
             await self._app(scope, receive, send)
             return
-        status = CLIENT_GONE
+        status = str(CLIENT_GONE)
         begun = time.monotonic()
 
         async def watch(message: Message) -> None:
@@ -88,6 +90,10 @@ def _bandrank_error(_: Request, error: Exception) -> Response:
 def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "registered for HTTPException alone. This is a bug."
     return _error(error.status_code, str(error.detail), "http", dict(error.headers or {}))
+
+
+def _client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)  # nobody reads it; the metrics count it
 
 
 def _unexpected_error(_: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
 from bandrank.api.body import read_body
 from bandrank.api.schemas import (
@@ -63,7 +64,7 @@ async def rerank(request: Request, service: ServiceOfApp) -> Response:
             f"{len(texts)} candidates are more than the {service.settings.max_candidates} that one request may have"
         )
     if wanted.model and wanted.model not in service.model_names:
-        raise UnknownModel(f"model {wanted.model!r} is not served here; this is {service.model_name!r}")
+        raise UnknownModel(f"model {wanted.model[:100]!r} is not served here; this is {service.model_name!r}")
     ranking = await _unless_gone(request, service.reranker.rerank(wanted.query, texts))
     answer = _answer(wanted, texts, ranking, model=service.model_name, total_s=time.monotonic() - begun)
     return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
@@ -104,7 +105,7 @@ def _parse(body: bytes) -> RerankRequest:
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`, cancelled as soon as the client hangs up. Raises asyncio.CancelledError then."""
+    """The result of `work`, which is cancelled as soon as the client hangs up. Raises ClientDisconnect then."""
 
     async def hung_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -114,11 +115,12 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
     watching = asyncio.ensure_future(hung_up())
     try:
         await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
     finally:
         watching.cancel()
-        if not working.done():
-            working.cancel()
-    return await working
+        working.cancel()
 
 
 def _answer(wanted: RerankRequest, texts: list[str], ranking: Ranking, *, model: str, total_s: float) -> RerankResponse:

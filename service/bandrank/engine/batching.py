@@ -79,11 +79,15 @@ class TaskQueue:
         """Tasks that wait, in whole or in part."""
         return len(self._waiting)
 
+    def check_open(self) -> None:
+        """Raises NotReady once the queue is closed, ScoringFailed if that is because nothing can be scored."""
+        if self._refusal is not None:
+            raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
+
     def put(self, task: ScoreTask) -> None:
-        """Adds a task. Raises Overloaded if it would wait too long, NotReady once the queue is closed."""
+        """Adds a task. Raises Overloaded if it would wait too long, and what `check_open` raises."""
         with self._changed:
-            if self._refusal is not None:
-                raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
+            self.check_open()
             wait_s = self._waiting_rows / self._rows_per_s
             if self._waiting and (
                 wait_s > self._max_wait_s or self._waiting_rows + task.total_rows > self._max_waiting_tokens

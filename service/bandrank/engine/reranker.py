@@ -82,6 +82,7 @@ class Reranker:
             clock=clock,
             on_drop=lambda reason: self.metrics.dropped_tasks.labels(reason).inc(),
         )
+        self.metrics.watch_queue(lambda: self.queue.waiting_tokens, lambda: self.queue.waiting_tasks)
         self.worker = ScoringWorker(
             self._scorer,
             self.queue,
@@ -124,6 +125,7 @@ class Reranker:
 
     async def _rank(self, query: str, candidates: Sequence[str]) -> Ranking:
         begun = self._clock()
+        self.queue.check_open()
         tokens = await self._tokenizer.tokenize(query, candidates)
         task = ScoreTask(
             query=tokens.query,
@@ -147,7 +149,6 @@ class Reranker:
     async def _scores(self, task: ScoreTask) -> list[float]:
         """Raw scores of the task's candidates, once the scoring thread has them."""
         self.queue.put(task)
-        self._show_waiting()
         future = asyncio.wrap_future(task.future)
         reason = "cancelled"
         try:
@@ -159,11 +160,6 @@ class Reranker:
         finally:
             if not task.future.done():
                 self.queue.discard(task, reason)
-            self._show_waiting()
-
-    def _show_waiting(self) -> None:
-        self.metrics.waiting_tokens.set(self.queue.waiting_tokens)
-        self.metrics.waiting_tasks.set(self.queue.waiting_tasks)
 
 
 def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:

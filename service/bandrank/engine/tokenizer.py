@@ -79,6 +79,6 @@ class RequestTokenizer:
             return [array("i", encoding.ids) for encoding in encodings]
         marked = []
         for text in texts:
-            sentences = self._tokenizer.encode_batch_fast(SENTENCE_END.split(text), add_special_tokens=False)
+            sentences = self._tokenizer.encode_batch_fast(SENTENCE_END.split(text.strip()), add_special_tokens=False)
             marked.append(array("i", [token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
         return marked

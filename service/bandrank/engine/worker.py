@@ -77,8 +77,6 @@ class ScoringWorker:
                 while batch := self._queue.take_batch(self._max_batch_tokens):
                     self._metrics.batch_tasks.observe(len(batch))
                     self._score(batch)
-                    self._metrics.waiting_tokens.set(self._queue.waiting_tokens)
-                    self._metrics.waiting_tasks.set(self._queue.waiting_tasks)
         except BaseException:  # a bug here must not leave clients waiting for ever
             log.exception("the scoring thread died")
             died = "the scoring thread died; the service must be restarted"

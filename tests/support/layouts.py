@@ -1,0 +1,48 @@
+"""Layouts of packed rows for tests of attention, chosen by hand or drawn by hypothesis."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+
+WINDOWS = (0, 1, 3, 4, 16, 64, None)
+
+
+def packed_rows(
+    query_lengths: Sequence[int], candidate_lengths: Sequence[Sequence[int]], *, shared: bool
+) -> PackedRows:
+    """The layout of queries with their candidates: candidate_lengths[q] are those of query q.
+
+    shared: one copy of each query; otherwise each candidate has its own, and a query without candidates has none.
+    """
+    owner = np.array([query for query, group in enumerate(candidate_lengths) for _ in group], np.int64)
+    lengths = np.array(query_lengths, np.int64)
+    flat = [length for group in candidate_lengths for length in group]
+    if not shared:
+        lengths, owner = lengths[owner], np.arange(len(owner))
+    return PackedRows(_offsets(lengths), _offsets(np.array(flat, np.int64)), owner)
+
+
+def _offsets(
+    lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> AttentionPattern:
+    """Any window of `WINDOWS` with any of the 64 settings of the switches."""
+    return AttentionPattern(draw(st.sampled_from(WINDOWS)), *(draw(st.booleans()) for _ in range(6)))
+
+
+@st.composite
+def layouts(draw: st.DrawFn, pattern: AttentionPattern) -> PackedRows:
+    """Up to four queries with up to four candidates; lengths around the window's borders come up often."""
+    window = pattern.window or 0
+    border = [length for length in (0, 1, window, window + 1, 2 * window, 2 * window + 1, 63) if length <= 130]
+    length = st.one_of(st.sampled_from(border), st.integers(0, 40))
+    queries = draw(st.lists(st.integers(0, 12), max_size=4))
+    candidates = [draw(st.lists(length, max_size=4)) for _ in queries]
+    return packed_rows(queries, candidates, shared=pattern.shares_queries)

@@ -1,0 +1,266 @@
+"""Tiny random models: Hugging Face folders, and our scorers directly. Seeded, and drawn so that scores differ visibly.
+
+`tiny_*` return objects; `save_*` write a folder as Hugging Face's libraries would and return its path.
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+from bandrank.models.architectures import BiEncoder, CrossEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.loading import LoadedModel
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.scorer import Scorer
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+AnyScorer = TypeVar("AnyScorer", bound=Scorer)
+
+HIDDEN_SIZE = 32
+NUM_HEADS = 4
+INTERMEDIATE_SIZE = 64
+
+# The names by which a sparse cross-encoder's config.json knows the switches of a pattern.
+SWITCHES = {
+    "cls_query_attention": "cls_to_query",
+    "cls_doc_attention": "cls_to_candidate",
+    "query_cls_attention": "query_to_cls",
+    "query_doc_attention": "query_to_candidate",
+    "doc_cls_attention": "candidate_to_cls",
+    "doc_query_attention": "candidate_to_query",
+}
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """The tokenizer that all tiny models share."""
+    return Tokenizer.from_file(str(TOKENIZER_FILE))
+
+
+@cache
+def vocab_size() -> int:
+    """Entries of the tiny tokenizer."""
+    return tiny_tokenizer().get_vocab_size()
+
+
+def random_text(rng: random.Random, num_words: int) -> str:
+    """Words that are one piece each, so that the text has `num_words` pieces."""
+    return " ".join(rng.choice(WORDS) for _ in range(num_words))
+
+
+def random_ids(rng: random.Random, num_pieces: int) -> list[int]:
+    """A text's token ids as the templates of all tiny cross-encoders make them: pieces and [SEP]."""
+    return [*(rng.randrange(len(SPECIAL), vocab_size()) for _ in range(num_pieces)), SEP_ID]
+
+
+def score_batch(queries: list[list[int]], candidates: list[list[list[int]]]) -> ScoreBatch:
+    """A batch from token ids: candidates[q] are those of queries[q]."""
+    flat = [candidate for group in candidates for candidate in group]
+    return ScoreBatch(
+        Ragged.from_token_ids(queries), Ragged.from_token_ids(flat), offsets([len(group) for group in candidates])
+    )
+
+
+def randomise(module: nn.Module, *, seed: int) -> None:
+    """Draws all weights, larger than a fresh model's: attention is uneven, and scores differ in the first digit."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(parameter: Tensor, std: float, mean: float = 0.0) -> None:
+        parameter.detach().normal_(mean, std, generator=generator)
+
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            draw(part.weight, 1.5 * part.in_features**-0.5)
+            draw(part.bias, 0.1)
+        elif isinstance(part, nn.Embedding):
+            draw(part.weight, 1.0)
+        elif isinstance(part, nn.LayerNorm):
+            draw(part.weight, 0.1, 1.0)
+            draw(part.bias, 0.1)
+
+
+# Hugging Face's side
+
+
+def tiny_bert_config(*, num_layers: int = 2, positions: int = 512, **more: Any) -> BertConfig:
+    """A BERT of hidden size 32 for the tiny tokenizer."""
+    return BertConfig(
+        vocab_size=vocab_size(),
+        hidden_size=HIDDEN_SIZE,
+        num_hidden_layers=num_layers,
+        num_attention_heads=NUM_HEADS,
+        intermediate_size=INTERMEDIATE_SIZE,
+        max_position_embeddings=positions,
+        pad_token_id=PAD_ID,
+        **{"num_labels": 1} | more,
+    )
+
+
+def tiny_hf_cross_encoder(
+    *, seed: int = 0, num_layers: int = 2, positions: int = 512, **more: Any
+) -> BertForSequenceClassification:
+    """A random cross-encoder of the `transformers` library, in eval mode. more: of BertConfig."""
+    model = BertForSequenceClassification(tiny_bert_config(num_layers=num_layers, positions=positions, **more))
+    randomise(model, seed=seed)
+    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
+    return model
+
+
+def tiny_hf_encoder(*, seed: int = 0, num_layers: int = 2, positions: int = 512, **more: Any) -> BertModel:
+    """A random encoder of the `transformers` library, in eval mode. more: of BertConfig."""
+    model = BertModel(tiny_bert_config(num_layers=num_layers, positions=positions, **more))
+    randomise(model, seed=seed)
+    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
+    return model
+
+
+def save_tokenizer(folder: Path) -> None:
+    """Writes tokenizer.json and tokenizer_config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_bytes(TOKENIZER_FILE.read_bytes())
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+
+
+def save_cross_encoder(folder: Path, model: BertForSequenceClassification | None = None, **more: Any) -> Path:
+    """A full-attention cross-encoder's folder. more: of `tiny_hf_cross_encoder`, if no model is given."""
+    (model or tiny_hf_cross_encoder(**more)).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def save_sparse_cross_encoder(
+    folder: Path,
+    pattern: AttentionPattern | None = None,
+    *,
+    model: BertForSequenceClassification | None = None,
+    **more: Any,
+) -> Path:
+    """A sparse cross-encoder's folder (default: window 4): plain BERT weights, the pattern in config.json alone."""
+    save_cross_encoder(folder, model, **more)
+    edit_json(folder / "config.json", sparse_settings(sparse(window=4) if pattern is None else pattern))
+    return folder
+
+
+def sparse_settings(pattern: AttentionPattern) -> dict[str, Any]:
+    """What the config.json of a published sparse cross-encoder holds beyond BERT's own keys."""
+    switches = {theirs: getattr(pattern, ours) for theirs, ours in SWITCHES.items()}
+    return switches | {
+        "architectures": ["ListformerModelForSequenceClassification"],
+        "attention_window_size": pattern.window,
+        "cls_other_cls_attention": False,
+        "doc_other_cls_attention": False,
+        "depth": 100,
+        "token_type_embedding": True,
+        "input_type_embedding": False,
+        "rank_position_embedding": False,
+        "normalize_output": False,
+    }
+
+
+def save_bi_encoder(
+    folder: Path,
+    model: BertModel | None = None,
+    *,
+    pooling: str = "mean",
+    normalize: bool = True,
+    max_seq_length: int | None = 128,
+    **more: Any,
+) -> Path:
+    """A sentence-transformers folder. pooling: "mean", "cls", "max", ...  more: of `tiny_hf_encoder`."""
+    (model or tiny_hf_encoder(**more)).save_pretrained(folder)
+    save_tokenizer(folder)
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")][: 3 if normalize else 2]
+    entries = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for index, (name, path) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", entries)
+    modes = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len": "mean_sqrt_len_tokens"}
+    settings = {f"pooling_mode_{mode}": name == pooling for name, mode in modes.items()}
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": HIDDEN_SIZE} | settings)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as JSON."""
+    path.write_text(json.dumps(value, indent=2), encoding="utf-8")
+
+
+def edit_json(path: Path, update: Mapping[str, Any], *, remove: tuple[str, ...] = ()) -> None:
+    """Sets and removes keys of a JSON object in a file."""
+    value = json.loads(path.read_text(encoding="utf-8")) | dict(update)
+    write_json(path, {key: item for key, item in value.items() if key not in remove})
+
+
+# Our side
+
+
+def tiny_encoder_config(*, num_layers: int = 2, positions: int = 512) -> EncoderConfig:
+    """The same shape as `tiny_bert_config`."""
+    return EncoderConfig(
+        vocab_size=vocab_size(),
+        hidden_size=HIDDEN_SIZE,
+        num_layers=num_layers,
+        num_heads=NUM_HEADS,
+        intermediate_size=INTERMEDIATE_SIZE,
+        max_positions=positions,
+    )
+
+
+def tiny_cross_encoder(
+    *, seed: int = 0, pattern: AttentionPattern = FULL, num_layers: int = 2, positions: int = 512, **more: Any
+) -> CrossEncoder:
+    """A random cross-encoder in eval mode, not yet prepared. more: of CrossEncoderConfig.
+
+    Unless given, max_tokens is the number of positions, and max_query_tokens 2/5 of max_tokens.
+    """
+    encoder = tiny_encoder_config(num_layers=num_layers, positions=positions)
+    max_tokens = more.get("max_tokens", positions)
+    limits = {"max_tokens": max_tokens, "max_query_tokens": max_tokens * 2 // 5}
+    config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, **limits | more)
+    return _random_scorer(CrossEncoder(config), seed)
+
+
+def tiny_bi_encoder(
+    *,
+    seed: int = 0,
+    pooling: Literal["mean", "cls"] = "mean",
+    similarity: Literal["cosine", "dot"] = "cosine",
+    max_tokens: int = 128,
+    num_layers: int = 2,
+    positions: int = 512,
+) -> BiEncoder:
+    """A random bi-encoder in eval mode, not yet prepared."""
+    config = BiEncoderConfig(
+        encoder=tiny_encoder_config(num_layers=num_layers, positions=positions),
+        cls_id=CLS_ID,
+        sep_id=SEP_ID,
+        pooling=pooling,
+        similarity=similarity,
+        max_tokens=max_tokens,
+    )
+    return _random_scorer(BiEncoder(config), seed)
+
+
+def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
+    """The scorer with the tiny tokenizer, as `load_model` would return it. The folder holds no weights."""
+    return LoadedModel(name=name, folder=TOKENIZER_FILE.parent, scorer=scorer, tokenizer=tiny_tokenizer())
+
+
+def _random_scorer(scorer: AnyScorer, seed: int) -> AnyScorer:
+    randomise(scorer, seed=seed)
+    return scorer.eval()

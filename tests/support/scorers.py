@@ -1,0 +1,103 @@
+"""Scorers that watch, hold or fail a batch on its way to another scorer, and one whose scores are known beforehand."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from support.tasks import HANG_S
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer, TokenTemplate
+
+Watch = Callable[[ScoreBatch], None]
+
+
+class WatchedScorer(Scorer):
+    """Scores as `inner` does, after `watch` has seen the batch as token ids; what `watch` raises fails the batch."""
+
+    architecture: ClassVar[str] = "watched"
+    precomputes: ClassVar[bool] = False
+    config_class: ClassVar[type] = object
+
+    def __init__(self, inner: Scorer, watch: Watch) -> None:
+        super().__init__()
+        self.inner = inner
+        self.watch = watch
+        self.config: Any = inner.config
+        self.query_template = inner.query_template
+        self.candidate_template = inner.candidate_template
+
+    def candidate_limit(self, query_tokens: int) -> int:
+        return self.inner.candidate_limit(query_tokens)
+
+    def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
+        return self.inner.num_rows(query_tokens, candidate_tokens)
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        return tokens
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        self.watch(batch)
+        scores: Tensor = self.inner(batch)
+        return scores
+
+
+class LookupScorer(Scorer):
+    """A candidate's score is that of its first token id in `scores`, whatever the query; 0 for any other id."""
+
+    architecture: ClassVar[str] = "lookup"
+    precomputes: ClassVar[bool] = False
+    config_class: ClassVar[type] = object
+
+    def __init__(self, scores: dict[int, float], *, max_tokens: int = 64, end_id: int = 0) -> None:
+        super().__init__()
+        self.config: Any = None
+        self.query_template = self.candidate_template = TokenTemplate((), (end_id,), max_tokens)
+        self._scores = scores
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        return tokens
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        first = [int(batch.candidates[place][0]) for place in range(len(batch.candidates))]
+        return torch.tensor([self._scores.get(token, 0.0) for token in first], dtype=torch.float32)
+
+
+class Gate:
+    """Holds the scoring thread at the start of each batch until the test lets that batch through."""
+
+    def __init__(self) -> None:
+        self._arrived = threading.Semaphore(0)
+        self._passes = threading.Semaphore(0)
+
+    def __call__(self, _: ScoreBatch) -> None:
+        self._arrived.release()
+        if not self._passes.acquire(timeout=HANG_S):
+            raise TimeoutError("the test let no batch through")
+
+    def wait_for_batch(self) -> None:
+        """Returns once a batch is held. Raises TimeoutError if none comes."""
+        if not self._arrived.acquire(timeout=HANG_S):
+            raise TimeoutError("no batch came")
+
+    def let_through(self, batches: int = 1) -> None:
+        """Lets this many batches pass, now or when they come."""
+        self._passes.release(batches)
+
+
+class Recorder:
+    """Keeps every batch that it watches."""
+
+    def __init__(self) -> None:
+        self.batches: list[ScoreBatch] = []
+
+    def __call__(self, batch: ScoreBatch) -> None:
+        self.batches.append(batch)
+
+
+def contains(batch: ScoreBatch, token: int) -> bool:
+    """Whether a candidate of the batch has this token id."""
+    return bool((batch.candidates.values == token).any())

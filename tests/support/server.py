@@ -1,0 +1,103 @@
+"""The real service in a process of its own, on a free loopback port."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+
+@dataclass(frozen=True)
+class RunningService:
+    """A service that was ready when it was handed over; its output goes to `log`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def terminate(self) -> None:
+        """Sends SIGTERM and returns at once."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def exit_status(self, timeout_s: float = 30.0) -> int:
+        """Waits for the end of the process. Raises TimeoutExpired if it does not come."""
+        return self.process.wait(timeout=timeout_s)
+
+
+@contextlib.contextmanager
+def running_service(
+    folder: Path,
+    *,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    start_timeout_s: float = 180.0,
+) -> Iterator[RunningService]:
+    """Starts `bandrank serve`, waits until /readyz answers 200, and stops it at the end.
+
+    folder: where its log goes.  arguments: further flags of `serve`.  environment: added to ours, less every BANDRANK_*
+    setting of ours.  Raises RuntimeError with the log's end if the service dies or is not ready in time.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    service_environment = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
+    service_environment |= {"BANDRANK_HOST": "127.0.0.1", "BANDRANK_PORT": str(port), **(environment or {})}
+    log = folder / "service.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bandrank", "serve", *arguments],
+            env=service_environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    service = RunningService(f"http://127.0.0.1:{port}", process, log)
+    try:
+        _wait_until_ready(service, time.monotonic() + start_timeout_s)
+        yield service
+    finally:
+        if process.poll() is None:
+            service.terminate()
+            try:
+                service.exit_status()
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_ready(service: RunningService, deadline: float) -> None:
+    while True:
+        try:
+            if httpx.get(f"{service.url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass  # nobody listens yet
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the service was not ready in time:\n{_tail(service.log)}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = service.process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
+            raise RuntimeError(f"the service ended with status {status} before it was ready:\n{_tail(service.log)}")
+
+
+def _tail(log: Path, lines: int = 30) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Scrape:
+    """The samples of one GET /metrics."""
+
+    def __init__(self, text: str) -> None:
+        self._samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples of this name that carry these labels. Raises KeyError if the name is unknown."""
+        named = [sample for sample in self._samples if sample.name == name]
+        if not named:
+            raise KeyError(f"no series {name} in /metrics")
+        return sum(sample.value for sample in named if labels.items() <= sample.labels.items())
