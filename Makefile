@@ -14,7 +14,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Questions and passages for the demo and for tests on real text, in BEIR layout; used when the folder is there.
 DATA ?= $(wildcard ../shared/data)
-PORT ?= 8000
+PORT ?= $(or $(BANDRANK_PORT),8000)
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
@@ -56,7 +56,7 @@ check: $(VENV)/runtime.stamp
 	@BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" $(VENV)/bin/bandrank check
 
 demo: $(VENV)/dev.stamp
-	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(if $(DATA),$(DATA)/nq-mini)}" $(VENV)/bin/python loadtests/demo.py
+	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(if $(DATA),$(DATA)/nq-mini)}" $(VENV)/bin/python loadtests/demo.py --candidates 20
 
 test: $(VENV)/dev.stamp servers
 	@$(VENV)/bin/ruff check .

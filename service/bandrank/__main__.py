@@ -86,7 +86,10 @@ def serve(model: LoadedModel, settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     log.info("serving %s on http://%s:%d", model.name, settings.host, settings.port)
-    server.run()
+    try:
+        server.run()
+    except SystemExit:  # uvicorn's way to say that it could not start; it has logged why
+        return 1
     return 1 if died or not server.started else 0
 
 

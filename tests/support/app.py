@@ -64,10 +64,7 @@ def lookup(**scores: float) -> LookupScorer:
 
 
 async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any]) -> list[Message]:
-    """POST /rerank by a client that sends `messages` and then goes away, once `hung_up` returns; what it was sent.
-
-    The application is left to end as it likes, also by being cancelled.
-    """
+    """POST /rerank by a client that sends `messages` and then goes away, once `hung_up` returns; what it was sent."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import torch
+from support.tokenizer import CLS_ID
 from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from bandrank_kernels.windowed_attention import AttentionPattern
-from support.tokenizer import CLS_ID
 
 
 def full_score(model: BertForSequenceClassification, query: Sequence[int], candidate: Sequence[int]) -> float:

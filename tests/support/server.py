@@ -36,14 +36,17 @@ class RunningService:
 def running_service(
     folder: Path,
     *,
+    module: str = "bandrank",
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
     start_timeout_s: float = 180.0,
 ) -> Iterator[RunningService]:
     """Starts `bandrank serve`, waits until /readyz answers 200, and stops it at the end.
 
-    folder: where its log goes.  arguments: further flags of `serve`.  environment: added to ours, less every BANDRANK_*
-    setting of ours.  Raises RuntimeError with the log's end if the service dies or is not ready in time.
+    folder: where its log goes.  module: what is run in place of bandrank.  arguments: further flags of `serve`.
+    environment: added to ours, less every BANDRANK_* setting of ours.  pass_fds: descriptors that it inherits.
+    Raises RuntimeError with the log's end if the service dies or is not ready in time.
     """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -52,8 +55,9 @@ def running_service(
     log = folder / "service.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bandrank", "serve", *arguments],
+            [sys.executable, "-m", module, "serve", *arguments],
             env=service_environment,
+            pass_fds=pass_fds,
             stdout=output,
             stderr=subprocess.STDOUT,
         )

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -12,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api.routes import router
+from bandrank.api.routes import REQUEST_SCHEMA, router
 from bandrank.api.schemas import ErrorBody
 from bandrank.api.service import Service
 from bandrank.errors import BandrankError, Overloaded
@@ -25,7 +26,7 @@ CLIENT_GONE = 499
 
 def create_app(service: Service) -> FastAPI:
     """The application around a service; starts it before the first request, closes it after the last."""
-    app = FastAPI(
+    app = _App(
         title="bandrank",
         version=__version__,
         description="Re-ranks a search engine's candidates.",
@@ -39,6 +40,15 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected_error)
     app.add_middleware(RerankMetrics, metrics=service.metrics)
     return app
+
+
+class _App(FastAPI):
+    """Describes the body of /rerank too, which the endpoint reads itself to bound its size."""
+
+    def openapi(self) -> dict[str, Any]:
+        description = super().openapi()
+        description["components"]["schemas"].update(REQUEST_SCHEMA["$defs"])
+        return description
 
 
 def _lifespan(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -74,6 +84,9 @@ class RerankMetrics:
 
         try:
             await self._app(scope, receive, watch)
+        except Exception:  # a bug; the answer is written outside of this middleware
+            status = "500"
+            raise
         finally:
             self._metrics.requests.labels(status).inc()
             self._metrics.request_seconds.observe(time.monotonic() - begun)

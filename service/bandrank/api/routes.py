@@ -33,6 +33,8 @@ router = APIRouter()
 T = TypeVar("T")
 Float32s = npt.NDArray[np.float32]
 
+REQUEST_SCHEMA = RerankRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+
 
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
@@ -49,7 +51,9 @@ ServiceOfApp = Annotated[Service, Depends(_service)]
     openapi_extra={
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": RerankRequest.model_json_schema()}},
+            "content": {
+                "application/json": {"schema": {key: part for key, part in REQUEST_SCHEMA.items() if key != "$defs"}}
+            },
         }
     },
 )

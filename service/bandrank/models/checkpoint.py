@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from bandrank.models.architectures import ARCHITECTURES
@@ -51,7 +52,12 @@ def load(folder: Path) -> Scorer:
         parsed = _parse(architecture.config_class, config)
     except (TypeError, ValueError) as error:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from error
-    return assemble(architecture, parsed, load_file(folder / "model.safetensors"), source=str(folder))
+    path = folder / "model.safetensors"
+    try:
+        weights = load_file(path)
+    except (FileNotFoundError, SafetensorError) as error:
+        raise BadCheckpoint(f"{path}: missing or damaged: {error}") from error
+    return assemble(architecture, parsed, weights, source=str(folder))
 
 
 def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> Scorer:

@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from bandrank.models import checkpoint, hf_weights
+from bandrank.models.hf_files import find_folder, load_tokenizer
 from bandrank.models.scorer import Scorer
 
 
@@ -21,6 +22,6 @@ class LoadedModel:
 
 def load_model(model: str, revision: str | None = None) -> LoadedModel:
     """Loads a folder or a hub id: bandrank's own checkpoints, and what hf_weights supports. Raises BadCheckpoint."""
-    folder = hf_weights.find_folder(model, revision)
+    folder = find_folder(model, revision)
     loader = checkpoint if checkpoint.is_checkpoint(folder) else hf_weights
-    return LoadedModel(model, folder, loader.load(folder), hf_weights.load_tokenizer(folder))
+    return LoadedModel(model, folder, loader.load(folder), load_tokenizer(folder))

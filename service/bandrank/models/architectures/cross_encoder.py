@@ -94,10 +94,11 @@ class CrossEncoder(Scorer):
         return self.config.max_tokens - 1 - query_tokens
 
     def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
-        """[CLS], the candidate's passages, and the query where each passage needs its own copy."""
+        """[CLS] and its rows for each passage, and the query where each passage needs its own copy."""
         bounds = passages.passage_bounds(candidate_tokens, self.config.max_tokens - 1 - query_tokens)
         per_passage = 1 if self.config.pattern.shares_queries else 1 + query_tokens
-        return sum(end - begin + per_passage for begin, end in bounds)
+        added_seps = len(bounds) - 1
+        return sum(end - begin + per_passage for begin, end in bounds) + added_seps
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """The token ids themselves: nothing of a cross-encoder can be computed before the query is known."""

@@ -1,0 +1,100 @@
+"""The files of a Hugging Face model: found in a folder or on the hub, and read so that none of their code runs."""
+
+import json
+import re
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from bandrank.models.checkpoint import BadCheckpoint
+
+SETTINGS_FILES = ["*.json", "*.txt", "1_Pooling/config.json"]
+
+Weights = dict[str, torch.Tensor]
+
+
+def find_folder(model: str, revision: str | None = None) -> Path:
+    """The local folder of `model`: a folder's path, or a hub id, downloaded into the hub's cache or found there.
+
+    With HF_HUB_OFFLINE=1, or without a network, only the cache is looked at. Raises BadCheckpoint if there is no such
+    model.
+    """
+    if (folder := Path(model)).is_dir():
+        return folder
+    if model.startswith((".", "/", "~")):
+        raise BadCheckpoint(f"{model}: no such folder")
+
+    def download(weights: str) -> Path:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=[*SETTINGS_FILES, weights]))
+
+    try:
+        folder = download("*.safetensors")
+        if not list(folder.glob("*.safetensors")):  # older models have pickled weights alone
+            folder = download("pytorch_model.bin")
+    except LocalEntryNotFoundError as error:
+        raise BadCheckpoint(
+            f"{model}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
+            "give a folder, or download it first"
+        ) from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise BadCheckpoint(f"{model}: neither a folder nor a model on the hub: {error}") from error
+    return folder
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The folder's fast tokenizer, with any truncation and padding saved in it switched off. Raises BadCheckpoint."""
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        tokenizer = Tokenizer.from_file(str(path))
+    elif (folder / "vocab.txt").is_file():  # a slow tokenizer's file, converted
+        tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    else:
+        raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def read_weights(folder: Path) -> Weights:
+    """Tensors by name, from safetensors or, running nothing of it, from a pickle. Raises BadCheckpoint."""
+    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    try:
+        if safe.is_file():
+            weights = load_file(safe)
+        elif pickled.is_file():
+            weights = torch.load(pickled, map_location="cpu", weights_only=True)
+        else:
+            raise BadCheckpoint(f"{folder}: no {safe.name} and no {pickled.name}")
+    except SafetensorError as error:
+        raise BadCheckpoint(f"{safe}: damaged: {error}") from error
+    except (UnpicklingError, EOFError, RuntimeError) as error:
+        raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
+    # Files of before 2020 call a LayerNorm's parameters gamma and beta.
+    names = {".gamma": ".weight", ".beta": ".bias"}
+    return {re.sub(r"\.(gamma|beta)$", lambda found: names[found[0]], name): tensor for name, tensor in weights.items()}
+
+
+def read_json(path: Path) -> Any:
+    """Raises BadCheckpoint if the file is missing or no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadCheckpoint(f"{path.parent}: no {path.name}") from None
+    except ValueError as error:
+        raise BadCheckpoint(f"{path}: not JSON: {error}") from error
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """An object's keys; none if the file is missing. Raises BadCheckpoint if it is no JSON object."""
+    content = read_json(path) if path.is_file() else {}
+    if not isinstance(content, dict):
+        raise BadCheckpoint(f"{path}: expected a JSON object")
+    return content

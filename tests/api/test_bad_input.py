@@ -1,0 +1,217 @@
+"""Bad input: the right status, one flat body, and a service that still gives others the right scores."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from support.app import RunningApp, assert_error, lookup, running_app
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+SETTINGS = Settings(device="cpu", max_body_bytes=8 * 1024 * 1024)
+GOOD = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A body, and what is answered; `says` is part of the message."""
+
+    name: str
+    body: bytes
+    status: int
+    error_type: str
+    says: str = ""
+
+
+def invalid(name: str, body: Any, says: str = "") -> Case:
+    """A body that is refused with 422."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Case(name, content, 422, "invalid_input", says)
+
+
+CANDIDATES = ["man"]
+CASES = [
+    invalid("not JSON", b"query=who", "JSON"),
+    invalid("empty body", b"", "JSON"),
+    invalid("half a body", b'{"query": "who", "candidates": ["ma', "JSON"),
+    invalid("two bodies", b'{"query": "who", "candidates": ["man"]}{}', "JSON"),
+    invalid("a list", [GOOD]),
+    invalid("a string", "who"),
+    invalid("null", None),
+    invalid("invalid UTF-8", b'{"query": "\xff\xfe", "candidates": ["man"]}'),
+    invalid("UTF-16", json.dumps(GOOD).encode("utf-16")),
+    invalid("a raw NUL byte", b'{"query": "w\x00o", "candidates": ["man"]}'),
+    invalid("a lone surrogate in the query", b'{"query": "\\ud800", "candidates": ["man"]}', "JSON"),
+    invalid("a lone surrogate in a candidate", b'{"query": "who", "candidates": ["\\udc00"]}', "JSON"),
+    invalid("a lone surrogate in an id", b'{"query": "who", "candidates": [{"id": "\\ud83d", "text": ""}]}', "JSON"),
+    invalid("deep nesting", b'{"query": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"),
+    invalid("deep nesting in an unknown field", b'{"a": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_001),
+    invalid("no query", {"candidates": CANDIDATES}, "query"),
+    invalid("no query but null", {"query": None, "candidates": CANDIDATES}, "query"),
+    invalid("a number for a query", {"query": 7, "candidates": CANDIDATES}, "query"),
+    invalid("an empty query", {"query": "", "candidates": CANDIDATES}, "query must not be empty"),
+    invalid("a blank query", {"query": " \n\t\u2003", "candidates": CANDIDATES}, "query must not be empty"),
+    invalid("no candidates", {"query": "who"}, "candidates"),
+    invalid("empty candidates", {"query": "who", "candidates": []}, "candidates must not be empty"),
+    invalid("empty documents", {"query": "who", "documents": []}, "candidates must not be empty"),
+    invalid("null candidates", {"query": "who", "candidates": None}, "candidates"),
+    invalid("both names", {"query": "who", "candidates": CANDIDATES, "documents": CANDIDATES}, "not in both"),
+    invalid("a string for candidates", {"query": "who", "candidates": "man"}, "candidates"),
+    invalid("a number among candidates", {"query": "who", "candidates": ["man", 7]}, "candidates.1"),
+    invalid("null among candidates", {"query": "who", "candidates": ["man", None]}, "candidates.1"),
+    invalid("a candidate without a text", {"query": "who", "candidates": [{"id": "a"}]}, "text"),
+    invalid("a candidate without an id", {"query": "who", "candidates": [{"text": "a"}]}, "id"),
+    invalid("a number for an id", {"query": "who", "candidates": [{"id": 7, "text": "a"}]}, "id"),
+    invalid("a list for a text", {"query": "who", "candidates": [{"id": "a", "text": ["b"]}]}, "text"),
+    invalid("a negative top_n", GOOD | {"top_n": -1}, "top_n"),
+    invalid("a fraction for top_n", GOOD | {"top_n": 1.5}, "top_n"),
+    invalid("a word for top_n", GOOD | {"top_n": "all"}, "top_n"),
+    invalid("infinity for top_n", b'{"query": "who", "candidates": ["man"], "top_n": 1e999}', "top_n"),
+    invalid("5000 digits for top_n", b'{"query": "who", "candidates": ["man"], "top_n": ' + b"9" * 5000 + b"}", "JSON"),
+    invalid("NaN for top_n", b'{"query": "who", "candidates": ["man"], "top_n": NaN}'),
+    invalid("a list for return_documents", GOOD | {"return_documents": []}, "return_documents"),
+    invalid("a word for raw_scores", GOOD | {"raw_scores": "maybe"}, "raw_scores"),
+    invalid("a number for model", GOOD | {"model": 7}, "model"),
+    Case("an unknown model", json.dumps(GOOD | {"model": "gpt"}).encode(), 404, "unknown_model", "'gpt'"),
+    Case(
+        "100,000 candidates",
+        json.dumps({"query": "who", "candidates": ["man"] * 100_000}).encode(),
+        413,
+        "input_too_large",
+        "100000 candidates",
+    ),
+    Case(
+        "one candidate too many",
+        json.dumps({"query": "who", "candidates": ["man"] * 2049}).encode(),
+        413,
+        "input_too_large",
+        "2048",
+    ),
+    Case("a large body", b'{"query": "' + b"x" * 50_000_000, 413, "input_too_large", "8388608 bytes"),
+]
+
+
+def by_name(case: Case) -> str:
+    """A test's name."""
+    return case.name
+
+
+async def send(running: RunningApp, case: Case) -> httpx.Response:
+    """POST /rerank with the case's bytes."""
+    return await running.client.post("/rerank", content=case.body, headers={"Content-Type": "application/json"})
+
+
+async def assert_serves(running: RunningApp) -> None:
+    """A good request gets its scores."""
+    response = await running.rerank(GOOD)
+    assert response.status_code == 200, response.text
+    results = [(result["index"], result["relevance_score"]) for result in response.json()["results"]]
+    assert results == [(1, 1.5), (0, -2.0)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_name)
+async def test_bad_input_is_refused(case: Case) -> None:
+    """With its status and a message that says what is wrong, in few words."""
+    async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
+        message = assert_error(await send(running, case), case.status, case.error_type)
+
+        assert case.says in message
+        assert len(message) < 1000
+        await assert_serves(running)
+
+
+async def test_bad_input_costs_no_other_request_anything() -> None:
+    """All of it at once, with good requests between: each gets what it gets alone, and none reaches the model."""
+    async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
+        small = [case for case in CASES if len(case.body) < 1_000_000]
+        answers, *_ = await asyncio.gather(
+            asyncio.gather(*(send(running, case) for case in small)), *(assert_serves(running) for _ in range(20))
+        )
+        seen = await running.scrape()
+
+    assert [answer.status_code for answer in answers] == [case.status for case in small]
+    assert seen.value("bandrank_candidates_total") == 20 * 2
+    assert seen.value("bandrank_requests_total", status="422") == sum(case.status == 422 for case in small)
+    assert seen.value("bandrank_requests_total", status="404") == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["\x00", "\x00\x00man", "a\x00b"],
+        ["☃", "漢字 ☃", "\U0001f41d" * 50],
+        ["", " ", "\n"],
+        ["\u202e\ufeff\u200b", "\ufffe\uffff", "e\u0301" * 100],
+        ["x" * 100_000, "man " * 100_000],
+        ["[CLS] [SEP] [PAD] [MASK] [UNK]"],
+    ],
+    ids=["NUL bytes", "unknown characters", "nothing", "marks", "long", "special tokens"],
+)
+async def test_odd_texts_are_ranked(texts: list[str]) -> None:
+    """Whatever is a string is a text: as candidate and as query."""
+    async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
+        for text in texts:
+            for query in filter(str.strip, (text, "who")):
+                response = await running.rerank({"query": query, "candidates": [*texts, "man"]})
+                assert response.status_code == 200, response.text
+                assert len(response.json()["results"]) == len(texts) + 1
+        await assert_serves(running)
+
+
+async def test_the_largest_request_is_answered() -> None:
+    """As many candidates as are allowed, and a body as large as is allowed; one byte more is too large."""
+    settings = Settings(device="cpu", max_body_bytes=500_000)
+    async with running_app(lookup(), settings=settings) as running:
+        most = await running.rerank({"query": "who", "candidates": ["man"] * 2048})
+        frame = len(b'{"query":"who","candidates":[""]}')
+        body = b'{"query":"who","candidates":["' + b"x" * (settings.max_body_bytes - frame) + b'"]}'
+        largest = await running.client.post("/rerank", content=body)
+        too_large = await running.client.post("/rerank", content=body + b" ")
+
+    assert (most.status_code, len(most.json()["results"])) == (200, 2048)
+    assert largest.status_code == 200
+    assert_error(too_large, 413, "input_too_large")
+
+
+async def test_several_faults_are_named_together() -> None:
+    """The first three, and how many more there are."""
+    async with running_app(lookup()) as running:
+        body = {"query": 1, "top_n": -1, "return_documents": "maybe", "raw_scores": "maybe", "model": 2}
+        message = assert_error(await running.rerank(body), 422, "invalid_input")
+
+    assert message.startswith("query: ")
+    assert message.endswith(" (and 2 more)")
+    assert message.count("; ") == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/rerank", 405),
+        ("PUT", "/rerank", 405),
+        ("POST", "/metrics", 405),
+        ("GET", "/nothing", 404),
+        ("POST", "/", 404),
+    ],
+)
+async def test_paths_and_methods_that_do_not_exist(method: str, path: str, status: int) -> None:
+    """Get the same flat body; 405 names the method that does exist."""
+    async with running_app(lookup()) as running:
+        response = await running.client.request(method, path)
+
+    assert_error(response, status, "http")
+    assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_a_message_does_not_repeat_what_was_sent() -> None:
+    """However long the name of a model that is not there."""
+    async with running_app(lookup()) as running:
+        response = await running.rerank(GOOD | {"model": "m" * 1_000_000})
+
+    assert_error(response, 404, "unknown_model")
+    assert len(response.content) < 10_000

@@ -1,0 +1,246 @@
+"""What operators and their tools see: metrics, probes, and the description of the API."""
+
+import random
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.app import RunningApp, assert_error, lookup, running_app
+from support.models import loaded, random_text, tiny_cross_encoder
+from support.scorers import WatchedScorer
+
+from bandrank import __version__
+from bandrank.api.app import create_app
+from bandrank.api.service import Service
+from bandrank.models.batch import ScoreBatch
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+COUNTERS = {
+    "bandrank_requests_total": ["200", "404", "413", "422", "429", "499", "500", "503", "504"],
+    "bandrank_dropped_tasks_total": ["cancelled", "expired"],
+    "bandrank_token_cache_lookups_total": ["hit", "miss"],
+    "bandrank_candidates_total": [],
+    "bandrank_tokens_total": [],
+    "bandrank_truncated_tokens_total": [],
+}
+HISTOGRAMS = [
+    "bandrank_request_seconds",
+    "bandrank_tokenize_seconds",
+    "bandrank_queue_seconds",
+    "bandrank_score_seconds",
+    "bandrank_batch_tokens",
+    "bandrank_batch_tasks",
+]
+GAUGES = [
+    "bandrank_waiting_tokens",
+    "bandrank_waiting_tasks",
+    "bandrank_token_cache_bytes",
+    "bandrank_process_memory_bytes",
+    "bandrank_device_memory_bytes",
+    "bandrank_ready",
+    "bandrank_build_info",
+]
+
+
+async def samples(running: RunningApp) -> list[Any]:
+    """All samples of a scrape."""
+    text = (await running.client.get("/metrics")).text
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+async def test_every_series_is_there_before_the_first_request() -> None:
+    """So that no alert starts from nothing: with every label, and at 0 where requests are counted."""
+    async with running_app(lookup()) as running:
+        seen = await samples(running)
+
+    for name, labels in COUNTERS.items():
+        found = [sample for sample in seen if sample.name == name]
+        assert [value for sample in found for value in sample.labels.values()] == labels
+        if name != "bandrank_token_cache_lookups_total":  # which the self-test of the start uses too
+            assert all(sample.value == 0 for sample in found)
+    for name in HISTOGRAMS:
+        assert {sample.name for sample in seen} >= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+    for name in GAUGES:
+        assert any(sample.name == name for sample in seen)
+    kinds = {sample.labels["kind"] for sample in seen if sample.name == "bandrank_device_memory_bytes"}
+    assert kinds == {"allocated", "reserved", "total"}
+
+
+async def test_histograms_of_seconds_reach_from_a_millisecond_to_ten_seconds() -> None:
+    """The buckets that dashboards and alerts are made for."""
+    async with running_app(lookup()) as running:
+        seen = await samples(running)
+
+    for name in HISTOGRAMS[:4]:
+        bounds = [float(sample.labels["le"]) for sample in seen if sample.name == f"{name}_bucket"]
+        assert (bounds[0], bounds[-2], bounds[-1]) == (0.001, 10.0, float("inf"))
+
+
+async def test_what_is_served_can_be_read_from_the_metrics() -> None:
+    """Version, model, device and dtype."""
+    async with running_app(lookup(), name="org/tiny") as running:
+        seen = await running.scrape()
+
+    labels = {"version": __version__, "model": "org/tiny", "device": "cpu", "dtype": "float32"}
+    assert seen.value("bandrank_build_info", **labels) == 1
+    assert seen.value("bandrank_process_memory_bytes") > 10_000_000
+    assert seen.value("bandrank_device_memory_bytes") == 0
+
+
+async def test_sums_equal_what_was_sent() -> None:
+    """Over good and bad requests: statuses, candidates, tokens, cut tokens, durations, texts looked up."""
+    rng = random.Random(1)
+    good, bad = [], [{"query": ""}, {"query": "who"}, {"query": "who", "candidates": ["man"], "model": "gpt"}]
+    for _ in range(12):
+        texts = [random_text(rng, rng.randint(0, 40)) for _ in range(rng.randint(1, 9))]
+        good.append({"query": random_text(rng, rng.randint(1, 20)), "candidates": texts})
+    model = tiny_cross_encoder(positions=32, max_query_tokens=8, long_candidates="truncate")
+    async with running_app(model) as running:
+        before = await running.scrape()
+        answers = [(await running.rerank(body)).json() for body in good]
+        for body in bad:
+            await running.rerank(body)
+        await running.client.get("/rerank")
+        for path in ("/healthz", "/readyz", "/metrics", "/nothing"):
+            await running.client.get(path)
+        after = await running.scrape()
+
+    def growth(name: str, **labels: str) -> float:
+        return after.value(f"bandrank_{name}", **labels) - before.value(f"bandrank_{name}", **labels)
+
+    num_candidates = sum(len(body["candidates"]) for body in good)
+    assert growth("requests_total") == growth("request_seconds_count") == 12 + 3 + 1
+    statuses = {status: growth("requests_total", status=status) for status in ("200", "422", "404", "405")}
+    assert statuses == {"200": 12, "422": 2, "404": 1, "405": 1}
+    assert growth("candidates_total") == num_candidates
+    assert growth("tokens_total") == sum(answer["usage"]["total_tokens"] for answer in answers)
+    assert growth("truncated_tokens_total") == sum(answer["meta"]["truncated_tokens"] for answer in answers) > 0
+    assert growth("token_cache_lookups_total") == num_candidates
+    for name in ("tokenize_seconds", "queue_seconds", "score_seconds"):
+        assert growth(f"{name}_count") == 12
+    assert growth("batch_tasks_sum") == growth("batch_tasks_count") == growth("batch_tokens_count") == 12
+    assert after.value("bandrank_waiting_tokens") == after.value("bandrank_waiting_tasks") == 0
+
+
+async def test_the_steps_are_parts_of_the_whole() -> None:
+    """The seconds of tokenising, waiting and scoring add up to no more than those of the requests."""
+    async with running_app(tiny_cross_encoder()) as running:
+        for _ in range(3):
+            await running.rerank({"query": "who", "candidates": ["man", "she"]})
+        seen = await running.scrape()
+
+    parts = sum(seen.value(f"bandrank_{name}_seconds_sum") for name in ("tokenize", "queue", "score"))
+    assert 0 < parts <= seen.value("bandrank_request_seconds_sum")
+
+
+async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
+    """By content type, and with a help text for each."""
+    async with running_app(lookup()) as running:
+        response = await running.client.get("/metrics")
+
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = list(text_string_to_metric_families(response.text))
+    assert all(family.name.startswith("bandrank_") and family.documentation for family in families)
+
+
+async def test_two_services_in_one_process_do_not_mix() -> None:
+    """Each counts its own."""
+    async with running_app(lookup()) as one, running_app(lookup()) as other:
+        await one.rerank({"query": "who", "candidates": ["man"]})
+
+        assert (await one.scrape()).value("bandrank_candidates_total") == 1
+        assert (await other.scrape()).value("bandrank_candidates_total") == 0
+
+
+async def test_ready_from_the_start_to_the_end() -> None:
+    """The gauge is 0 before the self-test of the start and after the end; /readyz is 200 between, 503 after."""
+    service = Service(loaded(tiny_cross_encoder(), name="tiny"), Settings(device="cpu"))
+    app = create_app(service)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+        running = RunningApp(app, service, client)
+        assert (await running.scrape()).value("bandrank_ready") == 0
+        async with app.router.lifespan_context(app):
+            assert (await running.scrape()).value("bandrank_ready") == 1
+            ready = await client.get("/readyz")
+            assert (ready.status_code, ready.json()) == (200, {"status": "ready", "model": "tiny"})
+        assert (await running.scrape()).value("bandrank_ready") == 0
+        assert_error(await client.get("/readyz"), 503, "not_ready")
+
+
+async def test_a_model_that_cannot_score_does_not_start() -> None:
+    """The failure is the start's, not the first request's; a probe that comes all the same hears it too."""
+
+    def choke(_: ScoreBatch) -> None:
+        raise RuntimeError("choked")
+
+    service = Service(loaded(WatchedScorer(lookup(), choke)), Settings(device="cpu"))
+    app = create_app(service)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+        assert "self-test failed" in assert_error(await client.get("/readyz"), 503, "not_ready")
+        with pytest.raises(Exception, match="scoring failed"):
+            async with app.router.lifespan_context(app):
+                pass
+        assert (await RunningApp(app, service, client).scrape()).value("bandrank_ready") == 0
+    await service.close()
+
+
+async def test_the_process_is_alive() -> None:
+    """Whatever the model does."""
+    async with running_app(lookup()) as running:
+        response = await running.client.get("/healthz")
+
+    assert (response.status_code, response.json()) == (200, {"status": "alive"})
+
+
+async def test_the_api_describes_itself() -> None:
+    """The fields of a request, those of an answer, the errors, and an example."""
+    async with running_app(lookup()) as running:
+        document = (await running.client.get("/openapi.json")).json()
+        page = await running.client.get("/docs")
+
+    operation = document["paths"]["/rerank"]["post"]
+    schema = resolve(document, operation["requestBody"]["content"]["application/json"]["schema"])
+    fields = {"query", "candidates", "documents", "top_n", "return_documents", "raw_scores", "model"}
+    assert set(schema["properties"]) == fields
+    assert schema["required"] == ["query"]
+    assert schema["examples"][0].keys() <= fields
+    assert set(operation["responses"]) >= {"200", "404", "413", "422", "429", "500", "503", "504"}
+    answer = resolve(document, operation["responses"]["200"]["content"]["application/json"]["schema"])
+    assert set(answer["properties"]) == {"id", "model", "results", "usage", "meta"}
+    assert (page.status_code, "swagger" in page.text.lower()) == (200, True)
+
+
+async def test_every_reference_in_the_description_leads_somewhere() -> None:
+    """Or tools that read it fail, and the page shows an error in place of the request."""
+    async with running_app(lookup()) as running:
+        document = (await running.client.get("/openapi.json")).json()
+
+    found = list(references(document))
+    assert found
+    for reference in found:
+        assert resolve(document, {"$ref": reference})
+
+
+def references(node: Any) -> list[str]:
+    """All `$ref`s below a node."""
+    if isinstance(node, dict):
+        own = [node["$ref"]] if "$ref" in node else []
+        return own + [reference for value in node.values() for reference in references(value)]
+    if isinstance(node, list):
+        return [reference for value in node for reference in references(value)]
+    return []
+
+
+def resolve(document: Any, schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema itself, or what it refers to. Raises KeyError where that is missing."""
+    if "$ref" not in schema:
+        return schema
+    node = document
+    for step in schema["$ref"].removeprefix("#/").split("/"):
+        node = node[step]
+    return dict(node)

@@ -1,0 +1,182 @@
+"""What a client hears when its request cannot be answered, and that the reason is counted."""
+
+import asyncio
+
+import httpx
+import pytest
+from starlette.types import Message
+from support.app import RunningApp, ask_and_hang_up, assert_error, lookup, running_app
+from support.models import tiny_tokenizer
+from support.scorers import Gate, LookupScorer, WatchedScorer, contains
+from support.tasks import until
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+POISON = tiny_tokenizer().token_to_id("p")
+BODY = {"query": "who", "candidates": ["man"]}
+POISONED = {"query": "who", "candidates": ["p"]}
+BYTES = b'{"query": "who", "candidates": ["man"]}'
+
+
+def fails(batch: ScoreBatch) -> None:
+    """A batch with a poisoned candidate raises an ordinary error."""
+    if contains(batch, POISON):
+        raise RuntimeError("choked")
+
+
+class Dies(BaseException):
+    """What no handler of ordinary errors stops."""
+
+
+def dies(batch: ScoreBatch) -> None:
+    """A batch with a poisoned candidate ends the scoring thread."""
+    if contains(batch, POISON):
+        raise Dies
+
+
+async def counted(running: RunningApp, status: str) -> float:
+    """Requests of this status."""
+    return (await running.scrape()).value("bandrank_requests_total", status=status)
+
+
+async def held(running: RunningApp, gate: Gate) -> list[asyncio.Task[httpx.Response]]:
+    """Two requests: one that is being scored, and one that waits."""
+    requests = [asyncio.create_task(running.rerank(BODY))]
+    await asyncio.to_thread(gate.wait_for_batch)
+    requests.append(asyncio.create_task(running.rerank(BODY)))
+    await until(lambda: running.service.reranker.queue.waiting_tasks == 1)
+    return requests
+
+
+def gated() -> tuple[LookupScorer | WatchedScorer, Gate]:
+    """A scorer behind a gate that has let the self-test of the start through."""
+    gate = Gate()
+    gate.let_through()
+    return WatchedScorer(lookup(man=1.0), gate), gate
+
+
+async def test_too_much_waiting_is_429_with_a_time_to_come_back() -> None:
+    """A whole number of seconds, at least one; and those admitted are answered."""
+    scorer, gate = gated()
+    async with running_app(scorer, settings=Settings(device="cpu", max_waiting_tokens=2)) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        admitted = await held(running, gate)
+        refused = await running.rerank(BODY)
+        gate.let_through(2)
+
+        assert_error(refused, 429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert [(await request).status_code for request in admitted] == [200, 200]
+        assert await counted(running, "429") == 1
+
+
+async def test_a_late_answer_is_504() -> None:
+    """It comes when the time is up, not when the scorer is free."""
+    scorer, gate = gated()
+    async with running_app(scorer, settings=Settings(device="cpu", request_timeout_s=0.2)) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        late = await running.rerank(BODY)
+        gate.let_through()
+
+        assert_error(late, 504, "deadline_exceeded")
+        assert await counted(running, "504") == 1
+
+
+async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() -> None:
+    """The next one is answered."""
+    async with running_app(WatchedScorer(lookup(man=1.0), fails)) as running:
+        poisoned, good = await asyncio.gather(running.rerank(POISONED), running.rerank(BODY))
+
+        assert_error(poisoned, 500, "scoring_failed")
+        assert "choked" not in poisoned.text
+        assert good.status_code == 200
+        assert (await counted(running, "500"), await counted(running, "200")) == (1, 1)
+
+
+async def test_a_bug_is_500_and_counted_as_such() -> None:
+    """The body is the one flat one, without the cause, which is for the log."""
+
+    class Buggy(WatchedScorer):
+        def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
+            if candidate_tokens == 3:
+                raise RuntimeError("secret")
+            return super().num_rows(query_tokens, candidate_tokens)
+
+    async with running_app(Buggy(lookup(), lambda _: None)) as running:
+        response = await running.rerank({"query": "who", "candidates": ["the man"]})
+
+        assert_error(response, 500, "internal")
+        assert "secret" not in response.text
+        assert (await counted(running, "500"), await counted(running, "499")) == (1, 0)
+        assert (await running.rerank(BODY)).status_code == 200
+
+
+async def test_a_service_that_stops_is_503() -> None:
+    """Until the process is gone."""
+    async with running_app(lookup()) as running:
+        pass
+    transport = httpx.ASGITransport(running.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+        assert_error(await client.post("/rerank", json=BODY), 503, "not_ready")
+        assert_error(await client.get("/readyz"), 503, "not_ready")
+        assert (await client.get("/healthz")).status_code == 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_dead_scoring_thread_is_told_and_makes_the_service_unready() -> None:
+    """Who was being scored is answered at once, later ones are refused, the owner is told; probes are answered."""
+    deaths: list[str] = []
+    scorer = WatchedScorer(lookup(), dies)
+    async with running_app(scorer, on_death=lambda: deaths.append("died")) as running:
+        assert (await running.client.get("/readyz")).status_code == 200
+        assert_error(await running.rerank(POISONED), 500, "scoring_failed")
+        await asyncio.to_thread(running.service.reranker.worker.join)
+
+        assert_error(await running.rerank(BODY), 500, "scoring_failed")
+        assert "dead" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
+        assert (await running.scrape()).value("bandrank_ready") == 0
+        assert (await running.client.get("/healthz")).status_code == 200
+        assert deaths == ["died"]
+
+
+async def test_a_client_that_hangs_up_while_it_waits_frees_its_place() -> None:
+    """Counted as 499 and as a cancelled task; what was being scored is answered."""
+    scorer, gate = gated()
+    async with running_app(scorer) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        scored, gone = asyncio.create_task(running.rerank(BODY)), asyncio.Event()
+        await asyncio.to_thread(gate.wait_for_batch)
+        message: Message = {"type": "http.request", "body": BYTES, "more_body": False}
+        impatient = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait))
+        queue = running.service.reranker.queue
+        await until(lambda: queue.waiting_tasks == 1)
+        gone.set()
+        sent = await impatient
+        await until(lambda: queue.waiting_tasks == 0)
+        seen = await running.scrape()
+        gate.let_through()
+
+        assert {message["status"] for message in sent if "status" in message} <= {499}
+        assert queue.waiting_tokens == 0
+        assert seen.value("bandrank_requests_total", status="499") == 1
+        assert seen.value("bandrank_dropped_tasks_total", reason="cancelled") == 1
+        assert seen.value("bandrank_waiting_tokens") == 0
+        assert (await scored).status_code == 200
+
+
+async def test_a_client_that_hangs_up_in_its_body_is_nobodys_error() -> None:
+    """Counted as 499; nothing is raised."""
+    async with running_app(lookup()) as running:
+        half: Message = {"type": "http.request", "body": BYTES[:20], "more_body": True}
+        gone = asyncio.Event()
+        gone.set()
+        sent = await ask_and_hang_up(running.app, [half], hung_up=gone.wait)
+        seen = await running.scrape()
+
+        assert {message["status"] for message in sent if "status" in message} <= {499}
+        assert seen.value("bandrank_requests_total", status="499") == 1
+        assert seen.value("bandrank_requests_total") == 1
+        assert (await running.rerank(BODY)).status_code == 200

@@ -1,0 +1,169 @@
+"""The service as a process: how it stops, and how it says that it cannot start."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from support.gated_service import ARRIVED_FD, DIE, PASS, PASSES_FD
+from support.models import save_cross_encoder
+from support.server import RunningService, Scrape, running_service
+from support.tasks import HANG_S
+
+BODY = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class GatedService:
+    """A service whose batches the test lets through."""
+
+    service: RunningService
+    arrived: int
+    passes: int
+
+    def wait_for_batch(self) -> None:
+        """Returns once a batch is held."""
+        assert os.read(self.arrived, 1)
+
+    def let_through(self, how: bytes = PASS, *, batches: int = 1) -> None:
+        """Lets this many batches pass, or ends the scoring thread."""
+        os.write(self.passes, how * batches)
+
+    def rerank(self) -> httpx.Response:
+        """POST /rerank on a connection of its own."""
+        return httpx.post(f"{self.service.url}/rerank", json=BODY, timeout=HANG_S, trust_env=False)
+
+    def waiting_tasks(self) -> float:
+        """What /metrics says."""
+        return Scrape(httpx.get(f"{self.service.url}/metrics", timeout=HANG_S, trust_env=False).text).value(
+            "bandrank_waiting_tasks"
+        )
+
+
+@contextlib.contextmanager
+def gated_service(folder: Path) -> Iterator[GatedService]:
+    """A service that is ready; its batches are held from then on, until the test is over."""
+    arrived, theirs_arrived = os.pipe()
+    theirs_passes, passes = os.pipe()
+    environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": str(TESTS)}
+    os.write(passes, PASS)  # for the self-test of the start
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(os.close, arrived)
+        running = running_service(
+            folder,
+            module="support.gated_service",
+            arguments=["--device", "cpu"],
+            environment=environment,
+            pass_fds=(theirs_arrived, theirs_passes),
+        )
+        service = at_end.enter_context(running)
+        for descriptor in (theirs_arrived, theirs_passes):
+            os.close(descriptor)
+        at_end.callback(os.close, passes)  # lets everything through
+        gated = GatedService(service, arrived, passes)
+        gated.wait_for_batch()
+        yield gated
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Asks again and again. Raises TimeoutError if it never holds."""
+    deadline = time.monotonic() + HANG_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+
+
+def refuses(address: str) -> bool:
+    """Whether nobody listens there."""
+    url = httpx.URL(address)
+    try:
+        socket.create_connection((url.host, url.port or 0), timeout=HANG_S).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> None:
+    """One request is being scored and two wait when it comes: all three are answered, and the exit code is 0."""
+    with gated_service(tmp_path) as gated, ThreadPoolExecutor(3) as clients:
+        answers = [clients.submit(gated.rerank)]
+        gated.wait_for_batch()
+        answers += [clients.submit(gated.rerank) for _ in range(2)]
+        wait_until(lambda: gated.waiting_tasks() == 2)
+        gated.service.terminate()
+        wait_until(lambda: refuses(gated.service.url))
+        assert not any(answer.done() for answer in answers)
+        gated.let_through(batches=3)
+
+        for answer in answers:
+            results = answer.result(HANG_S).json()["results"]
+            assert [(result["index"], result["relevance_score"]) for result in results] == [(1, 1.5), (0, -2.0)]
+        assert gated.service.exit_status(HANG_S) == 0
+    assert "Traceback" not in gated.service.log.read_text()
+
+
+def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
+    """With exit code 1, after everybody has heard of it: it never hangs, and whoever restarts it can see why."""
+    with gated_service(tmp_path) as gated, ThreadPoolExecutor(2) as clients:
+        answers = [clients.submit(gated.rerank)]
+        gated.wait_for_batch()
+        answers.append(clients.submit(gated.rerank))
+        wait_until(lambda: gated.waiting_tasks() == 1)
+        gated.let_through(DIE)
+
+        for answer in answers:
+            assert answer.result(HANG_S).json()["error_type"] == "scoring_failed"
+        assert gated.service.exit_status(HANG_S) == 1
+    assert "the scoring thread died" in gated.service.log.read_text()
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m bandrank` to its end, with no settings but these."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
+    return subprocess.run(
+        [sys.executable, "-m", "bandrank", *arguments],
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    """With an exit code that is not 0 and a message that names the address."""
+    model = save_cross_encoder(tmp_path / "model")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        ended = run("serve", "--model", str(model), BANDRANK_HOST="127.0.0.1", BANDRANK_PORT=port)
+
+    assert ended.returncode == 1
+    assert port in ended.stderr
+    assert "address already in use" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
+    """With exit code 2 and one line, which names it."""
+    ended = run("serve", BANDRANK_PORT="eighty")
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "bandrank: BANDRANK_PORT must be a number, got 'eighty'\n"
+
+
+def test_check_tells_what_would_be_served(tmp_path: Path) -> None:
+    """And scores a request with the model in the folder: exit code 0."""
+    ended = run("check", BANDRANK_MODEL=str(save_cross_encoder(tmp_path)), BANDRANK_DEVICE="cpu")
+
+    assert ended.returncode == 0, ended.stderr
+    facts = dict(line.split(maxsplit=1) for line in ended.stdout.replace("attention backend", "backend").splitlines())
+    assert facts["model"] == f"{tmp_path} (cross_encoder)"
+    assert (facts["device"], facts["dtype"], facts["self-test"]) == ("cpu", "torch.float32", "passed")

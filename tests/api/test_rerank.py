@@ -1,0 +1,262 @@
+"""POST /rerank: what a client sends and gets back."""
+
+import asyncio
+import json
+import random
+import re
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from support.app import RunningApp, lookup, running_app
+from support.models import random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+
+from bandrank.api.routes import sigmoid
+from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.metrics import Metrics
+from bandrank.models.scorer import Scorer
+
+pytestmark = pytest.mark.anyio
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+WORDS = ["man", "she", "he", "you"]
+SCORES = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
+IN_ORDER = [2, 0, 3, 1]
+
+
+async def ask(body: dict[str, Any], *, name: str = "tiny") -> httpx.Response:
+    """The answer of an application with known scores, which must be a good one."""
+    async with running_app(lookup(**SCORES), name=name) as running:
+        response = await running.rerank(body)
+    assert response.status_code == 200, response.text
+    return response
+
+
+async def ask_for_results(**fields: Any) -> list[dict[str, Any]]:
+    """The results for WORDS as candidates, unless `fields` has others."""
+    body = {"query": "who"} | ({} if "documents" in fields else {"candidates": WORDS}) | fields
+    results: list[dict[str, Any]] = (await ask(body)).json()["results"]
+    return results
+
+
+def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
+    """Raw scores by one forward pass, without the engine."""
+    scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
+    tokenizer = RequestTokenizer(tiny_tokenizer(), scorer, cache_bytes=0, num_threads=1, metrics=Metrics())
+    tokens = tokenizer.tokenize_now(query, texts)
+    tokenizer.close()
+    with torch.inference_mode():
+        scores: list[float] = scorer(score_batch([tokens.query], [tokens.candidates])).tolist()
+    return scores
+
+
+async def test_the_answer_has_this_shape() -> None:
+    """Nothing more and nothing less than what is documented."""
+    answer = (await ask({"query": "who", "candidates": WORDS})).json()
+
+    assert list(answer) == ["id", "model", "results", "usage", "meta"]
+    assert re.fullmatch(r"rerank-[0-9a-f]{32}", answer["id"])
+    assert answer["model"] == "tiny"
+    assert [list(result) for result in answer["results"]] == [["index", "relevance_score"]] * 4
+    assert answer["usage"] == {"prompt_tokens": 2 + 4 * 2, "total_tokens": 2 + 4 * 2}
+    timings = answer["meta"].pop("timings_ms")
+    assert answer["meta"] == {
+        "truncated_query_tokens": 0,
+        "truncated_tokens": 0,
+        "truncated_candidates": 0,
+        "score": "sigmoid",
+    }
+    assert list(timings) == ["tokenize", "queue", "score", "total"]
+    assert all(isinstance(value, float) and value >= 0 for value in timings.values())
+    assert timings["tokenize"] + timings["queue"] + timings["score"] <= timings["total"] + 0.01  # rounded to 1 us
+
+
+async def test_two_answers_have_two_ids() -> None:
+    """So that a client's log can name one."""
+    async with running_app(lookup()) as running:
+        answers = [(await running.rerank({"query": "who", "candidates": WORDS})).json() for _ in range(2)]
+
+    assert answers[0]["id"] != answers[1]["id"]
+
+
+async def test_a_real_model_s_scores_come_through() -> None:
+    """Equal to those of one forward pass without the engine."""
+    rng = random.Random(1)
+    texts = [random_text(rng, rng.randint(0, 50)) for _ in range(25)]
+    async with running_app(tiny_cross_encoder()) as running:
+        response = await running.rerank({"query": "who is the man", "candidates": texts, "raw_scores": True})
+
+    results = response.json()["results"]
+    expected = offline_scores(tiny_cross_encoder(), "who is the man", texts)
+    assert [result["index"] for result in results] == sorted(range(25), key=lambda place: -expected[place])
+    for result in results:
+        assert result["relevance_score"] == pytest.approx(expected[result["index"]], abs=TOLERANCE)
+
+
+async def test_results_are_in_order_of_relevance() -> None:
+    """With the place that each candidate had in the request."""
+    results = await ask_for_results()
+
+    assert [result["index"] for result in results] == IN_ORDER
+
+
+async def test_documents_is_another_name_for_candidates() -> None:
+    """The same answer under either name."""
+    assert await ask_for_results(documents=WORDS) == await ask_for_results()
+    assert await ask_for_results(documents=WORDS, candidates=None) == await ask_for_results()
+
+
+async def test_ids_come_back() -> None:
+    """Each with its candidate; a text without an id has none in the result."""
+    results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, "man", {"id": "", "text": "he"}])
+
+    assert [(result["index"], result.get("id")) for result in results] == [(2, ""), (1, None), (0, "a")]
+    assert ["id" in result for result in results] == [True, False, True]
+
+
+async def test_two_candidates_may_have_the_same_id() -> None:
+    """The index tells them apart."""
+    results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, {"id": "a", "text": "he"}])
+
+    assert [(result["index"], result["id"]) for result in results] == [(1, "a"), (0, "a")]
+
+
+@pytest.mark.parametrize(
+    ("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (4, 4), (5, 4), (10**30, 4), ("2", 2), (2.0, 2)]
+)
+async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
+    """null, 0 and more than there are mean all."""
+    results = await ask_for_results(top_n=top_n)
+
+    assert [result["index"] for result in results] == IN_ORDER[:expected]
+
+
+@pytest.mark.parametrize("wanted", [True, "true", "True", 1, "1", "yes"])
+async def test_documents_are_returned_when_asked_for(wanted: Any) -> None:
+    """Their texts, unchanged."""
+    texts = ["  He said:\n\x00 ☃ \U0001f41d", {"id": "a", "text": ""}]
+    results = await ask_for_results(candidates=texts, return_documents=wanted)
+
+    assert [result["document"] for result in results] == [{"text": texts[0]}, {"text": ""}]
+
+
+@pytest.mark.parametrize("wanted", [False, "false", None, 0])
+async def test_documents_are_absent_unless_asked_for(wanted: Any) -> None:
+    """Not null: absent."""
+    assert all("document" not in result for result in await ask_for_results(return_documents=wanted))
+    assert all("document" not in result for result in await ask_for_results())
+
+
+async def test_raw_scores_are_the_scorers_own() -> None:
+    """And the answer says which kind it has."""
+    answer = (await ask({"query": "who", "candidates": WORDS, "raw_scores": True})).json()
+
+    assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]
+    assert answer["meta"]["score"] == "raw"
+
+
+async def test_scores_are_the_sigmoid_in_float32() -> None:
+    """To two units in the last place of a float32, where exp overflows too."""
+    raw = {"man": 1.5, "she": -2.0, "he": 87.0, "you": -87.0, "is": 1e30, "was": -1e30, "not": 1e-30}
+    body = {"query": "who", "candidates": list(raw)}
+    async with running_app(lookup(**raw)) as running:
+        results = (await running.rerank(body)).json()["results"]
+
+    scores = {list(raw)[result["index"]]: result["relevance_score"] for result in results}
+    with np.errstate(over="ignore"):
+        expected = 1 / (1 + np.exp(-np.array(list(raw.values()), np.float64)))
+    got = np.array([scores[word] for word in raw])
+    assert (got == got.astype(np.float32)).all()
+    np.testing.assert_array_max_ulp(got.astype(np.float32), expected.astype(np.float32), maxulp=2)
+    assert ((got >= 0) & (got <= 1)).all()
+
+
+def test_the_sigmoid_keeps_the_order() -> None:
+    """A larger raw score never has a smaller relevance score, from overflow to overflow."""
+    raw = np.sort(np.random.default_rng(1).normal(0, 30, 2000).astype(np.float32))
+    scores = sigmoid(raw)
+
+    assert scores.dtype == np.float32
+    assert (np.diff(scores) >= 0).all()
+
+
+@pytest.mark.parametrize("raw_scores", [False, True])
+async def test_every_number_with_a_fraction_is_written_as_one(raw_scores: bool) -> None:
+    """Never the literals 0 or 1, which typed clients read as integers."""
+    scores = {"man": 1e30, "she": -1e30, "he": 1.0, "you": -16.0, "is": 1e-30, "was": -1.0}
+    body = {"query": "who", "candidates": ["the", *scores], "raw_scores": raw_scores}
+    async with running_app(lookup(**scores)) as running:
+        text = (await running.rerank(body)).text
+
+    literals = re.findall(r'"(?:relevance_score|tokenize|queue|score|total)":([-+.\deE]+)', text)
+    assert len(literals) == 7 + 4
+    assert all("." in literal or "e" in literal for literal in literals)
+
+
+@pytest.mark.parametrize("model", [None, "", "org/tiny", "tiny", "default"])
+async def test_a_model_may_be_named(model: str | None) -> None:
+    """By its full name, its short one, or not at all; the answer has the full one."""
+    body = {"query": "who", "candidates": WORDS, "model": model}
+
+    assert (await ask(body, name="org/tiny")).json()["model"] == "org/tiny"
+
+
+async def test_a_folder_s_name_is_its_models_short_name() -> None:
+    """However it was written."""
+    async with running_app(lookup(), name="/models/tiny/") as running:
+        response = await running.rerank({"query": "who", "candidates": WORDS, "model": "tiny"})
+
+    assert response.status_code == 200
+
+
+async def test_fields_that_are_not_known_are_ignored() -> None:
+    """Clients of other services send their own."""
+    more = {"max_tokens_per_doc": None, "return_len": "true", "kwargs": "{}", "rank_fields": ["text"], "top_k": 1}
+
+    assert await ask_for_results(**more) == await ask_for_results()
+    candidates = [{"id": word, "text": word, "metadata": {"page": 1}} for word in WORDS]
+    assert [result["id"] for result in await ask_for_results(candidates=candidates)] == ["he", "man", "you", "she"]
+
+
+@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/json"])
+async def test_any_content_type_is_read_as_json(content_type: str | None) -> None:
+    """Also none: some clients send none."""
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    async with running_app(lookup(**SCORES)) as running:
+        content = json.dumps({"query": "who", "candidates": WORDS}).encode()
+        response = await running.client.post("/rerank", content=content, headers=headers)
+
+    assert response.status_code == 200
+    assert [result["index"] for result in response.json()["results"]] == IN_ORDER
+
+
+async def test_truncation_is_reported() -> None:
+    """Pieces cut of query and candidates, and how many candidates were cut; the lookup scorer takes 63 pieces."""
+    answer = (await ask({"query": "who " * 70, "candidates": ["he", "she " * 64, "man " * 100]})).json()
+
+    assert answer["meta"]["truncated_query_tokens"] == 7
+    assert answer["meta"]["truncated_tokens"] == 7 + 1 + 37
+    assert answer["meta"]["truncated_candidates"] == 2
+    assert answer["usage"]["total_tokens"] == 64 + 2 + 64 + 64
+
+
+async def test_concurrent_requests_do_not_mix() -> None:
+    """Each gets its own candidates' ids and scores."""
+
+    async def one(running: RunningApp, number: int) -> None:
+        words = random.Random(number).choices([*SCORES, "you"], k=1 + number)
+        body = {
+            "query": "who",
+            "raw_scores": True,
+            "candidates": [{"id": f"{number}-{place}", "text": word} for place, word in enumerate(words)],
+        }
+        results = (await running.rerank(body)).json()["results"]
+        expected = sorted(range(len(words)), key=lambda place: -SCORES.get(words[place], 0.0))
+        assert [(r["id"], r["relevance_score"]) for r in results] == [
+            (f"{number}-{place}", SCORES.get(words[place], 0.0)) for place in expected
+        ]
+
+    async with running_app(lookup(**SCORES)) as running:
+        await asyncio.gather(*(one(running, number) for number in range(30)))

@@ -1,0 +1,18 @@
+"""What all tests share: the event loop, how hypothesis draws, and torch on one thread."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+# A deadline would time the machine; a failure prints the line that repeats it.
+settings.register_profile("bandrank", deadline=None, print_blob=True)
+settings.load_profile("bandrank")
+
+# Tensors this small are done before a second thread has woken up.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The service runs on asyncio alone."""
+    return "asyncio"

@@ -1,0 +1,297 @@
+"""Which tasks make a batch: nothing lost, doubled, reordered or starved, and the budget kept."""
+
+import math
+from collections.abc import Callable
+from itertools import cycle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tasks import Clock, task_of
+
+from bandrank.engine.batching import TaskQueue, take
+from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
+
+ROWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
+BUDGETS = st.integers(1, 100)
+
+
+def open_queue(
+    *,
+    max_waiting_tokens: int = 10**9,
+    max_wait_s: float = math.inf,
+    clock: Callable[[], float] = Clock(),  # noqa: B008  # one that stands still
+    on_drop: Callable[[str], None] = lambda _: None,
+) -> TaskQueue:
+    """A queue that refuses nothing unless told to."""
+    return TaskQueue(max_waiting_tokens=max_waiting_tokens, max_wait_s=max_wait_s, clock=clock, on_drop=on_drop)
+
+
+@st.composite
+def waiting_tasks(draw: st.DrawFn) -> list[ScoreTask]:
+    """Tasks of which a few candidates may have been taken before, but not all."""
+    tasks = [task_of(rows) for rows in draw(st.lists(ROWS, min_size=1, max_size=8))]
+    for task in tasks:
+        task.num_taken = draw(st.integers(0, len(task.rows) - 1))
+    return tasks
+
+
+@given(waiting_tasks(), BUDGETS)
+def test_a_batch_continues_its_tasks_in_their_order(waiting: list[ScoreTask], budget: int) -> None:
+    """Each slice starts where its task stopped; slices stand in the order of turn; the first task always advances."""
+    batch = take(waiting, budget)
+
+    assert batch[0].task is waiting[0]
+    assert [part.task for part in batch] == [task for task in waiting if task in {part.task for part in batch}]
+    assert all(part.task.num_taken == part.start < part.stop <= len(part.task.rows) for part in batch)
+
+
+@given(waiting_tasks(), BUDGETS)
+def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[ScoreTask], budget: int) -> None:
+    """Above the budget there is one candidate and nothing else, and that one could never fit."""
+    batch = take(waiting, budget)
+
+    total = sum(part.rows for part in batch)
+    assert total <= budget or (len(batch), batch[0].stop - batch[0].start) == (1, 1)
+
+
+@given(waiting_tasks(), BUDGETS)
+def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[ScoreTask], budget: int) -> None:
+    """After `take`, the next candidate of every task is larger than the room that is left."""
+    batch = take(waiting, budget)
+
+    room = budget - sum(part.rows for part in batch)
+    stops = {part.task: part.stop for part in batch}
+    for task in waiting:
+        stop = stops.get(task, task.num_taken)
+        assert stop == len(task.rows) or task.rows[stop] > room
+
+
+def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
+    """Neither the task's other candidates nor other tasks join it."""
+    first, second = task_of([1, 9, 1]), task_of([2])
+
+    assert take([first, second], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
+    first.num_taken = 1
+    assert take([first, second], 4) == [TaskSlice(first, 1, 2)]
+
+
+def test_tasks_of_equal_size_go_first_come_first_served() -> None:
+    """However far the queue has got when they arrive."""
+    queue = open_queue()
+    tasks = [task_of([3, 3]) for _ in range(6)]
+    order = []
+    for task in tasks:
+        queue.put(task)
+    while len(order) < len(tasks):
+        order += [part.task for part in queue.take_batch(6)]
+
+    assert order == tasks
+
+
+def test_a_small_task_passes_a_large_one_that_came_before_it() -> None:
+    """Thirty candidates do not wait for a thousand."""
+    queue = open_queue()
+    large, small = task_of([1] * 1000), task_of([1] * 30)
+    queue.put(large)
+    queue.take_batch(100)
+    queue.put(small)
+
+    assert queue.take_batch(100) == [TaskSlice(small, 0, 30), TaskSlice(large, 100, 170)]
+
+
+@given(
+    large=st.integers(1, 400),
+    small=st.lists(st.integers(1, 40), min_size=1, max_size=10),
+    budget=st.integers(1, 60),
+    most_waiting=st.integers(1, 500),
+)
+def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int, most_waiting: int) -> None:
+    """Against an endless stream of small tasks that keeps the queue full, a task of R rows is passed only by tasks
+    that arrive while the queue hands out R rows: it is done within R + W rows and the batch it ends in, W being the
+    most that waits.
+    """
+    queue = open_queue()
+    victim = task_of([1] * large)
+    queue.put(victim)
+    sizes = cycle(small)
+    handed_out = 0
+    late: set[ScoreTask] = set()
+    while victim.num_taken < large:
+        while queue.waiting_tokens < most_waiting:
+            attacker = task_of([1] * next(sizes))
+            queue.put(attacker)
+            if handed_out >= large:
+                late.add(attacker)
+        batch = queue.take_batch(budget)
+        handed_out += sum(part.rows for part in batch)
+        assert victim.num_taken == large or not late & {part.task for part in batch}
+
+    assert handed_out <= large + most_waiting + max(small) + budget
+
+
+def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
+    """Its rows no longer count, and the others go on."""
+    queue = open_queue()
+    cancelled, other = task_of([5, 5]), task_of([7, 7])
+    queue.put(cancelled)
+    queue.put(other)
+    cancelled.future.cancel()
+
+    assert queue.take_batch(10) == [TaskSlice(other, 0, 1)]
+    assert (queue.waiting_tokens, queue.waiting_tasks) == (7, 1)
+
+
+def test_a_discarded_task_frees_its_place_at_once() -> None:
+    """Also the part of it that waits while the rest is being scored; it is counted."""
+    drops: list[str] = []
+    queue = open_queue(on_drop=drops.append)
+    task = task_of([5, 5, 5])
+    queue.put(task)
+    queue.take_batch(5)
+    queue.discard(task, "cancelled")
+
+    assert (queue.waiting_tokens, queue.waiting_tasks, drops) == (0, 0, ["cancelled"])
+
+
+def test_a_finished_task_is_not_counted_as_dropped() -> None:
+    """Giving it up comes too late."""
+    drops: list[str] = []
+    queue = open_queue(on_drop=drops.append)
+    task = task_of([5])
+    queue.put(task)
+    queue.take_batch(5)
+    task.add_scores(0, [1.5])
+    queue.discard(task, "expired")
+
+    assert (task.future.result(timeout=0), drops) == ([1.5], [])
+
+
+def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
+    """It hears DeadlineExceeded, counts as expired once, and is not handed out."""
+    clock = Clock()
+    drops: list[str] = []
+    queue = open_queue(clock=clock, on_drop=drops.append)
+    late, in_time = task_of([5], deadline=1.0), task_of([50], deadline=1.5)
+    queue.put(late)
+    queue.put(in_time)
+    clock.now = 1.0
+
+    assert queue.take_batch(100) == [TaskSlice(in_time, 0, 1)]
+    assert isinstance(late.future.exception(timeout=0), DeadlineExceeded)
+    assert (queue.waiting_tokens, drops) == (0, ["expired"])
+
+
+def test_the_time_of_the_first_batch_is_kept() -> None:
+    """Waiting ends when a batch first takes a task, not when the last one does."""
+    clock = Clock()
+    queue = open_queue(clock=clock)
+    task = task_of([5, 5])
+    queue.put(task)
+    for clock.now in (2.0, 3.0):
+        queue.take_batch(5)
+
+    assert task.first_taken == 2.0
+
+
+def test_a_queue_is_bounded_in_rows() -> None:
+    """What would wait beyond the bound is turned away, and told when what waits will be done."""
+    queue = open_queue(max_waiting_tokens=10)
+    queue.report_speed(rows=100, seconds=2.0)
+    queue.put(task_of([6]))
+    with pytest.raises(Overloaded) as refused:
+        queue.put(task_of([5]))
+    queue.put(task_of([4]))
+
+    assert refused.value.retry_after_s == 6 / 50
+    assert (queue.waiting_tokens, queue.waiting_tasks) == (10, 2)
+
+
+def test_a_queue_is_bounded_in_seconds() -> None:
+    """A task that would wait longer than the bound, at the measured speed, is turned away."""
+    queue = open_queue(max_wait_s=2.0)
+    queue.report_speed(rows=100, seconds=1.0)
+    for _ in range(2):
+        queue.put(task_of([100]))
+    queue.put(task_of([1]))  # 200 rows wait: 2.0 s
+    with pytest.raises(Overloaded, match=r"try again in 2\.0 s") as refused:
+        queue.put(task_of([1]))
+
+    assert refused.value.retry_after_s == 2.01
+
+
+def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
+    """Without a measured speed only the bound in rows holds."""
+    queue = open_queue(max_wait_s=1e-9, max_waiting_tokens=10)
+    queue.put(task_of([9]))
+    queue.put(task_of([1]))
+
+    with pytest.raises(Overloaded) as refused:
+        queue.put(task_of([1]))
+    assert refused.value.retry_after_s == 0.0
+
+
+def test_the_estimate_follows_the_speed() -> None:
+    """A batch moves it by a fifth of the difference: after 100 and 50 rows/s it is 90."""
+    queue = open_queue(max_wait_s=1.0)
+    queue.report_speed(rows=100, seconds=1.0)
+    queue.report_speed(rows=50, seconds=1.0)
+    queue.put(task_of([91]))
+
+    with pytest.raises(Overloaded) as refused:
+        queue.put(task_of([1]))
+    assert refused.value.retry_after_s == pytest.approx(91 / 90, rel=1e-12)
+
+
+def test_a_task_larger_than_the_bound_is_admitted_when_nothing_waits() -> None:
+    """A bound turns no request away for ever."""
+    queue = open_queue(max_waiting_tokens=10, max_wait_s=1.0)
+    queue.report_speed(rows=1, seconds=1.0)
+    task = task_of([100, 100])
+    queue.put(task)
+
+    assert queue.take_batch(10) == [TaskSlice(task, 0, 1)]
+
+
+def test_a_refused_task_leaves_no_trace() -> None:
+    """Nothing of it waits, and it may be put again."""
+    queue = open_queue(max_waiting_tokens=10)
+    queue.put(task_of([10]))
+    refused = task_of([1])
+    with pytest.raises(Overloaded):
+        queue.put(refused)
+
+    assert (queue.waiting_tokens, queue.waiting_tasks) == (10, 1)
+    queue.take_batch(10)
+    queue.put(refused)
+    assert queue.take_batch(10) == [TaskSlice(refused, 0, 1)]
+
+
+def test_a_closed_queue_hands_out_what_waits_and_takes_no_more() -> None:
+    """Then it gives the empty list, again and again."""
+    queue = open_queue()
+    task = task_of([3, 3])
+    queue.put(task)
+    queue.close()
+
+    with pytest.raises(NotReady):
+        queue.put(task_of([1]))
+    assert [queue.take_batch(3) for _ in range(4)] == [[TaskSlice(task, 0, 1)], [TaskSlice(task, 1, 2)], [], []]
+    assert not task.future.done()
+
+
+def test_a_queue_closed_with_a_refusal_fails_what_waits_and_what_comes() -> None:
+    """All hear the same reason, and no row is left."""
+    queue = open_queue()
+    tasks = [task_of([3, 3]) for _ in range(3)]
+    for task in tasks:
+        queue.put(task)
+    queue.take_batch(3)
+    queue.close(ScoringFailed("broken"))
+
+    assert [repr(task.future.exception(timeout=0)) for task in tasks] == ["ScoringFailed('broken')"] * 3
+    with pytest.raises(ScoringFailed, match="broken"):
+        queue.put(task_of([1]))
+    assert queue.take_batch(3) == []
+    assert (queue.waiting_tokens, queue.waiting_tasks) == (0, 0)

@@ -1,0 +1,183 @@
+"""The queue under any order of events, and under threads."""
+
+import math
+import threading
+from collections import defaultdict
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.tasks import HANG_S, Clock, task_of
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.errors import NotReady
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """Requests arrive, are taken in batches, hang up and run out of time, in any order; a model keeps the books."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.drops: dict[str, int] = defaultdict(int)
+        self.queue = TaskQueue(
+            max_waiting_tokens=10**9, max_wait_s=math.inf, clock=self.clock, on_drop=self._count_drop
+        )
+        self.waiting: list[ScoreTask] = []  # in order of arrival
+        self.turn: dict[ScoreTask, int] = {}
+        self.taken: dict[ScoreTask, int] = {}
+        self.handed_out = self.expired = self.discarded = 0
+
+    def _count_drop(self, reason: str) -> None:
+        self.drops[reason] += 1
+
+    @rule(rows=st.lists(st.integers(1, 30), min_size=1, max_size=6), patience=st.integers(1, 20))
+    def put(self, rows: list[int], patience: int) -> None:
+        task = task_of(rows, deadline=self.clock.now + patience)
+        self.queue.put(task)
+        self.waiting.append(task)
+        self.turn[task] = self.handed_out + sum(rows)
+        self.taken[task] = 0
+
+    @rule(seconds=st.integers(1, 8))
+    def time_passes(self, seconds: int) -> None:
+        self.clock.now += seconds
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from(self.waiting)).future.cancel()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:
+        task = data.draw(st.sampled_from([task for task in self.waiting if not task.future.done()] or [None]))
+        if task is not None:
+            self.discarded += 1
+            self.queue.discard(task, "cancelled")
+            self._forget_dead()
+
+    @precondition(lambda self: any(self._alive(task) for task in self.waiting))
+    @rule(budget=st.integers(1, 40))
+    def take(self, budget: int) -> None:
+        batch = self.queue.take_batch(budget)
+        self._forget_dead()
+        in_turn = sorted(self.waiting, key=lambda task: self.turn[task])
+        assert batch[0].task is in_turn[0]
+        assert [part.task for part in batch] == [task for task in in_turn if task in {part.task for part in batch}]
+        assert sum(part.rows for part in batch) <= budget or batch == [
+            TaskSlice(in_turn[0], batch[0].start, batch[0].start + 1)
+        ]
+        for part in batch:
+            assert part.start == self.taken[part.task] < part.stop
+            self.taken[part.task] = part.stop
+            self.handed_out += part.rows
+        self.waiting = [task for task in self.waiting if self.taken[task] < len(task.rows)]
+
+    @invariant()
+    def what_waits_is_known_exactly(self) -> None:
+        assert self.queue.waiting_tasks == len(self.waiting)
+        assert self.queue.waiting_tokens == sum(sum(task.rows[self.taken[task] :]) for task in self.waiting)
+        assert dict(self.drops) == {
+            reason: count for reason, count in (("expired", self.expired), ("cancelled", self.discarded)) if count
+        }
+
+    def teardown(self) -> None:
+        """Whatever is alive at the end is handed out to the last candidate."""
+        self._forget_dead()
+        self.queue.close()
+        while batch := self.queue.take_batch(10):
+            for part in batch:
+                assert part.start == self.taken[part.task]
+                self.taken[part.task] = part.stop
+        assert all(self.taken[task] == len(task.rows) for task in self.waiting)
+
+    def _alive(self, task: ScoreTask) -> bool:
+        return not task.future.done() and task.deadline > self.clock.now
+
+    def _forget_dead(self) -> None:
+        """Called after the queue has looked; it has settled the futures of expired tasks by then."""
+        late = [task for task in self.waiting if task.deadline <= self.clock.now and not task.future.cancelled()]
+        self.expired += len(late)
+        self.waiting = [task for task in self.waiting if not task.future.done() and task not in late]
+
+
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
+
+
+def test_producers_and_a_consumer_lose_nothing() -> None:
+    """Each producer waits for its task before it puts the next one, so the queue runs empty all the time: one lost
+    wake-up would end it. All tasks come back whole, and closing ends the consumer.
+    """
+    queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=math.inf, clock=Clock())
+    taken: dict[ScoreTask, list[int]] = defaultdict(list)
+    answered: list[ScoreTask] = []
+
+    def produce(seed: int) -> None:
+        for number in range(150):
+            task = task_of([1 + (seed + number + place) % 5 for place in range(1 + number % 4)])
+            queue.put(task)
+            expected = [float(place) for place in range(len(task.rows))]
+            assert task.future.result(timeout=HANG_S) == expected
+            answered.append(task)
+
+    def consume() -> None:
+        while batch := queue.take_batch(7):
+            for part in batch:
+                taken[part.task] += range(part.start, part.stop)
+                part.task.add_scores(part.start, [float(place) for place in range(part.start, part.stop)])
+
+    consumer = threading.Thread(target=consume)
+    producers = [threading.Thread(target=produce, args=(seed,)) for seed in range(6)]
+    for thread in (consumer, *producers):
+        thread.start()
+    for producer in producers:
+        producer.join(HANG_S)
+    queue.close()
+    consumer.join(HANG_S)
+
+    assert not consumer.is_alive()
+    assert len(answered) == 6 * 150
+    assert all(taken[task] == list(range(len(task.rows))) for task in answered)
+    assert (queue.waiting_tokens, queue.waiting_tasks) == (0, 0)
+
+
+def test_closing_wakes_a_consumer_that_waits() -> None:
+    """It is not left waiting for a task that cannot come."""
+    queue = TaskQueue(max_waiting_tokens=1, max_wait_s=1.0, clock=Clock())
+    batches: list[list[TaskSlice]] = []
+    consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
+    consumer.start()
+    queue.close()
+    consumer.join(HANG_S)
+
+    assert batches == [[]]
+
+
+def test_giving_up_the_last_task_leaves_the_consumer_waiting_for_the_next() -> None:
+    """A dropped task makes no empty batch: that would mean the end."""
+    queue = TaskQueue(max_waiting_tokens=10, max_wait_s=1.0, clock=Clock())
+    dropped, next_one = task_of([1]), task_of([1])
+    queue.put(dropped)
+    dropped.future.cancel()
+    batches: list[list[TaskSlice]] = []
+    consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
+    consumer.start()
+    queue.put(next_one)
+    consumer.join(HANG_S)
+
+    assert batches == [[TaskSlice(next_one, 0, 1)]]
+
+
+def test_refusals_do_not_pile_up() -> None:
+    """The thousandth refusal of a closed queue holds no more of the past than the first."""
+    queue = TaskQueue(max_waiting_tokens=1, max_wait_s=1.0, clock=Clock())
+    queue.close()
+    depths = []
+    for _ in range(3):
+        with pytest.raises(NotReady) as refused:
+            queue.put(task_of([1]))
+        depths.append(len(refused.traceback))
+
+    assert depths == [depths[0]] * 3

@@ -1,0 +1,210 @@
+"""Texts to token ids: the query comes first, what is cut is counted, and the cache changes nothing."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
+
+from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.metrics import Metrics
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.scorer import Scorer
+
+VOCABULARY = tiny_tokenizer()
+MAX_TOKENS, MAX_QUERY_TOKENS = 64, 16
+TRUNCATING = tiny_cross_encoder(
+    positions=MAX_TOKENS, max_query_tokens=MAX_QUERY_TOKENS, long_candidates="truncate", pattern=sparse(window=4)
+)
+MAXP = tiny_cross_encoder(positions=MAX_TOKENS, max_query_tokens=MAX_QUERY_TOKENS, max_candidate_tokens=200)
+BI = tiny_bi_encoder(max_tokens=32)
+QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_token=SENTENCE_ID)
+
+
+@contextmanager
+def tokenizer_of(
+    scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None
+) -> Iterator[RequestTokenizer]:
+    """A tokenizer of one thread."""
+    tokenizer = RequestTokenizer(
+        VOCABULARY, scorer, cache_bytes=cache_bytes, num_threads=1, metrics=metrics or Metrics()
+    )
+    yield tokenizer
+    tokenizer.close()
+
+
+def ids(*tokens: str) -> list[int]:
+    """The ids of tokens."""
+    found = [VOCABULARY.token_to_id(token) for token in tokens]
+    assert None not in found
+    return found
+
+
+def text_of(num_words: int, *, seed: int = 0) -> str:
+    """So many words of one piece each."""
+    return random_text(random.Random(seed), num_words)
+
+
+@given(
+    query_words=st.integers(1, 30),
+    candidate_words=st.lists(st.integers(0, 150), min_size=1, max_size=5),
+    scorer=st.sampled_from([TRUNCATING, MAXP, BI]),
+)
+def test_what_is_cut_is_counted(query_words: int, candidate_words: list[int], scorer: Scorer) -> None:
+    """Pieces kept and pieces cut are all pieces; those kept are the first; nothing is cut that would fit."""
+    query, candidates = (
+        text_of(query_words),
+        [text_of(words, seed=place) for place, words in enumerate(candidate_words)],
+    )
+    with tokenizer_of(scorer) as tokenizer:
+        request = tokenizer.tokenize_now(query, candidates)
+
+    limit = scorer.candidate_limit(len(request.query))
+    around = 2 if scorer is BI else 1
+    query_limit = 32 if scorer is BI else MAX_QUERY_TOKENS
+    assert len(request.query) == min(query_words + around, query_limit)
+    assert request.truncated_query_tokens == query_words + around - len(request.query)
+    for text, words, kept, cut in zip(
+        candidates, candidate_words, request.candidates, request.truncated_candidate_tokens, strict=True
+    ):
+        assert len(kept) == min(words + around, limit)
+        assert cut == words + around - len(kept)
+        pieces = kept[around - 1 : -1]
+        assert pieces == ids(*text.split())[: len(pieces)]
+        assert kept[-1] == SEP_ID
+
+
+def test_a_long_candidate_takes_no_room_from_the_query() -> None:
+    """The query is whole; the candidate has what [CLS] and the query leave of 64 tokens."""
+    query = text_of(10)
+    with tokenizer_of(TRUNCATING) as tokenizer:
+        request = tokenizer.tokenize_now(query, [text_of(1000)])
+
+    assert request.query == [*ids(*query.split()), SEP_ID]
+    assert len(request.candidates[0]) == 64 - 1 - 11
+    assert (request.truncated_query_tokens, request.truncated_candidate_tokens) == (0, [1000 - (64 - 1 - 11 - 1)])
+
+
+def test_a_candidate_that_passages_can_cover_is_whole() -> None:
+    """With MaxP the model's positions are no limit."""
+    with tokenizer_of(MAXP) as tokenizer:
+        request = tokenizer.tokenize_now(text_of(10), [text_of(199), text_of(200)])
+
+    assert [len(candidate) for candidate in request.candidates] == [200, 200]
+    assert request.truncated_candidate_tokens == [0, 1]
+
+
+def test_both_sides_of_a_bi_encoder_are_framed() -> None:
+    """[CLS] pieces [SEP]; an empty text is the frame alone."""
+    with tokenizer_of(BI) as tokenizer:
+        request = tokenizer.tokenize_now("the man", ["", "she was"])
+
+    assert request.query == [CLS_ID, *ids("the", "man"), SEP_ID]
+    assert request.candidates == [[CLS_ID, SEP_ID], [CLS_ID, *ids("she", "was"), SEP_ID]]
+
+
+def test_characters_that_the_vocabulary_lacks_are_unknown_tokens() -> None:
+    """They are scored, not refused."""
+    with tokenizer_of(TRUNCATING) as tokenizer:
+        request = tokenizer.tokenize_now("☃", ["ж ж ж", "漢字", "the ☃ man"])
+
+    assert request.query == [UNK_ID, SEP_ID]
+    assert request.candidates[:2] == [[UNK_ID] * 3 + [SEP_ID], [UNK_ID] * 2 + [SEP_ID]]
+    assert request.candidates[2] == [*ids("the"), UNK_ID, *ids("man"), SEP_ID]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\x00", "\x00\x07\x7f", "\n\t\u2003"])
+def test_a_text_without_pieces_is_its_frame(text: str) -> None:
+    """Emptiness, white space and control characters."""
+    with tokenizer_of(TRUNCATING) as tokenizer:
+        request = tokenizer.tokenize_now("the", [text])
+
+    assert (request.candidates, request.truncated_candidate_tokens) == ([[SEP_ID]], [0])
+
+
+@given(st.lists(st.sampled_from(["the man", "she", "", "was it?", "no", "ж"]), min_size=1, max_size=12))
+def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None:
+    """Looked up once, twice, or not at all; also when the cache holds but one text."""
+    with (
+        tokenizer_of(TRUNCATING, cache_bytes=0) as without,
+        tokenizer_of(TRUNCATING) as with_cache,
+        tokenizer_of(TRUNCATING, cache_bytes=400) as with_little,
+    ):
+        expected = without.tokenize_now("the", texts)
+
+        for tokenizer in (with_cache, with_cache, with_little, with_little):
+            assert tokenizer.tokenize_now("the", texts) == expected
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=6), max_size=8), st.sampled_from([0, 800, 2**20]))
+def test_every_text_looked_up_is_a_hit_or_a_miss(requests: list[list[str]], cache_bytes: int) -> None:
+    """Together they are the texts that came; and with room enough, what came before is a hit."""
+    metrics = Metrics()
+
+    def lookups(outcome: str) -> float:
+        return metrics.registry.get_sample_value("bandrank_token_cache_lookups_total", {"outcome": outcome}) or 0.0
+
+    num_texts = sum(len(texts) for texts in requests)
+    with tokenizer_of(TRUNCATING, cache_bytes=cache_bytes, metrics=metrics) as tokenizer:
+        for texts in requests:
+            tokenizer.tokenize_now("the", texts)
+        assert lookups("hit") + lookups("miss") == num_texts
+        misses = lookups("miss")
+        for texts in requests:
+            tokenizer.tokenize_now("the", texts)
+
+    assert lookups("hit") + lookups("miss") == 2 * num_texts
+    assert cache_bytes < 2**20 or lookups("miss") == misses
+
+
+def test_the_size_of_the_cache_is_a_metric() -> None:
+    """In bytes, within the bound."""
+    metrics = Metrics()
+    with tokenizer_of(TRUNCATING, cache_bytes=1000, metrics=metrics) as tokenizer:
+        tokenizer.tokenize_now("the", ["she was", "no", "not"])
+
+    assert 0 < (metrics.registry.get_sample_value("bandrank_token_cache_bytes") or 0) <= 1000
+
+
+def test_sentences_are_marked() -> None:
+    """A token before each sentence; a sentence ends with . ! or ? and white space."""
+    with tokenizer_of(QDS) as tokenizer:
+        request = tokenizer.tokenize_now("is it? no", ["She was 2.5.  He is!\nNo", "you"])
+
+    assert request.query == [*ids("is", "it", "?", "no"), SEP_ID]
+    first = [SENTENCE_ID, *ids("she", "was", "2", ".", "5", ".")]
+    assert request.candidates[0] == [*first, SENTENCE_ID, *ids("he", "is", "!"), SENTENCE_ID, *ids("no"), SEP_ID]
+    assert request.candidates[1] == [SENTENCE_ID, *ids("you"), SEP_ID]
+
+
+def test_white_space_around_a_text_is_no_sentence() -> None:
+    """A text with a blank or a line's end after its last full stop is the same text."""
+    with tokenizer_of(QDS) as tokenizer:
+        plain, spaced = tokenizer.tokenize_now("is", ["She was. No.", " She was. No. \n"]).candidates
+
+    assert spaced == plain
+
+
+def test_of_sentences_that_are_cut_the_pieces_are_counted() -> None:
+    """Thirty sentences of three words and a full stop are 120 pieces; the marks before them are none."""
+    text = " ".join(["the man was."] * 30)
+    with tokenizer_of(QDS) as tokenizer:
+        request = tokenizer.tokenize_now("is", [text])
+
+    kept = request.candidates[0]
+    pieces_kept = sum(token not in (SENTENCE_ID, SEP_ID) for token in kept)
+    assert len(kept) == QDS.candidate_limit(2) < 30 * 5
+    assert request.truncated_candidate_tokens == [30 * 4 - pieces_kept]
+
+
+@pytest.mark.anyio
+async def test_the_pool_gives_what_the_calling_thread_gives() -> None:
+    """Tokenising beside the event loop changes nothing."""
+    with tokenizer_of(TRUNCATING) as tokenizer:
+        texts = [text_of(30, seed=seed) for seed in range(5)]
+
+        assert await tokenizer.tokenize("the man", texts) == tokenizer.tokenize_now("the man", texts)

@@ -1,0 +1,331 @@
+"""The scoring thread: scores go back to the tasks they belong to, and a failure stays with the task that caused it."""
+
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder, vocab_size
+from support.scorers import Recorder, WatchedScorer, contains
+from support.tasks import Clock, task_of
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.engine.worker import ScoringWorker, collate
+from bandrank.errors import ScoringFailed
+from bandrank.metrics import Metrics
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.scorer import Scorer
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+POISON = 4  # a token id that no random text has
+CPU = torch.device("cpu")
+
+
+def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedScorer:
+    """A tiny sparse cross-encoder, ready to serve."""
+    inner = tiny_cross_encoder(pattern=sparse(window=4)).prepare(device=CPU, dtype=torch.float32)
+    return WatchedScorer(inner, watch)
+
+
+def random_task(
+    scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None
+) -> ScoreTask:
+    """Candidates of 0 to 40 pieces for a query of 5, if none is given."""
+    query = query or random_ids(rng, 5)
+    candidates = [random_ids(rng, rng.randint(0, 40)) for _ in range(num_candidates)]
+    return ScoreTask(
+        query=query,
+        candidates=candidates,
+        rows=[scorer.num_rows(len(query), len(candidate)) for candidate in candidates],
+        arrived=0.0,
+        deadline=float("inf"),
+    )
+
+
+def offline_scores(task: ScoreTask) -> list[float]:
+    """The scores of the task's candidates, and of no others, by a scorer of the same weights."""
+    with torch.inference_mode():
+        scores: list[float] = scorer_of()(score_batch([task.query], [task.candidates])).tolist()
+        return scores
+
+
+def open_queue() -> TaskQueue:
+    """A queue that refuses nothing."""
+    return TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=Clock())
+
+
+def work_off(
+    scorer: Scorer, queue: TaskQueue, *, max_batch_tokens: int = 4096, on_death: Callable[[], None] = lambda: None
+) -> Metrics:
+    """Scores what waits, in a thread that starts when all of it is there, and returns when the thread has ended."""
+    metrics = Metrics()
+    worker = ScoringWorker(
+        scorer, queue, max_batch_tokens=max_batch_tokens, metrics=metrics, clock=time.monotonic, on_death=on_death
+    )
+    queue.close()
+    worker.start()
+    worker.join()
+    assert not worker.alive
+    return metrics
+
+
+def value(metrics: Metrics, name: str) -> float:
+    """The sample of this name."""
+    sample = metrics.registry.get_sample_value(f"bandrank_{name}")
+    assert sample is not None
+    return sample
+
+
+@pytest.mark.parametrize("max_batch_tokens", [1, 100, 4096])
+def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_tokens: int) -> None:
+    """However tasks of several queries were cut into batches."""
+    rng = random.Random(1)
+    queue, scorer = open_queue(), scorer_of()
+    query = random_ids(rng, 3)
+    tasks = [random_task(scorer, rng, num_candidates=n, query=query if n % 2 else None) for n in (1, 7, 12, 3, 2)]
+    for task in tasks:
+        queue.put(task)
+    work_off(scorer, queue, max_batch_tokens=max_batch_tokens)
+
+    for task in tasks:
+        assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+def test_a_scorer_that_precomputes_is_served_alike() -> None:
+    """The worker knows no family: a bi-encoder's tasks get its own scores."""
+    rng = random.Random(2)
+    queue, scorer = open_queue(), tiny_bi_encoder().prepare(device=CPU, dtype=torch.float32)
+    tasks = [random_task(scorer, rng, num_candidates=n) for n in (4, 5)]
+    for task in tasks:
+        queue.put(task)
+    work_off(scorer, queue)
+
+    with torch.inference_mode():
+        for task in tasks:
+            expected = scorer(score_batch([task.query], [task.candidates])).tolist()
+            assert task.future.result(timeout=0) == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_requests_with_the_same_query_share_it() -> None:
+    """Two requests, one query in the batch; a third request's other query is a second one."""
+    rng = random.Random(3)
+    recorder = Recorder()
+    queue, scorer = open_queue(), scorer_of(recorder)
+    query = random_ids(rng, 6)
+    tasks = [random_task(scorer, rng, num_candidates=3, query=q) for q in (query, None, list(query))]
+    for task in tasks:
+        queue.put(task)
+    work_off(scorer, queue)
+
+    assert [len(batch.queries) for batch in recorder.batches] == [2]
+    assert sorted(np.diff(recorder.batches[0].cu_candidates)) == [3, 6]
+    for task in tasks:
+        assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=8))
+def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, int, int]]) -> None:
+    """Cut back by the slices that `collate` returns, a batch has each slice's candidates under the slice's query, and
+    no query twice.
+    """
+    slices = []
+    for number, (query, size, skipped) in enumerate(shapes):
+        task = task_of([1] * (size + skipped))
+        task.query = [query] * (query + 1)
+        task.candidates = [[number] * (place % 3) + [place] for place in range(size + skipped)]
+        slices.append(TaskSlice(task, skipped, skipped + size))
+    batch, ordered = collate(slices)
+
+    queries = [tuple(batch.queries[owner].tolist()) for owner in range(len(batch.queries))]
+    found = [(queries[owner], batch.candidates[place].tolist()) for place, owner in enumerate(batch.candidate_query)]
+    expected = [(tuple(s.task.query), candidate) for s in ordered for candidate in s.task.candidates[s.start : s.stop]]
+    assert found == expected
+    assert len(set(queries)) == len(queries)
+    assert {id(part) for part in ordered} == {id(part) for part in slices}
+
+
+def test_a_candidate_that_cannot_be_scored_fails_its_own_request_only() -> None:
+    """The others of its batch are answered, the cause is kept, and what follows is scored."""
+    rng = random.Random(4)
+
+    def choke(batch: ScoreBatch) -> None:
+        if contains(batch, POISON):
+            raise RuntimeError("choked")
+
+    queue, scorer = open_queue(), scorer_of(choke)
+    tasks = [random_task(scorer, rng, num_candidates=4) for _ in range(5)]
+    tasks[2].candidates[1][0] = POISON
+    for task in tasks:
+        queue.put(task)
+    metrics = work_off(scorer, queue)
+
+    failure = tasks[2].future.exception(timeout=0)
+    assert isinstance(failure, ScoringFailed)
+    assert isinstance(failure.__cause__, RuntimeError)
+    assert value(metrics, "failed_batches_total") >= 1
+    for task in (*tasks[:2], *tasks[3:]):
+        assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+def test_what_is_left_of_a_failed_request_is_not_scored() -> None:
+    """Its later candidates free their place."""
+    rng = random.Random(5)
+    recorder = Recorder()
+
+    def choke(batch: ScoreBatch) -> None:
+        recorder(batch)
+        if contains(batch, POISON):
+            raise RuntimeError("choked")
+
+    queue, scorer = open_queue(), scorer_of(choke)
+    poisoned, other = (random_task(scorer, rng, num_candidates=6) for _ in range(2))
+    poisoned.candidates[0][0] = POISON
+    queue.put(poisoned)
+    queue.put(other)
+    work_off(scorer, queue, max_batch_tokens=1)
+
+    assert len(recorder.batches) == 1 + 6
+    assert isinstance(poisoned.future.exception(timeout=0), ScoringFailed)
+    assert other.future.result(timeout=0) == pytest.approx(offline_scores(other), abs=TOLERANCE)
+    assert queue.waiting_tokens == 0
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def test_out_of_memory_is_answered_with_smaller_batches(error: type[Exception]) -> None:
+    """The batch is split until it fits, nobody notices, and later batches are as small as those that fitted."""
+    rng = random.Random(6)
+    limit, recorder = 600, Recorder()
+
+    def choke(batch: ScoreBatch) -> None:
+        recorder(batch)
+        if len(batch.candidates.values) > limit:
+            raise error("too large")
+
+    queue, scorer = open_queue(), scorer_of(choke)
+    tasks = [random_task(scorer, rng, num_candidates=n) for n in (3, 60, 100)]
+    for task in tasks:
+        queue.put(task)
+    metrics = work_off(scorer, queue, max_batch_tokens=2000)
+
+    for task in tasks:
+        assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+    assert len(recorder.batches[0].candidates.values) > limit
+    sizes = [len(batch.candidates.values) for batch in recorder.batches]
+    last_failure = max(number for number, size in enumerate(sizes) if size > limit)
+    assert len(sizes) > last_failure + 2
+    assert value(metrics, "failed_batches_total") == sum(size > limit for size in sizes)
+
+
+def test_after_out_of_memory_the_budget_is_halved() -> None:
+    """From 1000 rows to 500: no later batch is larger."""
+    rng = random.Random(7)
+    recorder = Recorder()
+
+    def choke(batch: ScoreBatch) -> None:
+        recorder(batch)
+        if len(recorder.batches) == 1:
+            raise torch.OutOfMemoryError("too large")
+
+    queue, scorer = open_queue(), scorer_of(choke)
+    task = random_task(scorer, rng, num_candidates=200)
+    queue.put(task)
+    work_off(scorer, queue, max_batch_tokens=1000)
+
+    rows = [len(batch.candidates.values) + len(batch.candidates) for batch in recorder.batches]
+    assert 900 < rows[0] <= 1000
+    assert len(rows) > 4
+    assert all(size <= 500 for size in rows[3:])
+    assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+def test_a_candidate_too_large_for_the_memory_fails_its_request_only() -> None:
+    """Where nothing is left to split."""
+    rng = random.Random(8)
+
+    def choke(batch: ScoreBatch) -> None:
+        if contains(batch, POISON):
+            raise torch.OutOfMemoryError("too large")
+
+    queue, scorer = open_queue(), scorer_of(choke)
+    tasks = [random_task(scorer, rng, num_candidates=4) for _ in range(3)]
+    tasks[1].candidates[3][0] = POISON
+    for task in tasks:
+        queue.put(task)
+    work_off(scorer, queue)
+
+    assert isinstance(tasks[1].future.exception(timeout=0), ScoringFailed)
+    for task in (tasks[0], tasks[2]):
+        assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_that_is_no_number_fails_its_own_request_only(bad: float) -> None:
+    """It could neither be ordered nor written as JSON."""
+
+    class BadScores(WatchedScorer):
+        def score(self, batch: ScoreBatch) -> torch.Tensor:
+            scores = super().score(batch)
+            poisoned = [bool((batch.candidates[place] == POISON).any()) for place in range(len(batch.candidates))]
+            return scores.masked_fill(torch.tensor(poisoned), bad)
+
+    rng = random.Random(9)
+    queue, scorer = open_queue(), BadScores(scorer_of().inner, lambda _: None)
+    tasks = [random_task(scorer, rng, num_candidates=4) for _ in range(3)]
+    tasks[0].candidates[2][0] = POISON
+    for task in tasks:
+        queue.put(task)
+    work_off(scorer, queue)
+
+    assert isinstance(tasks[0].future.exception(timeout=0), ScoringFailed)
+    for task in tasks[1:]:
+        assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+class Dies(BaseException):
+    """What no handler of ordinary errors stops."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dying_thread_leaves_nobody_waiting() -> None:
+    """What is being scored and what waits fails, `on_death` is called once, and later requests are refused."""
+    rng = random.Random(10)
+
+    def die(_: ScoreBatch) -> None:
+        raise Dies
+
+    deaths: list[str] = []
+    queue, scorer = open_queue(), scorer_of(die)
+    tasks = [random_task(scorer, rng, num_candidates=n) for n in (1, 2, 9)]
+    for task in tasks:
+        queue.put(task)
+    work_off(scorer, queue, max_batch_tokens=tasks[0].total_rows, on_death=lambda: deaths.append("died"))
+
+    assert deaths == ["died"]
+    assert [task.future.done() for task in tasks] == [True, True, True]
+    assert all(isinstance(task.future.exception(timeout=0), ScoringFailed) for task in tasks)
+    with pytest.raises(ScoringFailed):
+        queue.put(random_task(scorer, rng, num_candidates=1))
+
+
+def test_a_batch_reports_its_rows_and_its_requests() -> None:
+    """The rows that the budget counts, and how many requests shared it."""
+    rng = random.Random(11)
+    queue, scorer = open_queue(), scorer_of()
+    tasks = [random_task(scorer, rng, num_candidates=n) for n in (2, 3)]
+    for task in tasks:
+        queue.put(task)
+    metrics = work_off(scorer, queue)
+
+    assert value(metrics, "batch_tokens_sum") == sum(task.total_rows for task in tasks)
+    assert (value(metrics, "batch_tasks_sum"), value(metrics, "batch_tasks_count")) == (2, 1)
+
+
+def test_the_poison_is_no_token_of_a_random_text() -> None:
+    """The tests above rest on it."""
+    assert POISON not in random_ids(random.Random(12), 10 * vocab_size())

@@ -1,0 +1,146 @@
+"""Our own checkpoints: what is written, and which damage is told in words."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.models import edit_json, save_cross_encoder, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.tokenizer import TOKENIZER_FILE
+
+from bandrank.models import checkpoint
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.loading import load_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A saved sparse cross-encoder."""
+    checkpoint.save(tiny_cross_encoder(pattern=sparse(4)), tmp_path / "saved", tokenizer=TOKENIZER_FILE)
+    return tmp_path / "saved"
+
+
+def test_a_checkpoint_is_three_files(folder: Path) -> None:
+    """config.json, model.safetensors, tokenizer.json; the config is the architecture's dataclass."""
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "tokenizer.json"}
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    expected = asdict(tiny_cross_encoder(pattern=sparse(4)).config)
+    assert config == {"bandrank_format": 1, "architecture": "cross_encoder"} | expected
+
+
+def test_a_checkpoint_is_loaded_by_its_folder(folder: Path) -> None:
+    """`load_model` tells our folders from Hugging Face's, and brings the tokenizer."""
+    model = load_model(str(folder))
+
+    assert (model.name, model.folder) == (str(folder), folder)
+    assert model.scorer.config == tiny_cross_encoder(pattern=sparse(4)).config
+    assert model.tokenizer.to_str() == tiny_tokenizer().to_str()
+
+
+def test_is_checkpoint(folder: Path, tmp_path: Path) -> None:
+    """Ours, and not Hugging Face's."""
+    assert checkpoint.is_checkpoint(folder)
+    assert not checkpoint.is_checkpoint(save_cross_encoder(tmp_path / "theirs"))
+
+
+def test_saving_over_a_checkpoint(folder: Path) -> None:
+    """A folder can be saved into again, with its own tokenizer."""
+    checkpoint.save(tiny_bi_encoder(), folder, tokenizer=folder / "tokenizer.json")
+
+    assert checkpoint.load(folder).architecture == "bi_encoder"
+    assert load_model(str(folder)).tokenizer.get_vocab_size() == tiny_tokenizer().get_vocab_size()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_weights_keep_their_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    """In the dtype they were saved in, whatever the architecture starts with."""
+    checkpoint.save(tiny_bi_encoder().to(dtype), tmp_path, tokenizer=TOKENIZER_FILE)
+
+    assert {parameter.dtype for parameter in checkpoint.load(tmp_path).parameters()} == {dtype}
+
+
+def test_a_loaded_scorer_is_in_eval_mode(folder: Path) -> None:
+    """Nothing is drawn at random."""
+    assert not checkpoint.load(folder).training
+
+
+def in_encoder(config: dict[str, Any], **update: Any) -> dict[str, Any]:
+    """The config with other encoder settings."""
+    return config | {"encoder": config["encoder"] | update}
+
+
+DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "unknown key": (lambda config: config | {"windw": 4}, "unknown keys: windw"),
+    "two unknown keys": (lambda config: config | {"b": 1, "a": 2}, "unknown keys: a, b"),
+    "unknown nested key": (lambda config: in_encoder(config, depth=3), "unknown keys: depth"),
+    "missing key": (lambda config: {key: config[key] for key in config if key != "cls_id"}, "cls_id"),
+    "part is no object": (lambda config: config | {"pattern": 4}, "expected an object for AttentionPattern, got 4"),
+    "part is null": (lambda config: config | {"encoder": None}, "expected an object for EncoderConfig, got None"),
+    "impossible value": (lambda config: in_encoder(config, num_heads=5), "hidden_size 32 is not a multiple"),
+    "impossible limit": (lambda config: config | {"max_tokens": 513}, "max_tokens 513 must hold a query of"),
+    "negative window": (lambda config: config | {"pattern": {"window": -2}}, "window must be at least 0"),
+    "unknown architecture": (
+        lambda config: config | {"architecture": "colbert"},
+        "architecture 'colbert' is unknown; there are bi_encoder, cross_encoder",
+    ),
+    "no architecture": (lambda config: {key: config[key] for key in config if key != "architecture"}, "None is unkn"),
+    "later format": (lambda config: config | {"bandrank_format": 2}, "not a bandrank checkpoint of format 1"),
+    "no object": (lambda _: [1], "expected a JSON object"),
+    "of another size": (lambda config: in_encoder(config, intermediate_size=65), "of another shape: .'encoder.layers"),
+    "of more layers": (lambda config: in_encoder(config, num_layers=3), "missing: .'encoder.layers.2"),
+    "of fewer layers": (lambda config: in_encoder(config, num_layers=1), "unexpected: .'encoder.layers.1"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_config(folder: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
+    """The message names the folder and what is wrong."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+    with pytest.raises(BadCheckpoint, match=f"{folder}.*{message}"):
+        checkpoint.load(folder)
+
+
+def test_missing_and_unexpected_weights(folder: Path) -> None:
+    """Both are named."""
+    weights = load_file(folder / "model.safetensors")
+    weights["head.classifer.bias"] = weights.pop("head.classifier.bias")
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(
+        BadCheckpoint, match=r"missing: \['head.classifier.bias'\], unexpected: \['head.classifer.bias'\]"
+    ):
+        checkpoint.load(folder)
+
+
+def test_missing_weights_file(folder: Path) -> None:
+    """A copy that was not finished."""
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors"):
+        checkpoint.load(folder)
+
+
+def test_damaged_weights_file(folder: Path) -> None:
+    """A copy that broke off."""
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors"):
+        checkpoint.load(folder)
+
+
+def test_no_tokenizer(folder: Path) -> None:
+    """A copy without it."""
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json and no vocab\.txt"):
+        load_model(str(folder))
+
+
+def test_keys_with_defaults_may_be_missing(folder: Path) -> None:
+    """A config.json of before a setting existed loads with the setting's default."""
+    edit_json(folder / "config.json", {}, remove=("sentence_token", "token_types"))
+
+    assert checkpoint.load(folder).config == tiny_cross_encoder(pattern=sparse(4)).config

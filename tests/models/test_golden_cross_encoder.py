@@ -1,0 +1,232 @@
+"""Cross-encoders against `transformers`: its own scores for full attention, its BERT under dense masks for the rest."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from support.dense_bert import allowed, dense_score, full_score
+from support.models import (
+    edit_json,
+    random_ids,
+    save_cross_encoder,
+    save_sparse_cross_encoder,
+    score_batch,
+    tiny_cross_encoder,
+    tiny_hf_cross_encoder,
+)
+from support.tokenizer import SENTENCE_ID, SEP_ID
+from transformers import BertForSequenceClassification
+
+from bandrank.models import hf_weights
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures.cross_encoder import CrossEncoderOptions
+from bandrank.models.layers.patterns import FULL, longformer, sparse
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+# float32 through three layers in another order of summation; scores are of the order of 1.
+CLOSE = 1e-5
+OPTIONS = [
+    CrossEncoderOptions(backend="vectorized"),
+    CrossEncoderOptions(backend="vectorized", cls_only_last_layer=False),
+    CrossEncoderOptions(backend="reference"),
+    CrossEncoderOptions(backend="reference", cls_only_last_layer=False),
+]
+SPARSE_4 = sparse(4)
+PATTERNS = {
+    "full": FULL,
+    **{f"sparse-{window}": sparse(window) for window in (0, 1, 4, 16, 64, None)},
+    **{f"longformer-{window}": longformer(window) for window in (0, 1, 4, 16, 64)},
+    **{
+        f"window-4-without-{switch}": replace(longformer(4), **{switch: False})
+        for switch in (
+            "cls_to_query",
+            "cls_to_candidate",
+            "query_to_cls",
+            "query_to_candidate",
+            "candidate_to_cls",
+            "candidate_to_query",
+        )
+    },
+    "sparse-4-without-candidate_to_cls": replace(SPARSE_4, candidate_to_cls=False),
+    "sparse-4-without-candidate_to_query": replace(SPARSE_4, candidate_to_query=False),
+    "sparse-4-without-cls_to_query": replace(SPARSE_4, cls_to_query=False),
+    "groups apart": AttentionPattern(4, *[False] * 6),
+}
+
+
+@pytest.fixture(scope="module")
+def bert() -> BertForSequenceClassification:
+    """Three layers, 1024 positions: room for a candidate of 600 tokens."""
+    return tiny_hf_cross_encoder(num_layers=3, positions=1024)
+
+
+@pytest.fixture(scope="module")
+def folder(bert: BertForSequenceClassification, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `bert`."""
+    return save_cross_encoder(tmp_path_factory.mktemp("full"), bert)
+
+
+def ragged_texts(pattern: AttentionPattern, seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Three queries with 6, 0 and 2 candidates, of 0, 1, 2w, 2w + 1, 63 and 600 pieces among others."""
+    rng = random.Random(seed)
+    window = pattern.window or 0
+    lengths = [[0, 1, 2 * window, 2 * window + 1, 63, 12], [], [600, 5]]
+    queries = [random_ids(rng, num_pieces) for num_pieces in (7, 3, 1)]
+    return queries, [[random_ids(rng, num_pieces) for num_pieces in group] for group in lengths]
+
+
+def scores_of(
+    scorer: CrossEncoder, queries: list[list[int]], candidates: list[list[list[int]]], options: CrossEncoderOptions
+) -> list[float]:
+    """Our scores of one batch."""
+    scorer.options = options
+    with torch.inference_mode():
+        return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
+
+
+def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: AttentionPattern) -> CrossEncoder:
+    """Our scorer of `bert` under a pattern, by way of a sparse cross-encoder's folder."""
+    scorer = hf_weights.load(save_sparse_cross_encoder(folder, pattern, model=bert))
+    assert isinstance(scorer, CrossEncoder)
+    assert scorer.config.pattern == pattern
+    return scorer
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_full_attention_is_bert(
+    bert: BertForSequenceClassification, folder: Path, options: CrossEncoderOptions
+) -> None:
+    """A plain cross-encoder's folder gives the logits of BertForSequenceClassification."""
+    scorer = hf_weights.load(folder)
+    assert isinstance(scorer, CrossEncoder)
+    queries, candidates = ragged_texts(longformer(16))
+
+    ours = scores_of(scorer, queries, candidates, options)
+
+    theirs = [full_score(bert, q, text) for q, group in zip(queries, candidates, strict=True) for text in group]
+    assert ours == pytest.approx(theirs, abs=CLOSE)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_every_pattern_is_bert_under_its_mask(
+    bert: BertForSequenceClassification, tmp_path: Path, pattern: AttentionPattern
+) -> None:
+    """Scores under a pattern are those of BERT with a dense mask of it, with any option."""
+    scorer = load_sparse(bert, tmp_path, pattern)
+    queries, candidates = ragged_texts(pattern)
+    theirs = [
+        dense_score(bert, q, text, pattern) for q, group in zip(queries, candidates, strict=True) for text in group
+    ]
+    for options in OPTIONS:
+        assert scores_of(scorer, queries, candidates, options) == pytest.approx(theirs, abs=CLOSE)
+
+
+def test_patterns_give_different_scores(bert: BertForSequenceClassification) -> None:
+    """The comparison above can fail: each pattern moves the score of a text of 63 pieces by far more than rounding."""
+    rng = random.Random(1)
+    query, text = random_ids(rng, 7), random_ids(rng, 63)
+
+    scores = sorted(dense_score(bert, query, text, pattern) for pattern in PATTERNS.values() if pattern.window != 64)
+
+    assert min(high - low for low, high in pairwise(scores)) > 10 * CLOSE
+
+
+def test_dense_mask_drawn_by_hand() -> None:
+    """The masks that the scores are held against: [CLS], two query tokens, four candidate tokens, window 1."""
+    drawn = """
+        X XX XXXX
+        . XX ....
+        . XX ....
+        X XX XX..
+        X XX XXX.
+        X XX .XXX
+        X XX ..XX
+    """
+    rows = [[cell == "X" for cell in row.replace(" ", "")] for row in drawn.strip().splitlines()]
+
+    assert allowed([9, SEP_ID], [9, 9, 9, SEP_ID], sparse(1)).tolist() == rows
+
+
+def test_dense_mask_of_sentence_tokens_drawn_by_hand() -> None:
+    """Two sentence tokens see all and are seen by all; between the others they leave no gap."""
+    drawn = """
+        XXX XXXXXX
+        XXX XXXXXX
+        XXX XXXXXX
+        XXX XXXXXX
+        XXX XXXX..
+        XXX XXXXX.
+        XXX XXXXXX
+        XXX X.XXXX
+        XXX X..XXX
+    """
+    # The sentence tokens are the candidate's tokens 0 and 3; columns and rows 3 and 6.
+    rows = [[cell == "X" for cell in row.replace(" ", "")] for row in drawn.strip().splitlines()]
+    candidate = [SENTENCE_ID, 9, 9, SENTENCE_ID, 9, SEP_ID]
+
+    assert allowed([9, SEP_ID], candidate, longformer(1), SENTENCE_ID).tolist() == rows
+
+
+@pytest.mark.parametrize("window", [0, 4, 64])
+def test_sentence_tokens_are_global(bert: BertForSequenceClassification, tmp_path: Path, window: int) -> None:
+    """QDS-Transformer: sentence tokens are global, keep position and type, and the window closes over their gap."""
+    plain = load_sparse(bert, tmp_path, longformer(window))
+    scorer = CrossEncoder(replace(plain.config, sentence_token=SENTENCE_ID)).eval()
+    scorer.load_state_dict(plain.state_dict())
+    rng = random.Random(0)
+
+    def sentences(*num_pieces: int) -> list[int]:
+        pieces = [[SENTENCE_ID, *random_ids(rng, n)[:-1]] for n in num_pieces]
+        return [*(piece for sentence in pieces for piece in sentence), SEP_ID]
+
+    queries = [random_ids(rng, 5), random_ids(rng, 2)]
+    candidates = [[sentences(6, 9, 1), sentences(), sentences(0, 0), random_ids(rng, 20)], [sentences(*range(12))]]
+
+    theirs = [
+        dense_score(bert, q, text, longformer(window), sentence_token=SENTENCE_ID)
+        for q, group in zip(queries, candidates, strict=True)
+        for text in group
+    ]
+    for options in OPTIONS:
+        assert scores_of(scorer, queries, candidates, options) == pytest.approx(theirs, abs=CLOSE)
+
+
+def test_without_token_types_all_rows_have_type_0(bert: BertForSequenceClassification, tmp_path: Path) -> None:
+    """`token_type_embedding` false in config.json: candidates have type 0 too."""
+    folder = save_sparse_cross_encoder(tmp_path, model=bert)
+    edit_json(folder / "config.json", {"token_type_embedding": False})
+    scorer = hf_weights.load(folder)
+    queries, candidates = ragged_texts(sparse(4))
+
+    with torch.inference_mode():
+        ours = scorer(score_batch(queries, candidates)).tolist()
+
+    theirs = [
+        dense_score(bert, q, text, sparse(4), token_types=False)
+        for q, group in zip(queries, candidates, strict=True)
+        for text in group
+    ]
+    assert ours == pytest.approx(theirs, abs=CLOSE)
+
+
+@pytest.mark.parametrize("pattern", [FULL, sparse(4)], ids=["full", "sparse-4"])
+def test_prepared_scorer_scores_the_same(
+    bert: BertForSequenceClassification, tmp_path: Path, pattern: AttentionPattern
+) -> None:
+    """Weights laid out for the CPU's matrix units, and blocks of the feed-forward, change no score beyond rounding."""
+    scorer = load_sparse(bert, tmp_path, pattern)
+    queries, candidates = ragged_texts(pattern)
+    queries, candidates = queries * 4, candidates * 4  # more rows than a block
+
+    before = scores_of(scorer, queries, candidates, OPTIONS[0])
+    prepared = scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
+
+    assert scores_of(prepared, queries, candidates, OPTIONS[0]) == pytest.approx(before, abs=CLOSE)
+
+
+def test_options_are_those_of_the_scorer() -> None:
+    """A scorer starts with the fast options, which the other tests hold against the slow ones."""
+    assert tiny_cross_encoder().options == CrossEncoderOptions(backend="auto", cls_only_last_layer=True)

@@ -1,0 +1,198 @@
+"""Long candidates scored by their best passage (MaxP), and what a candidate costs."""
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.dense_bert import full_score
+from support.models import random_ids, save_cross_encoder, score_batch, tiny_cross_encoder, tiny_hf_cross_encoder
+from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID
+from transformers import BertForSequenceClassification
+
+from bandrank.models import hf_weights
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers.packing import pack
+from bandrank.models.layers.passages import passage_bounds, split
+from bandrank.models.layers.patterns import FULL, longformer, sparse
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+TwoModels = tuple[BertForSequenceClassification, CrossEncoder]
+CLOSE = 1e-5  # float32, as in the golden tests
+
+
+def passages_of(candidate: Sequence[int], room: int) -> list[list[int]]:
+    """The rule in its simplest form: half a passage further while tokens are left, each with a [SEP]."""
+    *pieces, sep = candidate
+    start, passages = 0, []
+    while start + room < len(candidate):
+        passages.append([*pieces[start : start + room - 1], sep])
+        start += room // 2
+    return [*passages, [*pieces[start:], sep]]
+
+
+@given(st.integers(1, 2000), st.integers(2, 600))
+def test_passages_cover_every_token(num_tokens: int, room: int) -> None:
+    """Each token is in a passage, each passage fits with its [SEP], and the last one ends with the candidate."""
+    bounds = passage_bounds(num_tokens, room)
+
+    covered = np.zeros(num_tokens, bool)
+    for begin, end in bounds:
+        covered[begin:end] = True
+    assert covered.all()
+    assert all(0 < end - begin <= room - 1 for begin, end in bounds[:-1])  # and a copy of [SEP]
+    assert 0 < bounds[-1][1] - bounds[-1][0] <= room
+    assert bounds[-1][1] == num_tokens
+    assert bounds == sorted(set(bounds))
+
+
+@given(st.integers(0, 600), st.integers(0, 100))
+def test_one_passage_when_it_fits(room: int, spare: int) -> None:
+    """A candidate that fits is its own one passage, without a copy of anything."""
+    num_tokens = max(0, room - spare)
+    assert passage_bounds(num_tokens, room) == [(0, num_tokens)]
+
+
+@given(st.integers(3, 2000), st.integers(4, 600))
+def test_neighbouring_passages_share_about_half(num_tokens: int, room: int) -> None:
+    """What lies at the end of a passage lies in the first half of the next."""
+    bounds = passage_bounds(num_tokens, room)
+    for (begin, _), (next_begin, _) in pairwise(bounds):
+        assert next_begin - begin == room // 2
+
+
+@pytest.mark.parametrize("room", [1, 0, -5])
+def test_no_room_for_a_passage(room: int) -> None:
+    """A piece and a [SEP] need two places."""
+    with pytest.raises(ValueError, match=f"no room for a passage: {room} tokens beside the query"):
+        passage_bounds(2, room)
+
+
+@pytest.fixture(scope="module")
+def bert_of_64_tokens(tmp_path_factory: pytest.TempPathFactory) -> TwoModels:
+    """A cross-encoder of 64 positions: theirs and ours."""
+    bert = tiny_hf_cross_encoder(positions=64)
+    scorer = hf_weights.load(save_cross_encoder(tmp_path_factory.mktemp("short"), bert))
+    assert isinstance(scorer, CrossEncoder)
+    return bert, scorer
+
+
+def test_score_is_the_best_passage(bert_of_64_tokens: TwoModels) -> None:
+    """Long candidates score as the best of their passages, scored one by one by `transformers`; short ones as ever."""
+    theirs, ours = bert_of_64_tokens
+    rng = random.Random(0)
+    queries = [random_ids(rng, 5), random_ids(rng, 20)]
+    candidates = [[random_ids(rng, n) for n in (0, 56, 57, 58, 90, 200)], [random_ids(rng, n) for n in (41, 42, 300)]]
+
+    with torch.inference_mode():
+        scores = ours(score_batch(queries, candidates)).tolist()
+
+    expected = [
+        max(full_score(theirs, query, passage) for passage in passages_of(candidate, 64 - 1 - len(query)))
+        for query, group in zip(queries, candidates, strict=True)
+        for candidate in group
+    ]
+    assert scores == pytest.approx(expected, abs=CLOSE)
+
+
+def test_sixty_four_tokens_fit(bert_of_64_tokens: TwoModels) -> None:
+    """A sequence of exactly as many tokens as positions is one passage; one more makes two."""
+    query = [9, 9, 9, 9, 9, SEP_ID]
+    _, ours = bert_of_64_tokens
+    for pieces, expected in ((56, 1), (57, 2)):
+        batch = score_batch([query], [[[*[9] * pieces, SEP_ID]]])
+
+        assert 1 + len(query) + len(batch.candidates[0]) == 63 + expected
+        assert len(split(batch, ours.config.max_tokens).batch.candidates) == expected
+
+
+def test_the_tail_is_not_lost() -> None:
+    """Whatever its length, a candidate's last pieces and its [SEP] end its last passage."""
+    rng = random.Random(0)
+    query = random_ids(rng, 5)
+    for num_pieces in range(50, 200):
+        candidate = random_ids(rng, num_pieces)
+        parts = split(score_batch([query], [[candidate]]), 64).batch.candidates
+
+        assert parts[len(parts) - 1].tolist()[-10:] == candidate[-10:]
+
+
+def test_passages_keep_to_their_candidates() -> None:
+    """Of several queries, with candidates that are and are not cut, each passage stays with its own."""
+    rng = random.Random(0)
+    queries = [random_ids(rng, 3), random_ids(rng, 2), random_ids(rng, 10)]
+    candidates = [[random_ids(rng, 5), random_ids(rng, 50)], [], [random_ids(rng, 70), random_ids(rng, 0)]]
+
+    parts = split(score_batch(queries, candidates), 32)
+
+    expected = [
+        [passages_of(candidate, 31 - len(query)) for candidate in group]
+        for query, group in zip(queries, candidates, strict=True)
+    ]
+    flat = [passage for group in expected for passages in group for passage in passages]
+    assert [parts.batch.candidates[i].tolist() for i in range(len(parts.batch.candidates))] == flat
+    per_query = [sum(len(passages) for passages in group) for group in expected]
+    assert np.diff(parts.batch.cu_candidates).tolist() == per_query
+    per_candidate = [len(passages) for group in expected for passages in group]
+    assert np.bincount(parts.candidate).tolist() == per_candidate
+
+
+def test_best_of_negative_scores() -> None:
+    """The best passage counts even where all scores are below zero, on whatever device order they come."""
+    rng = random.Random(0)
+    parts = split(score_batch([random_ids(rng, 3)], [[random_ids(rng, 50), random_ids(rng, 4)]]), 32)
+    scores = -torch.arange(1.0, 1 + len(parts.candidate))
+
+    assert parts.best(scores, 2).tolist() == [-1.0, -float(len(parts.candidate))]
+
+
+def test_truncated_candidates_are_not_cut_in_passages() -> None:
+    """With `long_candidates` "truncate", the limit beside a query is what makes one passage."""
+    scorer = tiny_cross_encoder(max_tokens=64, long_candidates="truncate")
+    rng = random.Random(0)
+    for num_pieces in (0, 5, 24):
+        query = random_ids(rng, num_pieces)
+        candidate, cut = scorer.candidate_template.apply(random_ids(rng, 200), limit=scorer.candidate_limit(len(query)))
+
+        assert 1 + len(query) + len(candidate) == 64
+        assert cut == 201 - (len(candidate) - 1)
+        assert len(split(score_batch([query], [[candidate]]), 64).batch.candidates) == 1
+
+
+def test_a_maxp_candidate_is_cut_at_its_own_limit() -> None:
+    """With MaxP a candidate's limit does not depend on the query."""
+    scorer = tiny_cross_encoder(max_tokens=64, max_candidate_tokens=100)
+    ids, cut = scorer.candidate_template.apply([9] * 200, limit=scorer.candidate_limit(25))
+
+    assert (len(ids), cut, ids[-1]) == (100, 101, SEP_ID)
+
+
+@pytest.mark.parametrize("sentence_token", [None, SENTENCE_ID])
+@pytest.mark.parametrize(
+    "pattern", [FULL, sparse(4), longformer(4), sparse(None)], ids=["full", "sparse", "longformer", "apart"]
+)
+def test_num_rows_is_what_packing_makes(pattern: AttentionPattern, sentence_token: int | None) -> None:
+    """A candidate's cost is the rows it adds to a batch; a query that is shared adds its own once."""
+    scorer = tiny_cross_encoder(pattern=pattern, max_tokens=64, sentence_token=sentence_token)
+    rng = random.Random(0)
+    queries = [random_ids(rng, 4), random_ids(rng, 0), random_ids(rng, 24)]
+    candidates = [[random_ids(rng, n) for n in group] for group in ([0, 57, 58, 59, 200], [], [3, 100])]
+    for group in candidates:
+        for candidate in group:
+            candidate[::9] = [SENTENCE_ID] * len(candidate[::9])
+
+    packed = pack(
+        split(score_batch(queries, candidates), 64).batch, pattern, cls_id=CLS_ID, sentence_token=sentence_token
+    ).rows
+
+    cost = sum(
+        scorer.num_rows(len(query), len(candidate))
+        for query, group in zip(queries, candidates, strict=True)
+        for candidate in group
+    )
+    shared = sum(len(query) for query in queries) if pattern.shares_queries else 0
+    assert packed.num_rows == cost + shared

@@ -1,0 +1,115 @@
+"""Position tables stretched to longer texts, against the paper's procedure written in numpy (Schlatt et al. 2024)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from bandrank.models.layers.embeddings import interpolate_positions, trained_rows
+
+Floats = npt.NDArray[np.float64]
+
+
+def pairs(rows: Floats) -> tuple[Floats, Floats]:
+    """For each row from the sixth on: the five rows before it end to end, and the row."""
+    return np.stack([rows[i - 5 : i].reshape(-1) for i in range(5, len(rows))]), rows[5:]
+
+
+def ridge_error(train: Floats, test: Floats) -> float:
+    """The error of a ridge regression with intercept, alpha 1, by its normal equations."""
+    inputs, targets = pairs(train)
+    centred = inputs - inputs.mean(0)
+    weights = np.linalg.solve(centred.T @ centred + np.eye(inputs.shape[1]), centred.T @ (targets - targets.mean(0)))
+    inputs_after, targets_after = pairs(test)
+    predicted = (inputs_after - inputs.mean(0)) @ weights + targets.mean(0)
+    return float(np.mean((predicted - targets_after) ** 2))
+
+
+def sklearn_error(train: Floats, test: Floats) -> float:
+    """The same with the library that the paper's code uses."""
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    model = linear_model.Ridge().fit(*pairs(train))
+    inputs, targets = pairs(test)
+    return float(np.mean((model.predict(inputs) - targets) ** 2))
+
+
+def cut_by(error_of: Callable[[Floats, Floats], float], table: Floats) -> int:
+    """The cut at which the error has risen three times in a row, moving down by 5; or the last one tried."""
+    errors: list[float] = []
+    cut = len(table)
+    for cut in reversed(range(6, len(table) - 6, 5)):
+        errors.append(error_of(table[:cut], table[cut:]))
+        if len(errors) > 3 and errors[-1] > errors[-2] > errors[-3] > errors[-4]:
+            break
+    return cut
+
+
+def smooth_table(num_positions: int, hidden_size: int, noisy_from: int, seed: int) -> Floats:
+    """Waves, as in a trained table, whose rows from `noisy_from` on are noise, as where training texts ended."""
+    rng = np.random.default_rng(seed)
+    waves = np.sin(
+        np.arange(num_positions)[:, None] * rng.uniform(0.01, 0.3, hidden_size) + rng.uniform(0, 6, hidden_size)
+    )
+    noise = rng.normal(size=(num_positions, hidden_size))
+    amount = np.where(np.arange(num_positions) < noisy_from, 0.05, 1.0)[:, None]
+    return np.asarray(waves + amount * noise)
+
+
+TABLES = [
+    smooth_table(num_positions, hidden_size, noisy_from, seed)
+    for seed, (num_positions, hidden_size, noisy_from) in enumerate(
+        [(512, 8, 480), (512, 8, 512), (512, 4, 300), (512, 60, 470), (100, 8, 90), (20, 4, 15), (61, 30, 40)]
+    )
+]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.shape}")
+def test_trained_rows_are_the_papers(table: Floats) -> None:
+    """The cut is where the procedure stops, by a regression solved in another way."""
+    assert trained_rows(torch.from_numpy(table)) == cut_by(ridge_error, table)
+
+
+@pytest.mark.parametrize("table", TABLES[:3], ids=lambda table: f"{table.shape}")
+def test_trained_rows_are_sklearns(table: Floats) -> None:
+    """The cut is where the procedure stops with scikit-learn's Ridge, where that is installed."""
+    assert trained_rows(torch.from_numpy(table)) == cut_by(sklearn_error, table)
+
+
+def test_procedures_cut_somewhere() -> None:
+    """The tables are not all cut at one end, where a wrong procedure would be right by chance."""
+    assert len({trained_rows(torch.from_numpy(table)) for table in TABLES}) > 3
+
+
+@pytest.mark.parametrize("num_positions", [513, 1024, 4096])
+def test_interpolation_is_linear_between_exact_ends(num_positions: int) -> None:
+    """512 rows to 4096: the first row and the last trained one stay, the others lie on the lines between rows."""
+    table = TABLES[0]
+    kept = cut_by(ridge_error, table)
+
+    stretched = interpolate_positions(torch.from_numpy(table), num_positions).numpy()
+
+    assert stretched.shape == (num_positions, table.shape[1])
+    assert (stretched[0] == table[0]).all()
+    assert (stretched[-1] == table[kept - 1]).all()
+    place = np.linspace(0, kept - 1, num_positions)
+    expected = np.stack([np.interp(place, np.arange(kept), column) for column in table[:kept].T], 1)
+    np.testing.assert_allclose(stretched, expected, rtol=0, atol=1e-9)
+
+
+def test_interpolation_keeps_the_dtype() -> None:
+    """A float32 table gives a float32 table, near the float64 one."""
+    table = torch.from_numpy(TABLES[0])
+
+    stretched = interpolate_positions(table.float(), 4096)
+
+    assert stretched.dtype == torch.float32
+    torch.testing.assert_close(stretched.double(), interpolate_positions(table, 4096), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("have", "want"), [(19, 512), (512, 511), (512, 20)])
+def test_tables_that_cannot_be_stretched(have: int, want: int) -> None:
+    """Too few rows to tell the trained ones, or fewer rows wanted than there are."""
+    with pytest.raises(ValueError, match=f"cannot interpolate a table of {have} positions to {want}"):
+        interpolate_positions(torch.zeros(have, 4), want)

@@ -1,0 +1,73 @@
+"""Ragged sequences, batches of them, and token templates."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.scorer import TokenTemplate
+
+token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
+
+
+@given(token_lists)
+def test_sequences_come_back(sequences: list[list[int]]) -> None:
+    """What goes in comes out, sequence by sequence."""
+    ragged = Ragged.from_token_ids(sequences)
+
+    assert [ragged[i].tolist() for i in range(len(ragged))] == sequences
+    assert ragged.lengths.tolist() == [len(sequence) for sequence in sequences]
+    assert ragged.max_seqlen == max((len(sequence) for sequence in sequences), default=0)
+    assert ragged.values.dtype == torch.int64
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_tensors_come_back(lengths: list[int]) -> None:
+    """Sequences of vectors too."""
+    tensors = [torch.full((length, 3), float(i)) for i, length in enumerate(lengths)]
+    ragged = Ragged.from_tensors(tensors)
+
+    assert all(torch.equal(ragged[i], tensor) for i, tensor in enumerate(tensors))
+
+
+def test_no_tensor_to_take_the_shape_from() -> None:
+    """Without a sequence there is no dtype and no width."""
+    with pytest.raises(ValueError, match="no sequence to take dtype and shape from"):
+        Ragged.from_tensors([])
+
+
+@pytest.mark.parametrize("cu_seqlens", [[0, 2], [1, 3], [0, 3, 2, 3], [0, 4]])
+def test_offsets_that_do_not_cover_the_values(cu_seqlens: list[int]) -> None:
+    """They ascend from 0 to the number of values."""
+    with pytest.raises(ValueError, match="cu_seqlens must ascend from 0 to 3"):
+        Ragged(torch.zeros(3), np.array(cu_seqlens))
+
+
+@pytest.mark.parametrize("cu_candidates", [[0, 3], [0, 1, 2], [1, 1, 3], [0, 1, 2, 3]])
+def test_a_batch_whose_counts_differ(cu_candidates: list[int]) -> None:
+    """Each of the two queries owns a run of the three candidates, and none is left over."""
+    queries, candidates = Ragged.from_token_ids([[1], [2]]), Ragged.from_token_ids([[3], [4], [5]])
+    with pytest.raises(ValueError, match="cu_candidates must have 3 entries from 0 to 3"):
+        ScoreBatch(queries, candidates, np.array(cu_candidates))
+
+
+def test_candidates_know_their_query() -> None:
+    """A query without candidates is skipped."""
+    batch = ScoreBatch(Ragged.from_token_ids([[1], [2], [3]]), Ragged.from_token_ids([[]] * 5), offsets([2, 0, 3]))
+
+    assert batch.candidate_query.tolist() == [0, 0, 2, 2, 2]
+
+
+@given(st.lists(st.integers(0, 9), max_size=20), st.integers(2, 12), st.one_of(st.none(), st.integers(2, 30)))
+def test_templates_count_what_they_cut(pieces: list[int], max_tokens: int, limit: int | None) -> None:
+    """Prefix and suffix always stay, the limit holds, and kept and cut pieces are all pieces."""
+    template = TokenTemplate((101,), (102,), max_tokens)
+    ids, cut = template.apply(pieces, limit=limit)
+
+    assert ids == [101, *pieces[: len(ids) - 2], 102]
+    assert len(ids) <= min(max_tokens, limit or max_tokens)
+    assert cut == len(pieces) - (len(ids) - 2)
+    assert cut == 0 or len(ids) == min(max_tokens, limit or max_tokens)

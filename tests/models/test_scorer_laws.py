@@ -1,0 +1,233 @@
+"""The laws that `Scorer` states, for every architecture."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.models import random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, TOKENIZER_FILE
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.patterns import longformer, sparse
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.scorer import Scorer
+
+CPU = torch.device("cpu")
+# float32 through two layers, in matrix products of another shape; scores are of the order of 1.
+CLOSE = 1e-5
+
+# Every architecture, in its main variants. Two families cut long candidates into passages: their limit is 64 tokens.
+VARIANTS: dict[str, Callable[[], Scorer]] = {
+    "cross_encoder full": lambda: tiny_cross_encoder(max_tokens=64),
+    "cross_encoder sparse": lambda: tiny_cross_encoder(pattern=sparse(4), max_tokens=64),
+    "cross_encoder sparse long": lambda: tiny_cross_encoder(pattern=sparse(4)),
+    "cross_encoder unwindowed": lambda: tiny_cross_encoder(pattern=sparse(None)),
+    "cross_encoder longformer": lambda: tiny_cross_encoder(pattern=longformer(4)),
+    "cross_encoder sentences": lambda: tiny_cross_encoder(pattern=longformer(4), sentence_token=SENTENCE_ID),
+    "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
+    "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@cache
+def scorer_of(variant: str) -> Scorer:
+    """The variant, as it is served on a CPU."""
+    return VARIANTS[variant]().prepare(device=CPU, dtype=torch.float32)
+
+
+def scores_of(scorer: Scorer, queries: list[list[int]], candidates: list[list[list[int]]]) -> list[list[float]]:
+    """Scores grouped by query."""
+    with torch.inference_mode():
+        scores = scorer(score_batch(queries, candidates)).tolist()
+    ends = offsets([len(group) for group in candidates])
+    return [scores[begin:end] for begin, end in pairwise(ends)]
+
+
+def template_ids(scorer: Scorer, rng: random.Random, num_pieces: int, *, query: bool = False) -> list[int]:
+    """The ids of a random text by the scorer's template."""
+    template = scorer.query_template if query else scorer.candidate_template
+    pieces = random_ids(rng, num_pieces)[:-1]
+    if template.sentence_token is not None and not query:
+        pieces[::7] = [template.sentence_token] * len(pieces[::7])
+    return template.apply(pieces)[0]
+
+
+def random_texts(scorer: Scorer, seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Three queries with 7, 0 and 3 candidates of 0 to 150 pieces."""
+    rng = random.Random(seed)
+    lengths = [[0, 1, 8, 9, 63, 150, 33], [], [40, 41, 2]]
+    queries = [template_ids(scorer, rng, num_pieces, query=True) for num_pieces in (6, 0, 11)]
+    return queries, [[template_ids(scorer, rng, n) for n in group] for group in lengths]
+
+
+def test_every_architecture_is_here() -> None:
+    """An architecture that joins the table is tested by these laws."""
+    assert {variant.split()[0] for variant in VARIANTS} == set(ARCHITECTURES)
+
+
+@every_variant
+def test_forward_is_score_of_encoded_candidates(variant: str) -> None:
+    """Scores in one go are the scores from representations that were made one by one, before the query was known."""
+    scorer = scorer_of(variant)
+    queries, candidates = random_texts(scorer)
+    batch = score_batch(queries, candidates)
+    with torch.inference_mode():
+        alone = [scorer.encode_candidates(Ragged.from_token_ids([ids])) for group in candidates for ids in group]
+        stored = Ragged.from_tensors([representation[0] for representation in alone])
+
+        scores = scorer.score(ScoreBatch(batch.queries, stored, batch.cu_candidates))
+
+        torch.testing.assert_close(scores, scorer(batch), rtol=0, atol=CLOSE)
+
+
+@every_variant
+def test_scores_differ(variant: str) -> None:
+    """The laws below could fail: the scores of a query's candidates spread far beyond the tolerance."""
+    scorer = scorer_of(variant)
+    for group in scores_of(scorer, *random_texts(scorer)):
+        assert not group or max(group) - min(group) > 1000 * CLOSE
+
+
+@every_variant
+@settings(max_examples=8)
+@given(data=st.data())
+def test_company_order_and_split_do_not_matter(variant: str, data: st.DataObject) -> None:
+    """A candidate scored alone gets the score that it gets in any company, at any place, in any batch."""
+    scorer = scorer_of(variant)
+    rng = random.Random(data.draw(st.integers(0, 99), label="seed"))
+    lengths = data.draw(st.lists(st.lists(st.integers(0, 90), max_size=4), min_size=1, max_size=3), label="pieces")
+    queries = [template_ids(scorer, rng, rng.randint(0, 12), query=True) for _ in lengths]
+    candidates = [[template_ids(scorer, rng, n) for n in group] for group in lengths]
+
+    together = scores_of(scorer, queries, candidates)
+
+    for query, group, scores in zip(queries, candidates, together, strict=True):
+        alone = [scores_of(scorer, [query], [[candidate]])[0][0] for candidate in group]
+        assert scores == pytest.approx(alone, abs=CLOSE)
+    order = data.draw(st.permutations(range(len(queries))), label="order of queries")
+    turned = scores_of(scorer, [queries[i] for i in order], [candidates[i][::-1] for i in order])
+    for i, scores in zip(order, turned, strict=True):
+        assert scores[::-1] == pytest.approx(together[i], abs=CLOSE)
+
+
+@every_variant
+def test_a_query_shared_or_given_again(variant: str) -> None:
+    """Candidates of one query get the scores that they get when the query is repeated for each of them."""
+    scorer = scorer_of(variant)
+    queries, candidates = random_texts(scorer)
+    query, group = queries[0], candidates[0]
+
+    shared = scores_of(scorer, [query], [group])[0]
+    separate = scores_of(scorer, [query] * len(group), [[candidate] for candidate in group])
+
+    assert shared == pytest.approx([scores[0] for scores in separate], abs=CLOSE)
+
+
+@every_variant
+def test_any_split_of_a_batch(variant: str) -> None:
+    """Cut between candidates, also within a query, a batch gives the same scores."""
+    scorer = scorer_of(variant)
+    queries, candidates = random_texts(scorer)
+    whole = scores_of(scorer, queries, candidates)
+    for cut in range(1, len(candidates[0])):
+        first = scores_of(scorer, queries[:1], [candidates[0][:cut]])
+        rest = scores_of(scorer, queries, [candidates[0][cut:], *candidates[1:]])
+        joined = [first[0] + rest[0], *rest[1:]]
+
+        for expected, scores in zip(whole, joined, strict=True):
+            assert scores == pytest.approx(expected, abs=CLOSE)
+
+
+@every_variant
+def test_equal_candidates_get_equal_scores(variant: str) -> None:
+    """The same text twice in a request ties, to rounding."""
+    scorer = scorer_of(variant)
+    queries, candidates = random_texts(scorer)
+    group = [candidates[0][4], candidates[0][2], candidates[0][4]]
+
+    scores = scores_of(scorer, queries[:1], [group])[0]
+
+    assert scores[0] == pytest.approx(scores[2], abs=CLOSE)
+
+
+@every_variant
+def test_scores_are_float32_one_per_candidate(variant: str) -> None:
+    """A batch of no candidates has no scores; an empty query and an empty candidate have one."""
+    scorer = scorer_of(variant)
+    empty = [[*scorer.query_template.prefix, *scorer.query_template.suffix]]
+    with torch.inference_mode():
+        texts: list[tuple[list[list[int]], list[list[list[int]]]]] = [([], []), (empty, [[]]), (empty, [empty])]
+        for queries, candidates in (*texts, random_texts(scorer)):
+            scores = scorer(score_batch(queries, candidates))
+
+            assert scores.dtype == torch.float32
+            assert scores.shape == (sum(len(group) for group in candidates),)
+            assert scores.isfinite().all()
+
+
+@every_variant
+def test_saved_and_loaded_scorer_scores_the_same(variant: str, tmp_path: Path) -> None:
+    """A checkpoint gives back class, config and, to the bit, scores."""
+    scorer = VARIANTS[variant]()
+    queries, candidates = random_texts(scorer)
+
+    checkpoint.save(scorer, tmp_path / "saved", tokenizer=TOKENIZER_FILE)
+    loaded = checkpoint.load(tmp_path / "saved")
+
+    assert (type(loaded), loaded.config) == (type(scorer), scorer.config)
+    assert scores_of(loaded, queries, candidates) == scores_of(scorer, queries, candidates)
+
+
+@every_variant
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_ranks_nearly_the_same(variant: str, dtype: torch.dtype) -> None:
+    """Scores in a half-precision dtype move by less than a tenth of their spread, and keep float32."""
+    exact = scorer_of(variant)
+    half = VARIANTS[variant]().prepare(device=CPU, dtype=dtype)
+    rng = random.Random(0)
+    query = template_ids(exact, rng, 8, query=True)
+    group = [template_ids(exact, rng, rng.randint(5, 60)) for _ in range(40)]
+
+    expected, scores = (np.array(scores_of(scorer, [query], [group])[0]) for scorer in (exact, half))
+
+    assert np.sqrt(np.mean((scores - expected) ** 2)) < 0.1 * expected.std()
+    assert half(score_batch([query], [group])).dtype == torch.float32
+
+
+@every_variant
+def test_prepare_freezes(variant: str) -> None:
+    """A prepared scorer is in eval mode, and its weights take no gradient."""
+    scorer = scorer_of(variant)
+
+    assert not scorer.training
+    assert not any(parameter.requires_grad for parameter in scorer.parameters())
+
+
+@every_variant
+def test_gradients_reach_every_weight(variant: str) -> None:
+    """Before `prepare`, a scorer can be trained: each weight that a score depends on gets a gradient."""
+    scorer = VARIANTS[variant]()
+    queries, candidates = random_texts(scorer)
+
+    scorer(score_batch(queries, candidates)).square().sum().backward()
+
+    without = [name for name, parameter in scorer.named_parameters() if parameter.grad is None]
+    assert without == []
+
+
+def test_templates() -> None:
+    """A cross-encoder's texts end with [SEP], its [CLS] is the packing's; a bi-encoder's stand between both."""
+    cross, bi = scorer_of("cross_encoder full"), scorer_of("bi_encoder mean")
+
+    assert cross.query_template.apply([9, 9]) == ([9, 9, SEP_ID], 0)
+    assert bi.candidate_template.apply([9, 9]) == ([CLS_ID, 9, 9, SEP_ID], 0)

@@ -1,0 +1,39 @@
+"""The real service with a tiny scorer that the test holds: `python -m support.gated_service serve ...`.
+
+Two pipes lead to the test. For each batch the scorer writes a byte to the first and then waits for one from the
+second: DIE ends the scoring thread, any other byte and the pipe's end let the batch through.
+"""
+
+import os
+import sys
+
+from support.app import lookup
+from support.models import loaded
+from support.scorers import WatchedScorer
+
+from bandrank.__main__ import serve
+from bandrank.models.batch import ScoreBatch
+from bandrank.settings import Settings
+
+ARRIVED_FD, PASSES_FD = "GATE_ARRIVED_FD", "GATE_PASSES_FD"  # environment variables that name the pipes
+PASS, DIE = b"p", b"d"
+
+
+class Died(BaseException):
+    """Ends the scoring thread."""
+
+
+def main() -> int:
+    """The service's exit code."""
+    arrived, passes = int(os.environ[ARRIVED_FD]), int(os.environ[PASSES_FD])
+
+    def wait(_: ScoreBatch) -> None:
+        os.write(arrived, b".")
+        if os.read(passes, 1) == DIE:
+            raise Died
+
+    return serve(loaded(WatchedScorer(lookup(man=1.5, she=-2.0), wait)), Settings.read(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The commands of `bandrank`: what they print, and their exit codes."""
+
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import save_bi_encoder, save_cross_encoder
+
+from bandrank import __version__
+from bandrank.__main__ import DEFAULT_MODEL, DEFAULT_PACKAGE, USAGE, main
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of whoever runs the tests."""
+    for name in ("MODEL", "HOST", "PORT", "DEVICE", "DTYPE", "REDIS_URL", "MAX_BATCH_TOKENS"):
+        monkeypatch.delenv(f"BANDRANK_{name}", raising=False)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line."""
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["help", "-h", "--help"])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asking for it is no error."""
+    assert main([command]) == 0
+    assert USAGE in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("arguments", [[], ["sevre"], ["--port", "8000"]])
+def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Is answered with the usage and exit code 2."""
+    assert main(arguments) == 2
+    assert USAGE in capsys.readouterr().err
+
+
+def test_the_installed_command_is_this_one() -> None:
+    """`bandrank` and `python -m bandrank` are the same."""
+    (script,) = entry_points(group="console_scripts", name="bandrank")
+
+    assert script.load() is main
+
+
+def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints what would be served and scores a request."""
+    assert main(["check", "--model", str(save_cross_encoder(tmp_path)), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert all(fact in out for fact in (__version__, torch.__version__, str(tmp_path), "cross_encoder", "float32"))
+    assert out.endswith("passed\n")
+
+
+def test_check_shows_the_settings_that_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the environment too."""
+    monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
+    monkeypatch.setenv("BANDRANK_DTYPE", "bfloat16")
+
+    assert main(["check", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "bi_encoder" in out
+    assert "torch.bfloat16" in out
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+@pytest.mark.parametrize(
+    "setting", ["PORT=eighty", "PORT=65536", "DTYPE=int3", "DEVICE=toaster", "MAX_BATCH_TOKENS=-1", "PROT=8000"]
+)
+def test_a_wrong_setting(
+    command: str, setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is named in one line; exit code 2."""
+    name, value = f"BANDRANK_{setting}".split("=")
+    monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
+    monkeypatch.setenv(name, value)
+    capsys.readouterr()
+
+    assert main([command]) == 2
+    printed = capsys.readouterr().err
+    assert name in printed
+    assert value in printed or name == "BANDRANK_PROT"
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Is a wrong setting, not a crash."""
+    model = str(save_bi_encoder(tmp_path / "model"))
+    capsys.readouterr()
+
+    assert main(["check", "--model", model, "--device", "cuda"]) == 2
+    assert "BANDRANK_DEVICE" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Is named in one line; exit code 2."""
+    missing = str(tmp_path / "missing")
+
+    assert main(["check", "--model", missing]) == 2
+    assert capsys.readouterr().err == f"bandrank: {missing}: no such folder\n"
+
+
+def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is missing is said; exit code 2."""
+    assert main(["check", "--model", str(tmp_path)]) == 2
+    assert "no config.json" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec(DEFAULT_PACKAGE) is None, reason=f"{DEFAULT_PACKAGE} is not installed")
+def test_without_a_model_the_default_one_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    """A real scorer, under its own name."""
+    assert main(["check", "--device", "cpu"]) == 0
+    assert f"{DEFAULT_MODEL} (bi_encoder)" in capsys.readouterr().out

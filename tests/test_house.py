@@ -1,0 +1,107 @@
+"""Rules of the house that import-linter cannot express."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {
+    "bandrank": ROOT / "service" / "bandrank",
+    "bandrank_kernels": ROOT / "kernels" / "bandrank_kernels",
+    "bandrank_training": ROOT / "training" / "bandrank_training",
+}
+MODEL_FILES = {"service/bandrank/models/hf_weights.py", "service/bandrank/models/loading.py"}
+# The only files that may import a library which is not everybody's business.
+FENCES = {
+    "cupy": {"kernels/bandrank_kernels/launch.py"},
+    "redis": {"service/bandrank/engine/cache.py"},
+    "prometheus_client": {"service/bandrank/metrics.py"},
+    "transformers": MODEL_FILES,
+    "huggingface_hub": MODEL_FILES,
+    "tokenizers": MODEL_FILES | {"service/bandrank/engine/tokenizer.py"},
+}
+MOST_LINES = 350  # a file is read in one sitting
+
+
+def sources() -> list[Path]:
+    """Every module of our packages."""
+    return sorted(path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
+
+
+def python_files() -> list[Path]:
+    """Every module of our packages, and what surrounds them."""
+    around = [path for name in ("tests", "benchmarks", "loadtests", "deploy") for path in (ROOT / name).rglob("*.py")]
+    return sources() + sorted(around)
+
+
+def modules() -> list[str]:
+    """The importable name of every module of our packages."""
+    return [
+        ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        for name, folder in PACKAGES.items()
+        for path in sorted(folder.rglob("*.py"))
+    ]
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The top-level names of what a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+def test_the_house_is_found() -> None:
+    """The tests below look at something."""
+    assert {"bandrank.__main__", "bandrank.engine.batching", "bandrank_kernels", "bandrank_training"} <= set(modules())
+
+
+@pytest.mark.parametrize("library", FENCES)
+def test_a_library_stays_behind_its_fence(library: str) -> None:
+    """Whoever changes it changes these files and no others."""
+    users = {str(path.relative_to(ROOT)) for path in sources() if library in imported(path)}
+
+    assert users <= FENCES[library]
+
+
+def test_imports_are_absolute() -> None:
+    """An import says where it leads."""
+    relative = [
+        f"{path}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+
+    assert relative == []
+
+
+def test_no_file_is_too_long() -> None:
+    """A longer one holds two ideas."""
+    lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+
+    assert {path: length for path, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_importing_is_silent() -> None:
+    """No module prints, logs or warns when it is imported, or sets up logging or threads of its own."""
+    program = f"""
+import importlib, logging, threading, warnings
+threads = threading.active_count()
+for name in {modules()!r}:
+    with warnings.catch_warnings(record=True) as caught:
+        importlib.import_module(name)
+    ours = [str(warning.message) for warning in caught if "bandrank" in warning.filename]
+    assert not ours, (name, ours)
+assert not logging.getLogger().handlers
+assert not logging.getLogger("bandrank").handlers
+assert threading.active_count() == threads
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
