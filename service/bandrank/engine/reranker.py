@@ -15,7 +15,7 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.engine.worker import ScoringWorker
 from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
-from bandrank.settings import Settings
+from bandrank.settings import BadSetting, Settings
 
 CPU_BATCH_TOKENS = 4096  # rows whose activations stay in a last-level cache of 32 MB at 384 x 4 bytes x 12
 GPU_BATCH_TOKENS = 32768
@@ -163,9 +163,17 @@ class Reranker:
 
 
 def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    """Where and in what dtype to score. "auto" is a GPU in float16 if there is one, else the CPU in float32."""
+    """Where and in what dtype to score. "auto" is a GPU in float16 if there is one, else the CPU in float32.
+
+    Raises BadSetting for a device that is not there.
+    """
     name = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise BadSetting(f"BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got {name!r}: {reason}") from error
     if settings.dtype == "auto":
         return device, torch.float32 if device.type == "cpu" else torch.float16
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
