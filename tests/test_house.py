@@ -14,7 +14,7 @@ PACKAGES = {
     "bandrank_kernels": ROOT / "kernels" / "bandrank_kernels",
     "bandrank_training": ROOT / "training" / "bandrank_training",
 }
-MODEL_FILES = {"service/bandrank/models/hf_weights.py", "service/bandrank/models/loading.py"}
+MODEL_FILES = {f"service/bandrank/models/{name}.py" for name in ("hf_files", "hf_weights", "loading")}
 # The only files that may import a library which is not everybody's business.
 FENCES = {
     "cupy": {"kernels/bandrank_kernels/launch.py"},

@@ -3,18 +3,15 @@
 import random
 from typing import Any
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.app import RunningApp, assert_error, lookup, running_app
-from support.models import loaded, random_text, tiny_cross_encoder
-from support.scorers import WatchedScorer
+from support.app import RunningApp, assert_error, running_app
+from support.models import random_text, tiny_cross_encoder
+from support.scorers import WatchedScorer, lookup
 
 from bandrank import __version__
-from bandrank.api.app import create_app
-from bandrank.api.service import Service
+from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
-from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +101,7 @@ async def test_sums_equal_what_was_sent() -> None:
         for body in bad:
             await running.rerank(body)
         await running.client.get("/rerank")
-        for path in ("/healthz", "/readyz", "/metrics", "/nothing"):
+        for path in ("/healthz", "/metrics", "/nothing"):
             await running.client.get(path)
         after = await running.scrape()
 
@@ -157,18 +154,14 @@ async def test_two_services_in_one_process_do_not_mix() -> None:
 
 async def test_ready_from_the_start_to_the_end() -> None:
     """The gauge is 0 before the self-test of the start and after the end; /readyz is 200 between, 503 after."""
-    service = Service(loaded(tiny_cross_encoder(), name="tiny"), Settings(device="cpu"))
-    app = create_app(service)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
-        running = RunningApp(app, service, client)
+    async with running_app(tiny_cross_encoder(), started=False) as running:
         assert (await running.scrape()).value("bandrank_ready") == 0
-        async with app.router.lifespan_context(app):
+        async with running.app.router.lifespan_context(running.app):
             assert (await running.scrape()).value("bandrank_ready") == 1
-            ready = await client.get("/readyz")
+            ready = await running.client.get("/readyz")
             assert (ready.status_code, ready.json()) == (200, {"status": "ready", "model": "tiny"})
         assert (await running.scrape()).value("bandrank_ready") == 0
-        assert_error(await client.get("/readyz"), 503, "not_ready")
+        assert_error(await running.client.get("/readyz"), 503, "not_ready")
 
 
 async def test_a_model_that_cannot_score_does_not_start() -> None:
@@ -177,16 +170,12 @@ async def test_a_model_that_cannot_score_does_not_start() -> None:
     def choke(_: ScoreBatch) -> None:
         raise RuntimeError("choked")
 
-    service = Service(loaded(WatchedScorer(lookup(), choke)), Settings(device="cpu"))
-    app = create_app(service)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
-        assert "self-test failed" in assert_error(await client.get("/readyz"), 503, "not_ready")
-        with pytest.raises(Exception, match="scoring failed"):
-            async with app.router.lifespan_context(app):
+    async with running_app(WatchedScorer(lookup(), choke), started=False) as running:
+        assert "self-test failed" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
+        with pytest.raises(ScoringFailed):
+            async with running.app.router.lifespan_context(running.app):
                 pass
-        assert (await RunningApp(app, service, client).scrape()).value("bandrank_ready") == 0
-    await service.close()
+        assert (await running.scrape()).value("bandrank_ready") == 0
 
 
 async def test_the_process_is_alive() -> None:

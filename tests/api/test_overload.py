@@ -5,9 +5,8 @@ import asyncio
 import httpx
 import pytest
 from starlette.types import Message
-from support.app import RunningApp, ask_and_hang_up, assert_error, lookup, running_app
-from support.models import tiny_tokenizer
-from support.scorers import Gate, LookupScorer, WatchedScorer, contains
+from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
+from support.scorers import Gate, WatchedScorer, contains, lookup, word_id
 from support.tasks import until
 
 from bandrank.models.batch import ScoreBatch
@@ -15,7 +14,7 @@ from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-POISON = tiny_tokenizer().token_to_id("p")
+POISON = word_id("p")
 BODY = {"query": "who", "candidates": ["man"]}
 POISONED = {"query": "who", "candidates": ["p"]}
 BYTES = b'{"query": "who", "candidates": ["man"]}'
@@ -51,7 +50,7 @@ async def held(running: RunningApp, gate: Gate) -> list[asyncio.Task[httpx.Respo
     return requests
 
 
-def gated() -> tuple[LookupScorer | WatchedScorer, Gate]:
+def gated() -> tuple[WatchedScorer, Gate]:
     """A scorer behind a gate that has let the self-test of the start through."""
     gate = Gate()
     gate.let_through()
@@ -75,9 +74,9 @@ async def test_too_much_waiting_is_429_with_a_time_to_come_back() -> None:
 
 async def test_a_late_answer_is_504() -> None:
     """It comes when the time is up, not when the scorer is free."""
-    scorer, gate = gated()
-    async with running_app(scorer, settings=Settings(device="cpu", request_timeout_s=0.2)) as running:
-        await asyncio.to_thread(gate.wait_for_batch)
+    gate = Gate()
+    settings = Settings(device="cpu", request_timeout_s=0.1)
+    async with running_app(WatchedScorer(lookup(), gate), settings=settings, started=False) as running:
         late = await running.rerank(BODY)
         gate.let_through()
 

@@ -157,13 +157,3 @@ def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "bandrank: BANDRANK_PORT must be a number, got 'eighty'\n"
-
-
-def test_check_tells_what_would_be_served(tmp_path: Path) -> None:
-    """And scores a request with the model in the folder: exit code 0."""
-    ended = run("check", BANDRANK_MODEL=str(save_cross_encoder(tmp_path)), BANDRANK_DEVICE="cpu")
-
-    assert ended.returncode == 0, ended.stderr
-    facts = dict(line.split(maxsplit=1) for line in ended.stdout.replace("attention backend", "backend").splitlines())
-    assert facts["model"] == f"{tmp_path} (cross_encoder)"
-    assert (facts["device"], facts["dtype"], facts["self-test"]) == ("cpu", "torch.float32", "passed")

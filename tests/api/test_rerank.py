@@ -10,8 +10,9 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from support.app import RunningApp, lookup, running_app
+from support.app import RunningApp, running_app
 from support.models import random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+from support.scorers import lookup
 
 from bandrank.api.routes import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import httpx
 import pytest
 import uvicorn
-from support.app import assert_error, lookup
+from support.app import assert_error
 from support.models import loaded
-from support.scorers import Gate, WatchedScorer
+from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
 from support.tasks import HANG_S
 

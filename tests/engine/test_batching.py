@@ -81,7 +81,7 @@ def test_tasks_of_equal_size_go_first_come_first_served() -> None:
     """However far the queue has got when they arrive."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(6)]
-    order = []
+    order: list[ScoreTask] = []
     for task in tasks:
         queue.put(task)
     while len(order) < len(tasks):

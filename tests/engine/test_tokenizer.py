@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.scorers import word_id
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
 
 from bandrank.engine.tokenizer import RequestTokenizer
@@ -39,9 +40,7 @@ def tokenizer_of(
 
 def ids(*tokens: str) -> list[int]:
     """The ids of tokens."""
-    found = [VOCABULARY.token_to_id(token) for token in tokens]
-    assert None not in found
-    return found
+    return [word_id(token) for token in tokens]
 
 
 def text_of(num_words: int, *, seed: int = 0) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
-from support.models import random_text, save_bi_encoder, tiny_hf_encoder
+from support.models import edit_json, random_text, save_bi_encoder, tiny_hf_encoder
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertModel
@@ -67,11 +67,27 @@ def test_scores_are_those_of_sentence_transformers(
     assert scores == pytest.approx([float(vectors[0] @ vector) for vector in vectors[1:]], abs=CLOSE)
 
 
-@pytest.mark.parametrize(("max_seq_length", "expected"), [(16, 16), (512, 512), (10_000, 512), (None, 512)])
-def test_texts_are_cut_where_the_folder_says(tmp_path: Path, max_seq_length: int | None, expected: int) -> None:
-    """`max_seq_length` counts [CLS] and [SEP]; without one, or beyond the table, the positions are the limit."""
-    scorer = hf_weights.load(save_bi_encoder(tmp_path, max_seq_length=max_seq_length))
-    ids, cut = scorer.candidate_template.apply([9] * 600)
+@pytest.mark.parametrize(
+    ("max_seq_length", "model_max_length", "expected"),
+    [
+        (16, None, 16),
+        (512, None, 512),
+        (10_000, None, 512),
+        (None, None, 512),
+        (200, 128, 200),
+        (128, 200, 128),
+        (None, 99, 99),
+        (None, 10**30, 512),
+    ],
+)
+def test_texts_are_cut_where_the_folder_says(
+    tmp_path: Path, max_seq_length: int | None, model_max_length: int | None, expected: int
+) -> None:
+    """The folder's `max_seq_length`, or else its tokenizer's, counts [CLS] and [SEP]; never more than positions."""
+    folder = save_bi_encoder(tmp_path, max_seq_length=max_seq_length)
+    if model_max_length is not None:
+        edit_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
+    ids, cut = hf_weights.load(folder).candidate_template.apply([9] * 600)
 
     assert (len(ids), cut) == (expected, 600 - (expected - 2))
 

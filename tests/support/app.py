@@ -1,15 +1,14 @@
 """The real application in this process: its lifespan run, a client of its own, and clients that hang up."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from fastapi import FastAPI
 from starlette.types import Message, Scope
-from support.models import loaded, tiny_tokenizer
-from support.scorers import LookupScorer
+from support.models import loaded
 from support.server import Scrape
 
 from bandrank.api.app import create_app
@@ -44,23 +43,20 @@ async def running_app(
     *,
     settings: Settings | None = None,
     name: str = "tiny",
+    started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """An application that serves `scorer` on the CPU, from its start to its end."""
+    """An application that serves `scorer` on the CPU, from its start to its end; not `started`, it waits for that."""
     service = Service(loaded(scorer, name=name), settings or Settings(device="cpu"), on_death=on_death)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client,
-    ):
-        yield RunningApp(app, service, client)
-
-
-def lookup(**scores: float) -> LookupScorer:
-    """A scorer of a text by its first word; other words score 0."""
-    tokenizer = tiny_tokenizer()
-    return LookupScorer({tokenizer.token_to_id(word): score for word, score in scores.items()})
+    async with AsyncExitStack() as at_end:
+        if started:
+            await at_end.enter_async_context(app.router.lifespan_context(app))
+        else:
+            at_end.push_async_callback(service.close)
+        client = httpx.AsyncClient(transport=transport, base_url="http://bandrank")
+        yield RunningApp(app, service, await at_end.enter_async_context(client))
 
 
 async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any]) -> list[Message]:

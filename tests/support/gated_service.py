@@ -7,9 +7,8 @@ second: DIE ends the scoring thread, any other byte and the pipe's end let the b
 import os
 import sys
 
-from support.app import lookup
 from support.models import loaded
-from support.scorers import WatchedScorer
+from support.scorers import WatchedScorer, lookup
 
 from bandrank.__main__ import serve
 from bandrank.models.batch import ScoreBatch

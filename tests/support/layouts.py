@@ -1,13 +1,21 @@
-"""Layouts of packed rows for tests of attention, chosen by hand or drawn by hypothesis."""
+"""Layouts, patterns and inputs for tests of attention, chosen by hand or drawn by hypothesis."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
+from bandrank_kernels import Backend
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 
 WINDOWS = (0, 1, 3, 4, 16, 64, None)
+CPU = torch.device("cpu")
+BACKENDS: list[Backend] = ["reference", "vectorized"]
+NUM_HEADS, HEAD_DIM = 2, 4
+# Two orders of summation of at most 1,000 terms in float64; values and outputs are of the order of 1.
+EXACT = 1e-10
 
 
 def packed_rows(
@@ -29,6 +37,12 @@ def _offsets(
     lengths: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def random_qkv(rows: PackedRows, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Queries, keys and values whose softmax is uneven."""
+    generator = torch.Generator().manual_seed(seed)
+    return 2 * torch.randn(rows.num_rows, 3, NUM_HEADS, HEAD_DIM, dtype=dtype, generator=generator)
 
 
 @st.composite

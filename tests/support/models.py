@@ -5,12 +5,13 @@
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -206,6 +207,12 @@ def edit_json(path: Path, update: Mapping[str, Any], *, remove: tuple[str, ...] 
     write_json(path, {key: item for key, item in value.items() if key not in remove})
 
 
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    """Rewrites the folder's model.safetensors."""
+    path = folder / "model.safetensors"
+    save_file({name: tensor.clone() for name, tensor in change(load_file(path)).items()}, path)
+
+
 # Our side
 
 
@@ -259,6 +266,13 @@ def tiny_bi_encoder(
 def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
     """The scorer with the tiny tokenizer, as `load_model` would return it. The folder holds no weights."""
     return LoadedModel(name=name, folder=TOKENIZER_FILE.parent, scorer=scorer, tokenizer=tiny_tokenizer())
+
+
+def some_scores(scorer: Scorer) -> list[float]:
+    """Scores of a fixed batch."""
+    rng = random.Random(0)
+    with torch.inference_mode():
+        return scorer(score_batch([random_ids(rng, 5)], [[random_ids(rng, n) for n in (0, 9, 30, 60)]])).tolist()  # type: ignore[no-any-return]
 
 
 def _random_scorer(scorer: AnyScorer, seed: int) -> AnyScorer:

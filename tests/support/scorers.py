@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from support.models import tiny_tokenizer
 from support.tasks import HANG_S
 from torch import Tensor
 
@@ -96,6 +97,18 @@ class Recorder:
 
     def __call__(self, batch: ScoreBatch) -> None:
         self.batches.append(batch)
+
+
+def word_id(word: str) -> int:
+    """The id of a word that is one piece of the tiny tokenizer."""
+    found = tiny_tokenizer().token_to_id(word)
+    assert found is not None, word
+    return found
+
+
+def lookup(**scores: float) -> LookupScorer:
+    """A scorer of a text by its first word; other words score 0."""
+    return LookupScorer({word_id(word): score for word, score in scores.items()})
 
 
 def contains(batch: ScoreBatch, token: int) -> bool:

@@ -1,0 +1,132 @@
+"""Samples that a slow phase of the machine has not touched.
+
+Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc tells. So a matrix product of
+known cost is timed right before and right after each sample; the sample counts if neither took much longer than the
+fastest of the whole run. A slow phase is waited out for a while before a sample is taken. Systems take turns in random
+order, so that a drift of the machine meets them all.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+TOLERANCE = 1.2
+MAX_ROUNDS_FACTOR = 3  # more rounds for systems that lack clean samples, up to this many times those asked for
+SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow whatever comes next
+CALM_TRIES = 20  # about three seconds of a slow phase are waited out before a sample, rather than spoil it
+GEMM_SIZE = 2048
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed call, and the calibration product before and after it; all in seconds."""
+
+    workload: str
+    system: str
+    round_number: int
+    tokens: int
+    seconds: float
+    before_s: float
+    after_s: float
+
+    @property
+    def us_per_token(self) -> float:
+        """Microseconds per token of the full pairs."""
+        return self.seconds / self.tokens * 1e6
+
+
+def clean(samples: Sequence[Sample], best_s: float) -> list[Sample]:
+    """The samples with both calibrations within TOLERANCE of the best one of the run."""
+    return [sample for sample in samples if max(sample.before_s, sample.after_s) <= TOLERANCE * best_s]
+
+
+class Calibration:
+    """Times the product of known cost, and remembers the best time seen.
+
+    `clock` is in seconds; `settle_s` passes before each product.
+    """
+
+    def __init__(
+        self,
+        product: Callable[[], object] | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._product = product or _float32_product()
+        self.clock = clock
+        self._settle_s = settle_s
+        self.best_s = float("inf")
+        self.time()  # the first one pays for pages and threads; should it yet be the best, it was clean
+
+    def await_calm(self) -> float:
+        """Seconds of the first product within TOLERANCE of the best, or of the last of CALM_TRIES."""
+        for _ in range(CALM_TRIES):
+            seconds = self.time()
+            if seconds <= TOLERANCE * self.best_s:
+                break
+        return seconds
+
+    def time(self) -> float:
+        """Seconds of one product, after the threads of what ran before have settled."""
+        self.settle()
+        begun = self.clock()
+        self._product()
+        seconds = self.clock() - begun
+        self.best_s = min(self.best_s, seconds)
+        return seconds
+
+    def settle(self) -> None:
+        """Lets spinning threads go to sleep."""
+        time.sleep(self._settle_s)
+
+
+def take_turns(
+    systems: Mapping[str, Callable[[Item], object]],
+    request: Callable[[int], Item],
+    *,
+    workload: str,
+    rounds: int,
+    calibration: Calibration,
+    tokens: Callable[[Item], int],
+    on_round: Callable[[int, int], None] = lambda _number, _systems: None,
+    seed: int = 0,
+) -> list[Sample]:
+    """Samples of every system on the same requests, one request a round, until each has `rounds` clean ones.
+
+    A system that the guard denies them gives up after MAX_ROUNDS_FACTOR * rounds. `on_round` hears each round's number
+    and how many systems take part. Returns clean and unclean samples: which are clean is known only at the end of the
+    run.
+    """
+    rng = random.Random(seed)
+    samples: dict[str, list[Sample]] = {name: [] for name in systems}
+    for round_number in range(MAX_ROUNDS_FACTOR * rounds):
+        lacking = [name for name in systems if len(clean(samples[name], calibration.best_s)) < rounds]
+        if not lacking:
+            break
+        on_round(round_number, len(lacking))
+        rng.shuffle(lacking)
+        item = request(round_number)
+        for name in lacking:
+            before_s = calibration.await_calm()
+            calibration.settle()
+            begun = calibration.clock()
+            systems[name](item)
+            seconds = calibration.clock() - begun
+            after_s = calibration.time()
+            samples[name].append(
+                Sample(workload, name, round_number, tokens(item), seconds, before_s=before_s, after_s=after_s)
+            )
+    return [sample for of_one in samples.values() for sample in of_one]
+
+
+def _float32_product() -> Callable[[], object]:
+    # float32: it runs natively on every CPU, so that its time says how fast the machine is and nothing else.
+    matrix = torch.randn(GEMM_SIZE, GEMM_SIZE, generator=torch.Generator().manual_seed(0))
+    return lambda: torch.mm(matrix, matrix)
