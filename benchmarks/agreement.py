@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from systems import Pattern, Scores, System
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertForSequenceClassification
-
-from systems import Pattern, Scores, System
 from workloads import Request
 
 FLOAT32_TOLERANCE = 1e-4

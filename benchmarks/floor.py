@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from systems import Pattern, Precision, has_native_bf16
+from torch import Tensor
 from workloads import QUERY_TOKENS, Request
 
 LAYERS, HIDDEN, FFN = 6, 384, 1536

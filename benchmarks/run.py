@@ -15,9 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tokenizers import Tokenizer
-from transformers.utils.logging import disable_progress_bar
-
 import machine
 from agreement import Disagreement, check, reference_scores
 from calibrate import Calibration, Sample, take_turns
@@ -28,6 +25,8 @@ from peers import load_peers
 from report import Results, json_lines, markdown
 from summary import Floor, summarise
 from systems import WINDOW, Pattern, Precision, System
+from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
 from workloads import WORKLOADS, Request, Workload, Writer
 
 YARDSTICK = "sentence-transformers fp32"

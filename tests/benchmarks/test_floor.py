@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from agreement import visible
 from floor import FFN, HIDDEN, LAYERS, Flops, full_flops, needed_flops
 from workloads import QUERY_TOKENS, Request

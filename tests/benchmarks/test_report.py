@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-
 from agreement import Agreement, Disagreement, check
 from calibrate import Sample
 from report import Results, json_lines, markdown, table

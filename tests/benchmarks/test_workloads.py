@@ -3,9 +3,8 @@
 from statistics import mean
 
 import pytest
-from tokenizers import Tokenizer
-
 from checkpoint import encoder_folder, tokenizer_json
+from tokenizers import Tokenizer
 from workloads import QUERY_TOKENS, WORKLOADS, Writer, page_of_passages
 
 
