@@ -2,8 +2,8 @@
 
 Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc tells. So a matrix product of
 known cost is timed right before and right after each sample; the sample counts if neither took much longer than the
-fastest of the whole run. A slow phase is waited out for a while before a sample is taken. Systems take turns in random
-order, so that a drift of the machine meets them all.
+fastest tenth of all (the very fastest may be a burst that no sample is ever given). A slow phase is waited out for a
+while before a sample is taken. Systems take turns in random order, so that a drift of the machine meets them all.
 """
 
 import random
@@ -41,13 +41,13 @@ class Sample:
         return self.seconds / self.tokens * 1e6
 
 
-def clean(samples: Sequence[Sample], best_s: float) -> list[Sample]:
-    """The samples with both calibrations within TOLERANCE of the best one of the run."""
-    return [sample for sample in samples if max(sample.before_s, sample.after_s) <= TOLERANCE * best_s]
+def clean(samples: Sequence[Sample], calm_s: float) -> list[Sample]:
+    """The samples with both calibrations within TOLERANCE of the calm speed of the run."""
+    return [sample for sample in samples if max(sample.before_s, sample.after_s) <= TOLERANCE * calm_s]
 
 
 class Calibration:
-    """Times the product of known cost, and remembers the best time seen.
+    """Times the product of known cost, and knows what it takes when the machine is calm.
 
     `clock` is in seconds; `settle_s` passes before each product.
     """
@@ -62,14 +62,19 @@ class Calibration:
         self._product = product or _float32_product()
         self.clock = clock
         self._settle_s = settle_s
-        self.best_s = float("inf")
+        self._times: list[float] = []
         self.time()  # the first one pays for pages and threads; should it yet be the best, it was clean
 
+    @property
+    def calm_s(self) -> float:
+        """What the fastest tenth of the products took at most."""
+        return sorted(self._times)[len(self._times) // 10]
+
     def await_calm(self) -> float:
-        """Seconds of the first product within TOLERANCE of the best, or of the last of CALM_TRIES."""
+        """Seconds of the first product within TOLERANCE of the calm ones, or of the last of CALM_TRIES."""
         for _ in range(CALM_TRIES):
             seconds = self.time()
-            if seconds <= TOLERANCE * self.best_s:
+            if seconds <= TOLERANCE * self.calm_s:
                 break
         return seconds
 
@@ -79,7 +84,7 @@ class Calibration:
         begun = self.clock()
         self._product()
         seconds = self.clock() - begun
-        self.best_s = min(self.best_s, seconds)
+        self._times.append(seconds)
         return seconds
 
     def settle(self) -> None:
@@ -107,7 +112,7 @@ def take_turns(
     rng = random.Random(seed)
     samples: dict[str, list[Sample]] = {name: [] for name in systems}
     for round_number in range(MAX_ROUNDS_FACTOR * rounds):
-        lacking = [name for name in systems if len(clean(samples[name], calibration.best_s)) < rounds]
+        lacking = [name for name in systems if len(clean(samples[name], calibration.calm_s)) < rounds]
         if not lacking:
             break
         on_round(round_number, len(lacking))

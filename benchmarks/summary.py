@@ -47,13 +47,13 @@ class Aim:
     reached: bool
 
 
-def summarise(samples: Sequence[Sample], systems: Sequence[System], best_s: float, floor: Floor) -> list[Row]:
+def summarise(samples: Sequence[Sample], systems: Sequence[System], calm_s: float, floor: Floor) -> list[Row]:
     """One row per system that has samples, in the order of `systems`."""
     rows = []
     for system in systems:
         taken = [sample for sample in samples if sample.system == system.name]
         if taken:
-            kept = clean(taken, best_s)
+            kept = clean(taken, calm_s)
             rows.append(Row(system, len(taken), len(kept), _timing(kept, system, floor) if kept else None))
     return rows
 

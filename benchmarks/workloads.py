@@ -102,8 +102,8 @@ def _pairs_of(pair_tokens: int, count: int) -> Callable[[int], list[int]]:
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("W1", "a 10-token query, 100 passages of log-normal length, mean 75 tokens", 9, page_of_passages),
-        Workload("W2", "a 10-token query, 100 pairs of exactly 164 tokens", 6, _pairs_of(164, 100)),
-        Workload("W3", "a 10-token query, 10 pairs of exactly 4,096 tokens", 3, _pairs_of(4096, 10)),
+        Workload("W1", "a 10-token query, 100 passages of log-normal length, mean 75 tokens", 6, page_of_passages),
+        Workload("W2", "a 10-token query, 100 pairs of exactly 164 tokens", 4, _pairs_of(164, 100)),
+        Workload("W3", "a 10-token query, 10 pairs of exactly 4,096 tokens", 2, _pairs_of(4096, 10)),
     )
 }

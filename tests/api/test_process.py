@@ -88,6 +88,8 @@ def refuses(address: str) -> bool:
         socket.create_connection((url.host, url.port or 0), timeout=HANG_S).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was about to be accepted when the listener closed
+        return False
     return False
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -230,6 +231,20 @@ async def test_any_content_type_is_read_as_json(content_type: str | None) -> Non
         response = await running.client.post("/rerank", content=content, headers=headers)
 
     assert response.status_code == 200
+    assert [result["index"] for result in response.json()["results"]] == IN_ORDER
+
+
+async def test_a_body_may_come_in_pieces() -> None:
+    """It is put together in the order in which they come."""
+    content = json.dumps({"query": "who", "candidates": WORDS}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 7):
+            yield content[start : start + 7]
+
+    async with running_app(lookup(**SCORES)) as running:
+        response = await running.client.post("/rerank", content=pieces())
+
     assert [result["index"] for result in response.json()["results"]] == IN_ORDER
 
 

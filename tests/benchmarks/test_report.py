@@ -98,7 +98,7 @@ def test_the_report_names_machine_ratios_and_what_was_left_out() -> None:
     results = Results(
         machine={"CPU": "a processor"},
         ceilings={"fp32": 480e9},
-        calibration_best_s=1.0,
+        calibration_calm_s=1.0,
         agreements=[Agreement("OpenVINO fp32, sorted", 2e-6, 0.5)],
         left_out={"OpenVINO bf16": "too slow"},
         tables={WORKLOADS["W1"]: rows()},
