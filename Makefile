@@ -12,8 +12,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
 TORCH ?= torch==2.13.0
-# Questions and passages for the demo and for tests on real text, in BEIR layout; used when the folder is there.
-DATA ?= $(wildcard ../shared/data)
+# Judged questions for the demo, a folder in BEIR layout: one beside this checkout if there is one, else the small set in tests/data.
+DATA ?= $(firstword $(wildcard ../*/data/nq-mini))
 PORT ?= $(or $(BANDRANK_PORT),8000)
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
@@ -41,7 +41,7 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 # Servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
 .PHONY: servers
 servers:
-	@missing=; for pair in prometheus:prometheus redis-server:redis-server; do \
+	@missing=; for pair in prometheus:prometheus; do \
 	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -56,14 +56,14 @@ check: $(VENV)/runtime.stamp
 	@BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" $(VENV)/bin/bandrank check
 
 demo: $(VENV)/dev.stamp
-	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(if $(DATA),$(DATA)/nq-mini)}" $(VENV)/bin/python loadtests/demo.py --candidates 20
+	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(DATA)}" $(VENV)/bin/python loadtests/demo.py --candidates 20
 
 test: $(VENV)/dev.stamp servers
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
-	@BANDRANK_TEST_DATA="$${BANDRANK_TEST_DATA:-$(DATA)}" $(VENV)/bin/pytest
+	@$(VENV)/bin/pytest
 
 soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s

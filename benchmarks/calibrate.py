@@ -70,6 +70,10 @@ class Calibration:
         """What the fastest tenth of the products took at most."""
         return sorted(self._times)[len(self._times) // 10]
 
+    def describe(self) -> str:
+        """Calm and fastest time; they differ where the machine is shared: a calm sample may still be contended."""
+        return f"{self.calm_s * 1e3:.0f} ms when calm, {min(self._times) * 1e3:.0f} ms at its fastest"
+
     def await_calm(self) -> float:
         """Seconds of the first product within TOLERANCE of the calm ones, or of the last of CALM_TRIES."""
         for _ in range(CALM_TRIES):

@@ -75,7 +75,7 @@ def main() -> int:
         for precision, speed in measure_ceilings().items():  # again: the first may have met a slow phase
             ceilings[precision] = max(ceilings[precision], speed)
     results = Results(
-        machine=machine.describe(),
+        machine=machine.describe() | {"calibration product": calibration.describe()},
         ceilings=ceilings,
         calibration_calm_s=calibration.calm_s,
         agreements=agreements,

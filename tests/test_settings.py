@@ -75,7 +75,7 @@ def test_an_empty_variable_is_not_set() -> None:
 
 def test_other_variables_are_none_of_ours() -> None:
     """Those of other programs, and those of the tests and demos that share the prefix."""
-    environ = {"PATH": "/bin", "PORT": "1", "BANDRANK_TEST_DATA": "data", "BANDRANK_URL": "http://localhost"}
+    environ = {"PATH": "/bin", "PORT": "1", "BANDRANK_DEMO_DATA": "data", "BANDRANK_SOAK_S": "5"}
 
     assert Settings.read(environ=environ) == Settings()
 

@@ -77,8 +77,8 @@ class Settings:
         return cls(**values)
 
 
-# Variables of the tests, the demo and the load tests, which share the prefix.
-RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S", "BANDRANK_TEST_DATA", "BANDRANK_URL"})
+# Variables of the demo and the soak test, which share the prefix.
+RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S"})
 
 
 def _variable(name: str) -> str:

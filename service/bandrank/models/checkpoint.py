@@ -66,7 +66,7 @@ def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.T
         scorer = architecture(config)
     expected = {name: tensor.shape for name, tensor in scorer.state_dict().items()}
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
-    wrong = [name for name in expected.keys() & weights.keys() if expected[name] != weights[name].shape]
+    wrong = [name for name in sorted(expected.keys() & weights.keys()) if expected[name] != weights[name].shape]
     if missing or extra or wrong:
         raise BadCheckpoint(
             f"{source}: weights missing: {missing[:4]}, unexpected: {extra[:4]}, of another shape: {wrong[:4]}"

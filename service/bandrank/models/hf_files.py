@@ -53,7 +53,10 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """The folder's fast tokenizer, with any truncation and padding saved in it switched off. Raises BadCheckpoint."""
     path = folder / "tokenizer.json"
     if path.is_file():
-        tokenizer = Tokenizer.from_file(str(path))
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing narrower
+            raise BadCheckpoint(f"{path}: damaged: {error}") from error
     elif (folder / "vocab.txt").is_file():  # a slow tokenizer's file, converted
         tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     else:

@@ -135,10 +135,10 @@ def _bi_encoder(folder: Path, modules: list[str], encoder: EncoderConfig, weight
     if len(modes) != 1 or not modes <= known.keys():
         raise BadCheckpoint(f"{folder}: pooling {sorted(map(str, modes))} is not supported, only mean or cls")
     similarity = read_optional_json(folder / "config_sentence_transformers.json").get("similarity_fn_name")
-    limits = (
-        read_optional_json(folder / "sentence_bert_config.json").get("max_seq_length"),
-        read_optional_json(folder / "tokenizer_config.json").get("model_max_length"),
-        encoder.max_positions,
+    limit = (
+        read_optional_json(folder / "sentence_bert_config.json").get("max_seq_length")
+        or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
+        or encoder.max_positions
     )
     cls_id, sep_id = _special_ids(folder)
     config = BiEncoderConfig(
@@ -147,7 +147,7 @@ def _bi_encoder(folder: Path, modules: list[str], encoder: EncoderConfig, weight
         sep_id=sep_id,
         pooling=known[modes.pop()],  # type: ignore[arg-type]  # one of the two literals
         similarity="cosine" if "Normalize" in modules or similarity == "cosine" else "dot",
-        max_tokens=min(int(limit) for limit in limits if limit),
+        max_tokens=min(int(limit), encoder.max_positions),
     )
     return assemble(BiEncoder, config, _encoder_weights(weights, encoder), source=str(folder))
 
