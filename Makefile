@@ -39,15 +39,14 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 # Servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
+SERVERS := prometheus
 .PHONY: servers
 servers:
-	@missing=; for pair in prometheus:prometheus; do \
-	  command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
-	if [ -n "$$missing" ]; then \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    echo "installing$$missing"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-	    apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
-	  else echo "not installed:$$missing; the tests that need them are skipped (apt-get install$$missing)"; fi; fi
+	@missing=$$(for name in $(SERVERS); do command -v $$name >/dev/null || echo $$name; done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing" $$missing; apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "not installed:" $$missing "- the tests that need them are skipped (apt-get install" $$missing")"; fi
 
 serve: $(VENV)/runtime.stamp
 	@BANDRANK_PORT=$(PORT) BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" exec $(VENV)/bin/bandrank serve
