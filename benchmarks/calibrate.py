@@ -8,7 +8,7 @@ while before a sample is taken. Systems take turns in random order, so that a dr
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -97,7 +97,7 @@ class Calibration:
 
 
 def take_turns(
-    systems: Mapping[str, Callable[[Item], object]],
+    groups: Sequence[Mapping[str, Callable[[Item], object]]],
     request: Callable[[int], Item],
     *,
     workload: str,
@@ -107,32 +107,41 @@ def take_turns(
     on_round: Callable[[int, int], None] = lambda _number, _systems: None,
     seed: int = 0,
 ) -> list[Sample]:
-    """Samples of every system on the same requests, one request a round, until each has `rounds` clean ones.
+    """Samples of every system on the same requests, one request a round.
 
-    A system that the guard denies them gives up after MAX_ROUNDS_FACTOR * rounds. `on_round` hears each round's number
-    and how many systems take part. Returns clean and unclean samples: which are clean is known only at the end of the
-    run.
+    The systems of a group run one right after the other, so that they can be compared sample by sample; groups, and
+    the systems in a group, take turns in random order. A group takes part until it has `rounds` rounds that are clean
+    for all its systems, or gives up after MAX_ROUNDS_FACTOR * rounds. `on_round` hears each round's number and how many
+    systems take part. Returns clean and unclean samples: which are clean is known only at the end of the run.
     """
     rng = random.Random(seed)
-    samples: dict[str, list[Sample]] = {name: [] for name in systems}
+    samples: list[Sample] = []
     for round_number in range(MAX_ROUNDS_FACTOR * rounds):
-        lacking = [name for name in systems if len(clean(samples[name], calibration.calm_s)) < rounds]
+        kept = clean(samples, calibration.calm_s)
+        lacking = [dict(group) for group in groups if len(clean_rounds(kept, group)) < rounds]
         if not lacking:
             break
-        on_round(round_number, len(lacking))
-        rng.shuffle(lacking)
+        turns = [
+            turn for group in rng.sample(lacking, len(lacking)) for turn in rng.sample(list(group.items()), len(group))
+        ]
+        on_round(round_number, len(turns))
         item = request(round_number)
-        for name in lacking:
+        for name, run in turns:
             before_s = calibration.await_calm()
             calibration.settle()
             begun = calibration.clock()
-            systems[name](item)
+            run(item)
             seconds = calibration.clock() - begun
             after_s = calibration.time()
-            samples[name].append(
+            samples.append(
                 Sample(workload, name, round_number, tokens(item), seconds, before_s=before_s, after_s=after_s)
             )
-    return [sample for of_one in samples.values() for sample in of_one]
+    return samples
+
+
+def clean_rounds(kept: Sequence[Sample], names: Iterable[str]) -> set[int]:
+    """The rounds in which each of the systems has a sample in `kept`."""
+    return set.intersection(*({sample.round_number for sample in kept if sample.system == name} for name in names))
 
 
 def _float32_product() -> Callable[[], object]:

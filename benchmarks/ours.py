@@ -37,7 +37,7 @@ def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) ->
             name = f"bandrank {pattern} {precision}"
             yield System(name, precision, pattern, "in process", stack.enter_context(load(checkpoint, dtype)))
             served = stack.enter_context(serve(checkpoint, dtype, work / f"{pattern}-{dtype}.log"))
-            yield System(f"{name}, HTTP", precision, pattern, "HTTP", served)
+            yield System(f"{name}, HTTP", precision, pattern, "HTTP", served, served=name)
 
 
 @contextmanager

@@ -130,8 +130,11 @@ def measure(
     def caller(system: System) -> Callable[[Request], object]:
         return lambda request: system.score(request.query, request.passages)
 
+    groups: dict[str, dict[str, Callable[[Request], object]]] = {}
+    for system in systems:
+        groups.setdefault(system.served or system.name, {})[system.name] = caller(system)
     return take_turns(
-        {system.name: caller(system) for system in systems},
+        list(groups.values()),
         lambda round_number: workload.request(writer, round_number),
         workload=workload.name,
         rounds=rounds,

@@ -29,12 +29,17 @@ class Timing:
 
 @dataclass(frozen=True)
 class Row:
-    """A system on one workload. `timing` is None where the guard left no sample."""
+    """A system on one workload. `timing` is None where the guard left no sample.
+
+    over_in_process: for a system behind HTTP, the median over requests of its time over that of the same engine in
+    process, taken one right after the other.
+    """
 
     system: System
     taken: int
     clean: int
     timing: Timing | None
+    over_in_process: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,9 @@ def summarise(samples: Sequence[Sample], systems: Sequence[System], calm_s: floa
         taken = [sample for sample in samples if sample.system == system.name]
         if taken:
             kept = clean(taken, calm_s)
-            rows.append(Row(system, len(taken), len(kept), _timing(kept, system, floor) if kept else None))
+            direct = clean([sample for sample in samples if sample.system == system.served], calm_s)
+            timing = _timing(kept, system, floor) if kept else None
+            rows.append(Row(system, len(taken), len(kept), timing, _paired_ratio(kept, direct)))
     return rows
 
 
@@ -89,8 +96,7 @@ def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
                     Aim(text, f"at least {AIMS[workload]:.2f}", ratio, ratio is not None and ratio >= AIMS[workload])
                 )
             if row.system.place == "HTTP":
-                direct = _in_process(row, rows)
-                slowdown = speed_up(direct, row) if direct else None
+                slowdown = row.over_in_process
                 text = f"{workload}: {row.system.name}, time over in process"
                 aims.append(
                     Aim(text, f"at most {HTTP_AIM:.2f}", slowdown, slowdown is not None and slowdown <= HTTP_AIM)
@@ -98,9 +104,10 @@ def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
     return aims
 
 
-def _in_process(served: Row, rows: Sequence[Row]) -> Row | None:
-    wanted = ("in process", served.system.pattern, served.system.precision)
-    return next((row for row in rows if (row.system.place, row.system.pattern, row.system.precision) == wanted), None)
+def _paired_ratio(kept: Sequence[Sample], direct: Sequence[Sample]) -> float | None:
+    direct_s = {sample.round_number: sample.seconds for sample in direct}
+    ratios = [sample.seconds / direct_s[sample.round_number] for sample in kept if sample.round_number in direct_s]
+    return median(ratios) if ratios else None
 
 
 def _timing(kept: Sequence[Sample], system: System, floor: Floor) -> Timing:

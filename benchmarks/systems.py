@@ -19,13 +19,18 @@ WINDOW = 4  # of the sparse pattern
 
 @dataclass(frozen=True)
 class System:
-    """A way to score. `precision` is what its matrix products really run in, not what was asked for."""
+    """A way to score.
+
+    precision: what its matrix products really run in, not what was asked for.  served: for a system behind HTTP, the
+    name of the same engine in process.
+    """
 
     name: str
     precision: Precision
     pattern: Pattern
     place: Literal["peer", "in process", "HTTP"]
     score: Score
+    served: str | None = None
 
 
 def torch_precision(dtype: torch.dtype) -> Precision:

@@ -1,6 +1,6 @@
 """The guard keeps what a calm machine measured, drops the rest, and asks for more where too little is left."""
 
-from calibrate import CALM_TRIES, MAX_ROUNDS_FACTOR, Calibration, Sample, clean, take_turns
+from calibrate import CALM_TRIES, MAX_ROUNDS_FACTOR, Calibration, Sample, clean, clean_rounds, take_turns
 
 
 class Machine:
@@ -51,10 +51,15 @@ def test_on_a_calm_machine_each_system_runs_once_a_round_on_the_same_requests() 
     systems = {"fast": lambda _: machine.run(2.0), "slow": lambda _: machine.run(5.0)}
 
     samples = take_turns(
-        systems, lambda number: number, workload="W1", rounds=3, calibration=machine.calibration(), tokens=lambda _: 10
+        [{name: run} for name, run in systems.items()],
+        lambda number: number,
+        workload="W1",
+        rounds=3,
+        calibration=machine.calibration(),
+        tokens=lambda _: 10,
     )
 
-    assert [(one.system, one.round_number, one.seconds) for one in samples] == [
+    assert sorted((one.system, one.round_number, one.seconds) for one in samples) == [
         *(("fast", number, 2.0) for number in range(3)),
         *(("slow", number, 5.0) for number in range(3)),
     ]
@@ -66,7 +71,7 @@ def test_a_spoilt_sample_is_made_up_for_in_another_round() -> None:
     calibration = machine.calibration()
 
     samples = take_turns(
-        {"one": lambda _: machine.run(2.0), "other": lambda _: machine.run(2.0)},
+        [{"one": lambda _: machine.run(2.0)}, {"other": lambda _: machine.run(2.0)}],
         lambda number: number,
         workload="W1",
         rounds=1,
@@ -80,6 +85,24 @@ def test_a_spoilt_sample_is_made_up_for_in_another_round() -> None:
     assert len(kept) == 2
 
 
+def test_a_group_runs_together_until_a_round_is_clean_for_all_of_it() -> None:
+    """One spoilt sample costs both systems of the group another round: a pair needs one request and one moment."""
+    machine = Machine([1.0, 1.0, 1.0, 1.0, 9.0, 1.0])  # after the second sample
+    calibration = machine.calibration()
+
+    samples = take_turns(
+        [{"direct": lambda _: machine.run(2.0), "served": lambda _: machine.run(2.0)}],
+        lambda number: number,
+        workload="W1",
+        rounds=1,
+        calibration=calibration,
+        tokens=lambda _: 10,
+    )
+
+    assert [one.round_number for one in samples] == [0, 0, 1, 1]
+    assert clean_rounds(clean(samples, calibration.calm_s), ["direct", "served"]) == {1}
+
+
 def test_a_slow_phase_is_waited_out_before_a_sample() -> None:
     """Nothing is run between two products as long as they are slow, up to CALM_TRIES of them."""
     slow_for = CALM_TRIES - 1
@@ -89,7 +112,7 @@ def test_a_slow_phase_is_waited_out_before_a_sample() -> None:
     calibration.time()
 
     samples = take_turns(
-        {"one": lambda _: machine.run(2.0)},
+        [{"one": lambda _: machine.run(2.0)}],
         lambda number: number,
         workload="W1",
         rounds=1,
@@ -106,7 +129,7 @@ def test_a_machine_that_never_calms_down_ends_the_run() -> None:
     calibration = machine.calibration()
 
     samples = take_turns(
-        {"one": lambda _: machine.run(2.0)},
+        [{"one": lambda _: machine.run(2.0)}],
         lambda number: number,
         workload="W1",
         rounds=2,

@@ -16,7 +16,8 @@ SCORES = np.array([0.5, -0.5], np.float32)
 
 def system(name: str, precision: str = "fp32", place: str = "peer", scores: Scores = SCORES) -> System:
     """A system that gives these scores, whatever it is asked."""
-    return System(name, precision, "sparse" if "sparse" in name else "full", place, lambda *_: scores)  # type: ignore[arg-type]
+    pattern, served = "sparse" if "sparse" in name else "full", name.removesuffix(", HTTP") if place == "HTTP" else None
+    return System(name, precision, pattern, place, lambda *_: scores, served)  # type: ignore[arg-type]
 
 
 SYSTEMS = [
