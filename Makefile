@@ -39,7 +39,7 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 # Servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
-SERVERS := prometheus
+SERVERS := prometheus redis-server
 .PHONY: servers
 servers:
 	@missing=$$(for name in $(SERVERS); do command -v $$name >/dev/null || echo $$name; done); \

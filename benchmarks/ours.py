@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from systems import Pattern, Score, Scores, System, torch_precision
 
+from bandrank.engine.assembly import StageModels
 from bandrank.engine.reranker import Reranker
 from bandrank.models.loading import load_model
 from bandrank.settings import Settings
@@ -44,7 +45,7 @@ def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) ->
 def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
     """The engine in this process, as the service uses it, without HTTP."""
     settings = Settings(model=str(checkpoint), device="cpu", dtype=dtype, request_timeout_s=REQUEST_TIMEOUT_S)
-    reranker = Reranker(load_model(settings.model), settings)
+    reranker = Reranker(StageModels.of(load_model(settings.model)), settings)
 
     with asyncio.Runner() as runner:
 
@@ -58,13 +59,21 @@ def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
         try:
             yield score
         finally:
-            reranker.close()
+            runner.run(reranker.close())
 
 
 @contextmanager
-def serve(checkpoint: Path, dtype: Dtype, log: Path) -> Iterator[Score]:
+def serve(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[Score]:
+    """`serve_client`, as a way to score."""
+    with serve_client(checkpoint, dtype, log, **more) as client:
+        yield _http_score(client)
+
+
+@contextmanager
+def serve_client(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[httpx.Client]:
     """`bandrank serve` in a process of its own, asked over a kept connection on the loopback interface.
 
+    more: further settings, by their names without BANDRANK_.
     Raises RuntimeError with the end of its log if it dies or is not ready in time.
     """
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -77,6 +86,7 @@ def serve(checkpoint: Path, dtype: Dtype, log: Path) -> Iterator[Score]:
         "DTYPE": dtype,
         "REQUEST_TIMEOUT_S": str(REQUEST_TIMEOUT_S),
         "LOG_LEVEL": "warning",
+        **more,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
     environment = inherited | {f"BANDRANK_{name}": value for name, value in settings.items()}
@@ -88,7 +98,7 @@ def serve(checkpoint: Path, dtype: Dtype, log: Path) -> Iterator[Score]:
     ):
         try:
             _wait_until_ready(client, process, log)
-            yield _http_score(client)
+            yield client
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)

@@ -5,6 +5,12 @@ Options: `--quick` (two rounds, no long documents), `--workloads W1,W2,W3`, `--r
 sentence-transformers fp32 always takes part), `--skip TEXT` (not those whose name contains it: `--skip emulated`).
 """
 
+import os
+
+os.environ.setdefault(
+    "THP_MEM_ALLOC_ENABLE", "1"
+)  # as the service sets it, and before torch is loaded, for all systems
+
 import argparse
 import signal
 import sys

@@ -18,7 +18,7 @@ MODEL_FILES = {f"service/bandrank/models/{name}.py" for name in ("hf_files", "hf
 # The only files that may import a library which is not everybody's business.
 FENCES = {
     "cupy": {"kernels/bandrank_kernels/launch.py"},
-    "redis": {"service/bandrank/engine/cache.py"},
+    "redis": {"service/bandrank/engine/cache/redis_commands.py"},
     "prometheus_client": {"service/bandrank/metrics.py"},
     "transformers": MODEL_FILES,
     "huggingface_hub": MODEL_FILES,

@@ -1,4 +1,4 @@
-"""`bandrank serve | check | version`."""
+"""`bandrank serve | check | precompute | version`."""
 
 import asyncio
 import importlib.util
@@ -16,6 +16,12 @@ import uvicorn
 from bandrank import __version__
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
+from bandrank.engine.assembly import StageModels
+from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.precompute import Precomputed
+from bandrank.engine.precompute import precompute as precompute_corpus
+from bandrank.engine.reranker import Reranker
+from bandrank.errors import BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.settings import BadSetting, Settings
@@ -23,11 +29,12 @@ from bandrank_kernels import choose_backend
 
 log = logging.getLogger("bandrank")
 
-USAGE = """usage: bandrank serve [--model M] [--port P] ... | check [same flags] | version
+USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
 
-  serve    answers POST /rerank; `bandrank serve --help` lists the settings
-  check    prints device, dtype, model and attention backend, scores one request, and exits 0 if all is well
-  version  prints the version"""
+  serve            answers POST /rerank; `bandrank serve --help` lists the settings
+  check            prints device, dtype, models and attention backend, scores one request, and exits 0 if all is well
+  precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
+  version          prints the version"""
 
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 
@@ -44,23 +51,34 @@ def main(arguments: list[str] | None = None) -> int:
     if command == "version":
         print(__version__)  # noqa: T201 - what was asked for
         return 0
-    if command not in {"serve", "check"}:
+    if command == "precompute" and (not rest or rest[0].startswith("-")):
+        print(USAGE, file=sys.stderr)  # noqa: T201
+        return 2
+    if command not in {"serve", "check", "precompute"}:
         print(USAGE, file=sys.stderr)  # noqa: T201
         return 0 if command in {"-h", "--help", "help"} else 2
     try:
-        settings = Settings.read(rest)
+        settings = Settings.read(rest[1:] if command == "precompute" else rest)
         logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        model = load_served_model(settings)
-        return serve(model, settings) if command == "serve" else check(model, settings)
+        models = load_served_models(settings)
+        if command == "precompute":
+            return precompute(Path(rest[0]), models, settings)
+        return serve(models, settings) if command == "serve" else check(models, settings)
     except (BadSetting, BadCheckpoint) as error:
         print(f"bandrank: {error}", file=sys.stderr)  # noqa: T201
         return 2
 
 
-def load_served_model(settings: Settings) -> LoadedModel:
-    """The model that the settings name, or the default one. Raises BadCheckpoint."""
-    if settings.model:
-        return load_model(settings.model, settings.revision or None)
+def load_served_models(settings: Settings) -> StageModels:
+    """The models that the settings name, or the default one. Raises BadCheckpoint, BadSetting."""
+    main = load_model(settings.model, settings.revision or None) if settings.model else load_default_model()
+    if not settings.fast_model:
+        return StageModels.of(main)
+    return StageModels(fast=load_model(settings.fast_model, settings.fast_revision or None), accurate=main)
+
+
+def load_default_model() -> LoadedModel:
+    """The model of the package that `make serve` installs. Raises BadCheckpoint."""
     package = importlib.util.find_spec(DEFAULT_PACKAGE)
     if package is None or not package.submodule_search_locations:
         raise BadCheckpoint(
@@ -71,7 +89,7 @@ def load_served_model(settings: Settings) -> LoadedModel:
     return replace(load_model(str(folder)), name=DEFAULT_MODEL)
 
 
-def serve(model: LoadedModel, settings: Settings) -> int:
+def serve(models: StageModels, settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, finishes what was admitted, returns 0; 1 if the scoring thread dies."""
     died = False
 
@@ -80,7 +98,7 @@ def serve(model: LoadedModel, settings: Settings) -> int:
         died = True
         server.should_exit = True
 
-    service = Service(model, settings, on_death=on_death)
+    service = Service(models, settings, on_death=on_death)
     config = uvicorn.Config(
         create_app(service),
         host=settings.host,
@@ -94,7 +112,7 @@ def serve(model: LoadedModel, settings: Settings) -> int:
     # uvicorn re-raises a signal once it has shut down; a graceful stop is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    log.info("serving %s on http://%s:%d", model.name, settings.host, settings.port)
+    log.info("serving %s on http://%s:%d", models.main.name, settings.host, settings.port)
     try:
         server.run()
     except SystemExit:  # uvicorn's way to say that it could not start; it has logged why
@@ -102,28 +120,63 @@ def serve(model: LoadedModel, settings: Settings) -> int:
     return 1 if died or not server.started else 0
 
 
-def check(model: LoadedModel, settings: Settings) -> int:
+def check(models: StageModels, settings: Settings) -> int:
     """Prints what would be served and scores one request."""
-    service = Service(model, settings)
+    service = Service(models, settings)
     reranker = service.reranker
     facts = {
         "bandrank": __version__,
         "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
-        "model": f"{model.name} ({type(model.scorer).architecture})",
+        **{
+            f"{stage} model": f"{model.name} ({model.scorer.architecture})"
+            for stage, model in models.by_stage().items()
+        },
         "device": reranker.device,
         "dtype": reranker.dtype,
         "attention backend": choose_backend("auto", reranker.device),
     }
     for name, fact in facts.items():
         print(f"{name:18} {fact}")  # noqa: T201
+
+    async def test() -> None:
+        try:
+            await reranker.self_test()
+        finally:
+            await reranker.close()
+
     try:
-        asyncio.run(reranker.self_test())
+        asyncio.run(test())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         print(f"{'self-test':18} failed: {error}")  # noqa: T201
         return 1
-    finally:
-        reranker.close()
     print(f"{'self-test':18} passed")  # noqa: T201
+    return 0
+
+
+def precompute(path: Path, models: StageModels, settings: Settings) -> int:
+    """Fills Redis from a file; 1 if it could not be finished, and running it again goes on. Raises BadSetting."""
+    if not settings.redis_url:
+        raise BadSetting("BANDRANK_REDIS_URL must be set: what is precomputed has to outlive this process")
+    if models.fast is None:
+        raise BadSetting(f"{models.main.name} does not precompute; set BANDRANK_FAST_MODEL")
+    if not path.is_file():
+        raise BadSetting(f"{path}: no such file")
+
+    async def run() -> Precomputed:
+        reranker = Reranker(models, settings)
+        try:
+            store = CandidateStore(reranker.redis, max_bytes=settings.candidate_store_bytes)
+            return await precompute_corpus(path, reranker, store)
+        finally:
+            await reranker.close()
+
+    try:
+        done = asyncio.run(run())
+    except (BandrankError, OSError, EOFError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        print(f"bandrank: {path}: {reason}; what is done is kept, run it again to go on", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"{done.registered} candidates registered; {done.encoded} encoded, {done.cached} were in the cache")  # noqa: T201
     return 0
 
 

@@ -7,7 +7,8 @@ BandrankError
     Overloaded          429  more work is waiting than can be done in time; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
-    NotReady            503  the service is starting, stopping, or broken
+    NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
+    StoreFull           507  no room for more registered candidates
 """
 
 from typing import ClassVar
@@ -59,3 +60,8 @@ class ScoringFailed(BandrankError):
 class NotReady(BandrankError):
     status = 503
     error_type = "not_ready"
+
+
+class StoreFull(BandrankError):
+    status = 507
+    error_type = "store_full"

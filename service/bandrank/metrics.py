@@ -12,6 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TOKENS = tuple(2.0**power for power in range(6, 17))
 TASKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+REDIS_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 STATUSES = ("200", "404", "413", "422", "429", "499", "500", "503", "504")
 
 DeviceMemory = Callable[[], dict[str, int]]
@@ -23,15 +24,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"bandrank_{name}", text, labels, registry=self.registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"bandrank_{name}", text, labels, registry=self.registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"bandrank_{name}", text, buckets=buckets, registry=self.registry)
-
+        counter, gauge, histogram = self._counter, self._gauge, self._histogram
         self.requests = counter(
             "requests", "Answered /rerank requests by HTTP status; 499: the client hung up.", "status"
         )
@@ -50,6 +43,16 @@ class Metrics:
         self.candidates = counter("candidates", "Candidates scored in answered requests.")
         self.tokens = counter("tokens", "Token ids of answered requests: the query once, and every candidate.")
         self.truncated_tokens = counter("truncated_tokens", "Word pieces cut from texts longer than the model takes.")
+        self.stages = counter("stages", "Stages run for answered requests.", "stage")
+        self.stage_candidates = counter("stage_candidates", "Candidates that a stage scored.", "stage")
+        self.stage_seconds = Histogram(
+            "bandrank_stage_seconds", "Per stage of a request.", ["stage"], buckets=SECONDS, registry=self.registry
+        )
+        for stage in ("fast", "accurate"):
+            self.stages.labels(stage)
+            self.stage_candidates.labels(stage)
+            self.stage_seconds.labels(stage)
+        self.degraded = counter("degraded", "Answers whose accurate stage the budget or the load cut short.")
         self.dropped_tasks = counter("dropped_tasks", "Requests given up before they were scored.", "reason")
         for reason in ("cancelled", "expired"):
             self.dropped_tasks.labels(reason)
@@ -62,6 +65,7 @@ class Metrics:
         for outcome in ("hit", "miss"):
             self.token_cache_lookups.labels(outcome)
         self.token_cache_bytes = gauge("token_cache_bytes", "Size of the token ids kept of recent texts.")
+        self._add_cache()
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", "version", "model", "device", "dtype")
         self._memory = _MemoryCollector()
@@ -79,6 +83,57 @@ class Metrics:
     def exposition(self) -> bytes:
         """All series in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _add_cache(self) -> None:
+        """The series of the cache and of Redis behind it."""
+        self.cache_candidates = self._counter(
+            "cache_candidates", "Candidates of requests whose representation was cached or not.", "outcome"
+        )
+        for outcome in ("hit", "miss"):
+            self.cache_candidates.labels(outcome)
+        self.cache_lookups = self._counter(
+            "cache_lookups", "Representations looked up in memory and, where it had none, in Redis.", "tier", "outcome"
+        )
+        for outcome in ("hit", "miss"):
+            self.cache_lookups.labels("memory", outcome)
+        for outcome in ("hit", "miss", "corrupt", "unavailable"):
+            self.cache_lookups.labels("redis", outcome)
+        self.cache_memory_entries = self._gauge("cache_memory_entries", "Representations held in memory.")
+        self.cache_memory_bytes = self._gauge("cache_memory_bytes", "Size of the representations held in memory.")
+        self.cache_writes = self._counter(
+            "cache_writes", "Representations stored in Redis, refused or lost there, or not sent to it.", "outcome"
+        )
+        for outcome in ("stored", "failed", "dropped"):
+            self.cache_writes.labels(outcome)
+        self.cache_pending_write_bytes = self._gauge(
+            "cache_pending_write_bytes", "Size of what waits to be sent to Redis."
+        )
+        self.redis_seconds = self._histogram(
+            "redis_seconds", "Per call to Redis, however it ended.", REDIS_SECONDS, "operation"
+        )
+        self.redis_errors = self._counter(
+            "redis_errors", "Calls that failed, took too long, or were refused in part.", "operation"
+        )
+        for operation in ("get", "set", "delete"):
+            self.redis_seconds.labels(operation)
+            self.redis_errors.labels(operation)
+        self.redis_bytes = self._counter(
+            "redis_bytes", "Size of values read from Redis and written to it.", "direction"
+        )
+        for direction in ("read", "written"):
+            self.redis_bytes.labels(direction)
+        self.redis_breaker_state = self._gauge(
+            "redis_breaker_state", "0: Redis is used; 1: it is tried again; 2: it does not answer and is left alone."
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"bandrank_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"bandrank_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"bandrank_{name}", text, labels, buckets=buckets, registry=self.registry)
 
 
 class _MemoryCollector(Collector):

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 Device = str  # "auto", "cpu", "cuda", "cuda:1", ...
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+CacheDtype = Literal["float32", "float16", "int8"]
 
 
 class BadSetting(ValueError):
@@ -18,20 +19,33 @@ class BadSetting(ValueError):
 class Settings:
     """What an operator can set.
 
-    model: a hub id or a folder; empty for the default scorer.  revision: of a hub model.  redis_url: reserved for the
-    cache. max_batch_tokens: rows scored at once; 0 picks 4,096 on a CPU (its batches then stay in the cache) and
-    32,768 on a GPU. max_waiting_tokens: rows that may wait before requests are turned away.  request_timeout_s: after
-    which a request is answered with 504, and beyond which one that would have to wait is turned away at once.
+    model: a hub id or a folder; empty for the default scorer.  revision: of a hub model.  fast_model: one that
+    precomputes, to go before `model` in a cascade; empty for none.  cascade_depth: how many candidates go on to the
+    accurate scorer where no budget says otherwise.
+    redis_url: of the cache that replicas share; empty to cache in memory alone.  redis_timeout_s: after which a request
+    goes on without Redis.  cache_dtype: of cached representations.  cache_ttl_s: how long Redis keeps one; 0 for ever.
+    candidate_store_bytes: of texts registered by id, where there is no Redis to hold them.
+    max_batch_tokens: rows scored at once; 0 picks 4,096 on a CPU (its batches then stay in the cache) and 32,768 on a
+    GPU.  max_waiting_tokens: rows that may wait before requests are turned away.  request_timeout_s: after which a
+    request is answered with 504, and beyond which one that would have to wait is turned away at once.
     tokenizer_threads: 0 means one per two cores.
     """
 
     model: str = ""
     revision: str = ""
+    fast_model: str = ""
+    fast_revision: str = ""
+    cascade_depth: int = 50
     host: str = "0.0.0.0"  # noqa: S104 - a service in a container
     port: int = 8000
     device: Device = "auto"
     dtype: Dtype = "auto"
     redis_url: str = ""
+    redis_timeout_s: float = 0.05
+    cache_memory_bytes: int = 256 * 1024 * 1024
+    cache_dtype: CacheDtype = "float16"
+    candidate_store_bytes: int = 1024 * 1024 * 1024
+    cache_ttl_s: float = 7 * 24 * 3600.0
     max_batch_tokens: int = 0
     max_waiting_tokens: int = 2_000_000
     max_candidates: int = 2048
@@ -42,11 +56,26 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
-        positive = ("max_waiting_tokens", "max_candidates", "max_body_bytes", "request_timeout_s")
+        positive = (
+            "max_waiting_tokens",
+            "max_candidates",
+            "max_body_bytes",
+            "request_timeout_s",
+            "redis_timeout_s",
+            "cascade_depth",
+        )
         for name in positive:
             if not getattr(self, name) > 0:  # NaN too
                 raise BadSetting(f"{_variable(name)} must be above 0, got {getattr(self, name)}")
-        for name in ("max_batch_tokens", "token_cache_bytes", "tokenizer_threads", "port"):
+        for name in (
+            "max_batch_tokens",
+            "token_cache_bytes",
+            "tokenizer_threads",
+            "cache_memory_bytes",
+            "cache_ttl_s",
+            "candidate_store_bytes",
+            "port",
+        ):
             if getattr(self, name) < 0:
                 raise BadSetting(f"{_variable(name)} must be at least 0, got {getattr(self, name)}")
         if self.port > 65535:

@@ -22,6 +22,11 @@ COUNTERS = {
     "bandrank_candidates_total": [],
     "bandrank_tokens_total": [],
     "bandrank_truncated_tokens_total": [],
+    "bandrank_stages_total": ["fast", "accurate"],
+    "bandrank_stage_candidates_total": ["fast", "accurate"],
+    "bandrank_degraded_total": [],
+    "bandrank_cache_candidates_total": ["hit", "miss"],
+    "bandrank_cache_writes_total": ["stored", "failed", "dropped"],
 }
 HISTOGRAMS = [
     "bandrank_request_seconds",
@@ -195,12 +200,13 @@ async def test_the_api_describes_itself() -> None:
     operation = document["paths"]["/rerank"]["post"]
     schema = resolve(document, operation["requestBody"]["content"]["application/json"]["schema"])
     fields = {"query", "candidates", "documents", "top_n", "return_documents", "raw_scores", "model"}
+    fields |= {"strategy", "budget_ms"}
     assert set(schema["properties"]) == fields
     assert schema["required"] == ["query"]
     assert schema["examples"][0].keys() <= fields
     assert set(operation["responses"]) >= {"200", "404", "413", "422", "429", "500", "503", "504"}
     answer = resolve(document, operation["responses"]["200"]["content"]["application/json"]["schema"])
-    assert set(answer["properties"]) == {"id", "model", "results", "usage", "meta"}
+    assert set(answer["properties"]) == {"id", "model", "results", "unresolved", "usage", "meta"}
     assert (page.status_code, "swagger" in page.text.lower()) == (200, True)
 
 

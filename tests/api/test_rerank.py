@@ -15,7 +15,7 @@ from support.app import RunningApp, running_app
 from support.models import random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import lookup
 
-from bandrank.api.routes import sigmoid
+from bandrank.api.answer import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.scorer import Scorer
@@ -61,16 +61,21 @@ async def test_the_answer_has_this_shape() -> None:
     assert list(answer) == ["id", "model", "results", "usage", "meta"]
     assert re.fullmatch(r"rerank-[0-9a-f]{32}", answer["id"])
     assert answer["model"] == "tiny"
-    assert [list(result) for result in answer["results"]] == [["index", "relevance_score"]] * 4
+    assert [list(result) for result in answer["results"]] == [["index", "relevance_score", "stage"]] * 4
     assert answer["usage"] == {"prompt_tokens": 2 + 4 * 2, "total_tokens": 2 + 4 * 2}
     timings = answer["meta"].pop("timings_ms")
+    (stage,) = answer["meta"].pop("stages")
+    assert stage.pop("ms") >= 0
+    assert stage == {"stage": "accurate", "candidates": 4, "cache_hits": 0, "cache_misses": 0}
     assert answer["meta"] == {
+        "strategy": "accurate",
+        "degraded": False,
         "truncated_query_tokens": 0,
         "truncated_tokens": 0,
         "truncated_candidates": 0,
         "score": "sigmoid",
     }
-    assert list(timings) == ["tokenize", "queue", "score", "total"]
+    assert list(timings) == ["tokenize", "cache", "encode", "queue", "score", "total"]
     assert all(isinstance(value, float) and value >= 0 for value in timings.values())
     assert timings["tokenize"] + timings["queue"] + timings["score"] <= timings["total"] + 0.01  # rounded to 1 us
 

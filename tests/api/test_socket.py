@@ -19,6 +19,7 @@ from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
+from bandrank.engine.assembly import StageModels
 from bandrank.settings import Settings
 
 BODY = json.dumps({"query": "who", "candidates": ["she", "man"], "raw_scores": True}).encode()
@@ -62,7 +63,7 @@ class Listening:
 def listening() -> Iterator[Listening]:
     """The application behind uvicorn, in a thread of this process, on a free port of the loopback device."""
     gate = Gate()
-    service = Service(loaded(WatchedScorer(lookup(man=1.5, she=-2.0), gate)), Settings(device="cpu"))
+    service = Service(StageModels.of(loaded(WatchedScorer(lookup(man=1.5, she=-2.0), gate))), Settings(device="cpu"))
     server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -7,10 +7,10 @@ from itertools import cycle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import Clock, task_of
+from support.tasks import LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.batching import TaskQueue, take
-from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
 
 ROWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
@@ -29,7 +29,7 @@ def open_queue(
 
 
 @st.composite
-def waiting_tasks(draw: st.DrawFn) -> list[ScoreTask]:
+def waiting_tasks(draw: st.DrawFn) -> list[Task]:
     """Tasks of which a few candidates may have been taken before, but not all."""
     tasks = [task_of(rows) for rows in draw(st.lists(ROWS, min_size=1, max_size=8))]
     for task in tasks:
@@ -38,7 +38,7 @@ def waiting_tasks(draw: st.DrawFn) -> list[ScoreTask]:
 
 
 @given(waiting_tasks(), BUDGETS)
-def test_a_batch_continues_its_tasks_in_their_order(waiting: list[ScoreTask], budget: int) -> None:
+def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget: int) -> None:
     """Each slice starts where its task stopped; slices stand in the order of turn; the first task always advances."""
     batch = take(waiting, budget)
 
@@ -48,7 +48,7 @@ def test_a_batch_continues_its_tasks_in_their_order(waiting: list[ScoreTask], bu
 
 
 @given(waiting_tasks(), BUDGETS)
-def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[ScoreTask], budget: int) -> None:
+def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[Task], budget: int) -> None:
     """Above the budget there is one candidate and nothing else, and that one could never fit."""
     batch = take(waiting, budget)
 
@@ -57,7 +57,7 @@ def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting:
 
 
 @given(waiting_tasks(), BUDGETS)
-def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[ScoreTask], budget: int) -> None:
+def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[Task], budget: int) -> None:
     """After `take`, the next candidate of every task is larger than the room that is left."""
     batch = take(waiting, budget)
 
@@ -81,7 +81,7 @@ def test_tasks_of_equal_size_go_first_come_first_served() -> None:
     """However far the queue has got when they arrive."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(6)]
-    order: list[ScoreTask] = []
+    order: list[Task] = []
     for task in tasks:
         queue.put(task)
     while len(order) < len(tasks):
@@ -117,7 +117,7 @@ def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int,
     queue.put(victim)
     sizes = cycle(small)
     handed_out = 0
-    late: set[ScoreTask] = set()
+    late: set[Task] = set()
     while victim.num_taken < large:
         while queue.waiting_tokens < most_waiting:
             attacker = task_of([1] * next(sizes))
@@ -162,7 +162,7 @@ def test_a_finished_task_is_not_counted_as_dropped() -> None:
     task = task_of([5])
     queue.put(task)
     queue.take_batch(5)
-    task.add_scores(0, [1.5])
+    task.add_results(0, [1.5])
     queue.discard(task, "expired")
 
     assert (task.future.result(timeout=0), drops) == ([1.5], [])
@@ -198,7 +198,7 @@ def test_the_time_of_the_first_batch_is_kept() -> None:
 def test_a_queue_is_bounded_in_rows() -> None:
     """What would wait beyond the bound is turned away, and told when what waits will be done."""
     queue = open_queue(max_waiting_tokens=10)
-    queue.report_speed(rows=100, seconds=2.0)
+    queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
     with pytest.raises(Overloaded) as refused:
         queue.put(task_of([5]))
@@ -211,7 +211,7 @@ def test_a_queue_is_bounded_in_rows() -> None:
 def test_a_queue_is_bounded_in_seconds() -> None:
     """A task that would wait longer than the bound, at the measured speed, is turned away."""
     queue = open_queue(max_wait_s=2.0)
-    queue.report_speed(rows=100, seconds=1.0)
+    queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(2):
         queue.put(task_of([100]))
     queue.put(task_of([1]))  # 200 rows wait: 2.0 s
@@ -232,22 +232,44 @@ def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
     assert refused.value.retry_after_s == 0.0
 
 
-def test_the_estimate_follows_the_speed() -> None:
-    """A batch moves it by a fifth of the difference: after 100 and 50 rows/s it is 90."""
+def test_the_wait_is_that_of_every_lane() -> None:
+    """Rows of a fast and of a slow lane, each at its own speed."""
     queue = open_queue(max_wait_s=1.0)
-    queue.report_speed(rows=100, seconds=1.0)
-    queue.report_speed(rows=50, seconds=1.0)
-    queue.put(task_of([91]))
+    other = NamedLane("other")
+    queue.throughput.report(LANE.name, 100, 1.0)
+    queue.throughput.report(other.name, 10, 1.0)
+    queue.put(task_of([51]))
+    queue.put(task_of([5], lane=other))
 
-    with pytest.raises(Overloaded) as refused:
+    assert queue.wait_s == pytest.approx(0.51 + 0.5, rel=1e-12)
+    with pytest.raises(Overloaded):
         queue.put(task_of([1]))
-    assert refused.value.retry_after_s == pytest.approx(91 / 90, rel=1e-12)
+
+
+def test_a_batch_is_of_one_lane() -> None:
+    """That of the task whose turn it is; the other lane's turn comes next."""
+    other = NamedLane("other")
+    first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
+
+    assert take([first, second, third], 10) == [TaskSlice(first, 0, 2), TaskSlice(third, 0, 1)]
+    assert take([second, third], 10) == [TaskSlice(second, 0, 1)]
+
+
+def test_fractions_of_rows_leave_no_rest() -> None:
+    """An empty queue has exactly no rows, whatever came and went."""
+    queue = open_queue()
+    for _ in range(10):
+        queue.put(task_of([0.1] * 7))
+    while queue.waiting_tasks:
+        queue.take_batch(1)
+
+    assert queue.waiting_tokens == 0
 
 
 def test_a_task_larger_than_the_bound_is_admitted_when_nothing_waits() -> None:
     """A bound turns no request away for ever."""
     queue = open_queue(max_waiting_tokens=10, max_wait_s=1.0)
-    queue.report_speed(rows=1, seconds=1.0)
+    queue.throughput.report(LANE.name, 1, 1.0)
     task = task_of([100, 100])
     queue.put(task)
 

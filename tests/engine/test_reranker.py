@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ from support.models import loaded, random_text, score_batch, tiny_cross_encoder,
 from support.scorers import Gate, LookupScorer, WatchedScorer, lookup
 from support.tasks import Clock, until
 
-from bandrank.engine.reranker import Ranking, Reranker, choose_device
+from bandrank.engine.assembly import StageModels, choose_device
+from bandrank.engine.reranker import Ranking, Reranker
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
 from bandrank.metrics import Metrics
@@ -26,14 +27,14 @@ pytestmark = pytest.mark.anyio
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
 
 
-@contextmanager
-def reranker_of(
+@asynccontextmanager
+async def reranker_of(
     scorer: Scorer, *, settings: Settings | None = None, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Reranker]:
+) -> AsyncIterator[Reranker]:
     """A running re-ranker on the CPU, closed at the end."""
-    reranker = Reranker(loaded(scorer), settings or Settings(device="cpu"), clock=clock)
+    reranker = Reranker(StageModels.of(loaded(scorer)), settings or Settings(device="cpu"), clock=clock)
     yield reranker
-    reranker.close()
+    await reranker.close()
 
 
 def sample(reranker: Reranker, name: str, **labels: str) -> float:
@@ -50,7 +51,7 @@ def ranked(ranking: Ranking) -> list[tuple[int, float]]:
 
 async def test_candidates_come_back_in_order_of_score() -> None:
     """From best to worst, negative scores too."""
-    with reranker_of(lookup(man=0.5, she=-2.0, you=7.25)) as reranker:
+    async with reranker_of(lookup(man=0.5, she=-2.0, you=7.25)) as reranker:
         ranking = await reranker.rerank("who", ["she", "man", "you", "he"])
 
     assert ranked(ranking) == [(2, 7.25), (1, 0.5), (3, 0.0), (0, -2.0)]
@@ -58,7 +59,7 @@ async def test_candidates_come_back_in_order_of_score() -> None:
 
 async def test_ties_keep_the_order_of_the_request() -> None:
     """The search engine's order is the best guess there is."""
-    with reranker_of(lookup(man=1.0)) as reranker:
+    async with reranker_of(lookup(man=1.0)) as reranker:
         ranking = await reranker.rerank("who", ["he", "man", "no", "man", "is"] * 20)
 
     best = [place for place in range(100) if place % 5 in (1, 3)]
@@ -69,7 +70,7 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
     """A real model gives equal texts of one request equal scores, or they would not be ties."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 30)) for _ in range(9)]
-    with reranker_of(tiny_cross_encoder()) as reranker:
+    async with reranker_of(tiny_cross_encoder()) as reranker:
         ranking = await reranker.rerank("who is the man", texts * 3)
 
     places = [candidate.index for candidate in ranking.candidates]
@@ -81,7 +82,7 @@ async def test_scores_are_those_of_the_scorer() -> None:
     """Tokenised, queued, cut into batches of 100 rows and put back together, they are what one forward pass gives."""
     rng = random.Random(2)
     query, texts = "who was the man", [random_text(rng, rng.randint(0, 60)) for _ in range(30)]
-    with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=100)) as reranker:
+    async with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=100)) as reranker:
         ranking = await reranker.rerank(query, texts)
 
     scorer = tiny_cross_encoder().prepare(device=torch.device("cpu"), dtype=torch.float32)
@@ -97,7 +98,7 @@ async def test_concurrent_requests_get_their_own_scores() -> None:
     """Each what it gets alone."""
     rng = random.Random(3)
     requests = [(random_text(rng, 3), [random_text(rng, rng.randint(0, 40)) for _ in range(n)]) for n in range(1, 9)]
-    with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=300)) as reranker:
+    async with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=300)) as reranker:
         alone = [await reranker.rerank(query, texts) for query, texts in requests]
         together = await asyncio.gather(*(reranker.rerank(query, texts) for query, texts in requests))
 
@@ -107,7 +108,7 @@ async def test_concurrent_requests_get_their_own_scores() -> None:
 
 async def test_no_candidates_are_an_empty_ranking() -> None:
     """Nothing waits and nothing is scored."""
-    with reranker_of(lookup()) as reranker:
+    async with reranker_of(lookup()) as reranker:
         ranking = await reranker.rerank("who", [])
         assert (ranking.candidates, sample(reranker, "batch_tasks_count")) == ([], 0)
 
@@ -115,17 +116,19 @@ async def test_no_candidates_are_an_empty_ranking() -> None:
 async def test_the_answer_says_what_it_cost() -> None:
     """Token ids of the query once and of every candidate, and what was cut of each text."""
     scorer = LookupScorer({}, max_tokens=8)
-    with reranker_of(scorer) as reranker:
+    async with reranker_of(scorer) as reranker:
         ranking = await reranker.rerank("who is it", ["", "the man", "the " * 20])
 
     assert ranking.num_tokens == 4 + 1 + 3 + 8
-    assert (ranking.truncated_query_tokens, ranking.truncated_candidate_tokens) == (0, [0, 0, 13])
+    (stage,) = ranking.stages
+    assert (stage.stage, stage.candidates) == ("accurate", 3)
+    assert (stage.truncated_query_tokens, stage.truncated_candidate_tokens) == (0, [0, 0, 13])
 
 
 async def test_a_request_that_is_cancelled_frees_its_place() -> None:
     """It no longer counts as waiting, and is counted as dropped; the one before it is answered."""
     gate = Gate()
-    with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
+    async with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
         scored = asyncio.ensure_future(reranker.rerank("who", ["man"]))
         await asyncio.to_thread(gate.wait_for_batch)
         waiting = asyncio.ensure_future(reranker.rerank("who", ["he", "she"]))
@@ -144,7 +147,7 @@ async def test_a_request_that_is_cancelled_frees_its_place() -> None:
 async def test_a_request_that_is_cancelled_while_it_is_scored_disturbs_nobody() -> None:
     """Its batch goes on; the next request is answered."""
     gate = Gate()
-    with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
+    async with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
         given_up = asyncio.ensure_future(reranker.rerank("who", ["man"]))
         await asyncio.to_thread(gate.wait_for_batch)
         given_up.cancel()
@@ -159,7 +162,7 @@ async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
     """It is answered with DeadlineExceeded without waiting for the scorer, frees its place and counts as expired."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.05)
-    with reranker_of(WatchedScorer(lookup(), gate), settings=settings) as reranker:
+    async with reranker_of(WatchedScorer(lookup(), gate), settings=settings) as reranker:
         requests = [asyncio.ensure_future(reranker.rerank("who", ["man"])) for _ in range(2)]
         for request in requests:
             with pytest.raises(DeadlineExceeded):
@@ -174,7 +177,7 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
     """The scorer comes to it too late, by the clock, and passes on to the next."""
     gate, clock = Gate(), Clock(1.0)
     settings = Settings(device="cpu", request_timeout_s=60.0)
-    with reranker_of(WatchedScorer(lookup(man=1.0), gate), settings=settings, clock=clock) as reranker:
+    async with reranker_of(WatchedScorer(lookup(man=1.0), gate), settings=settings, clock=clock) as reranker:
         first = asyncio.ensure_future(reranker.rerank("who", ["man"]))
         await asyncio.to_thread(gate.wait_for_batch)
         late = asyncio.ensure_future(reranker.rerank("who", ["man"]))
@@ -193,7 +196,7 @@ async def test_a_request_beyond_the_bound_is_turned_away() -> None:
     """And what was admitted before it is answered."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_tokens=4)
-    with reranker_of(WatchedScorer(lookup(man=1.0), gate), settings=settings) as reranker:
+    async with reranker_of(WatchedScorer(lookup(man=1.0), gate), settings=settings) as reranker:
         admitted = [asyncio.ensure_future(reranker.rerank("who", ["man"]))]
         await asyncio.to_thread(gate.wait_for_batch)
         admitted.append(asyncio.ensure_future(reranker.rerank("who", ["man"])))
@@ -209,7 +212,7 @@ async def test_what_waits_is_shown_while_a_batch_is_scored() -> None:
     """Candidates that are in the scorer's hands do not wait."""
     gate = Gate()
     settings = Settings(device="cpu", max_batch_tokens=2)
-    with reranker_of(WatchedScorer(lookup(), gate), settings=settings) as reranker:
+    async with reranker_of(WatchedScorer(lookup(), gate), settings=settings) as reranker:
         request = asyncio.ensure_future(reranker.rerank("who", ["man", "he", "she"]))
         for waiting in (4, 2, 0):
             await asyncio.to_thread(gate.wait_for_batch)
@@ -222,7 +225,7 @@ async def test_what_waits_is_shown_while_a_batch_is_scored() -> None:
 
 async def test_a_closed_reranker_takes_no_requests() -> None:
     """They hear that the service stops."""
-    with reranker_of(lookup()) as reranker:
+    async with reranker_of(lookup()) as reranker:
         pass
 
     with pytest.raises(NotReady):
@@ -232,13 +235,13 @@ async def test_a_closed_reranker_takes_no_requests() -> None:
 async def test_closing_answers_what_was_admitted() -> None:
     """The last request gets its scores."""
     gate = Gate()
-    with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
+    async with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
         requests = [asyncio.ensure_future(reranker.rerank("who", ["man"]))]
         await asyncio.to_thread(gate.wait_for_batch)
         requests += [asyncio.ensure_future(reranker.rerank("who", ["man"])) for _ in range(2)]
         await until(lambda: reranker.queue.waiting_tasks == 2)
         gate.let_through(3)
-        await asyncio.to_thread(reranker.close)
+        await reranker.close()
 
         assert [ranked(ranking) for ranking in await asyncio.gather(*requests)] == [[(0, 1.0)]] * 3
 
@@ -246,7 +249,7 @@ async def test_closing_answers_what_was_admitted() -> None:
 @given(st.lists(st.integers(0, 12), max_size=5))
 async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) -> None:
     """Candidates, tokens and truncated tokens add up, every duration is observed once per request."""
-    with reranker_of(LookupScorer({}, max_tokens=8)) as reranker:
+    async with reranker_of(LookupScorer({}, max_tokens=8)) as reranker:
         rankings = [await reranker.rerank("the " * size, ["who is the man"] * size) for size in sizes]
 
         assert sample(reranker, "candidates_total") == sum(sizes)
@@ -258,7 +261,7 @@ async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) 
 
 async def test_a_self_test_is_no_request() -> None:
     """It is scored, and no metric of requests moves."""
-    with reranker_of(tiny_cross_encoder()) as reranker:
+    async with reranker_of(tiny_cross_encoder()) as reranker:
         await reranker.self_test()
 
         assert reranker.scored_within(3600)
@@ -271,7 +274,7 @@ async def test_a_self_test_is_no_request() -> None:
 async def test_a_success_is_fresh_for_so_long() -> None:
     """By the clock: nothing was scored before the first batch."""
     clock = Clock(100.0)
-    with reranker_of(lookup(), clock=clock) as reranker:
+    async with reranker_of(lookup(), clock=clock) as reranker:
         assert not reranker.scored_within(1e9)
         await reranker.rerank("who", ["man"])
         clock.now = 110.0
@@ -281,10 +284,10 @@ async def test_a_success_is_fresh_for_so_long() -> None:
 
 async def test_timings_are_the_steps_of_a_request() -> None:
     """None is negative, and by a clock that stands still all are zero."""
-    with reranker_of(lookup(), clock=Clock(1.0)) as reranker:
-        still = (await reranker.rerank("who", ["man"])).timings
-    with reranker_of(lookup()) as reranker:
-        real = (await reranker.rerank("who", ["man"])).timings
+    async with reranker_of(lookup(), clock=Clock(1.0)) as reranker:
+        (still,) = (await reranker.rerank("who", ["man"])).stages
+    async with reranker_of(lookup()) as reranker:
+        (real,) = (await reranker.rerank("who", ["man"])).stages
 
     assert (still.tokenize_s, still.queue_s, still.score_s) == (0.0, 0.0, 0.0)
     assert min(real.tokenize_s, real.queue_s, real.score_s) >= 0.0

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.tasks import HANG_S, Clock, task_of
 
 from bandrank.engine.batching import TaskQueue
-from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.errors import NotReady
 
 
@@ -24,9 +24,9 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         self.queue = TaskQueue(
             max_waiting_tokens=10**9, max_wait_s=math.inf, clock=self.clock, on_drop=self._count_drop
         )
-        self.waiting: list[ScoreTask] = []  # in order of arrival
-        self.turn: dict[ScoreTask, int] = {}
-        self.taken: dict[ScoreTask, int] = {}
+        self.waiting: list[Task] = []  # in order of arrival
+        self.turn: dict[Task, int] = {}
+        self.taken: dict[Task, int] = {}
         self.handed_out = self.expired = self.discarded = 0
 
     def _count_drop(self, reason: str) -> None:
@@ -93,7 +93,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
                 self.taken[part.task] = part.stop
         assert all(self.taken[task] == len(task.rows) for task in self.waiting)
 
-    def _alive(self, task: ScoreTask) -> bool:
+    def _alive(self, task: Task) -> bool:
         return not task.future.done() and task.deadline > self.clock.now
 
     def _forget_dead(self) -> None:
@@ -111,8 +111,8 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
     wake-up would end it. All tasks come back whole, and closing ends the consumer.
     """
     queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=math.inf, clock=Clock())
-    taken: dict[ScoreTask, list[int]] = defaultdict(list)
-    answered: list[ScoreTask] = []
+    taken: dict[Task, list[int]] = defaultdict(list)
+    answered: list[Task] = []
 
     def produce(seed: int) -> None:
         for number in range(150):
@@ -126,7 +126,7 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
         while batch := queue.take_batch(7):
             for part in batch:
                 taken[part.task] += range(part.start, part.stop)
-                part.task.add_scores(part.start, [float(place) for place in range(part.start, part.stop)])
+                part.task.add_results(part.start, [float(place) for place in range(part.start, part.stop)])
 
     consumer = threading.Thread(target=consume)
     producers = [threading.Thread(target=produce, args=(seed,)) for seed in range(6)]

@@ -3,23 +3,24 @@
 import random
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from support.models import random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder, vocab_size
+from support.models import random_ids, score_batch, tiny_cross_encoder, vocab_size
 from support.scorers import Recorder, WatchedScorer, contains
-from support.tasks import Clock, task_of
+from support.tasks import Clock
 
 from bandrank.engine.batching import TaskQueue
-from bandrank.engine.tasks import ScoreTask, TaskSlice
-from bandrank.engine.worker import ScoringWorker, collate
+from bandrank.engine.lanes import ScoreLane
+from bandrank.engine.tasks import Task
+from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
@@ -33,13 +34,18 @@ def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedSc
     return WatchedScorer(inner, watch)
 
 
-def random_task(
-    scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None
-) -> ScoreTask:
+@cache
+def lane_of(scorer: Scorer) -> ScoreLane:
+    """The one lane of a scorer whose representations are token ids."""
+    return ScoreLane("accurate score", scorer, Ragged.from_token_ids)
+
+
+def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None) -> Task:
     """Candidates of 0 to 40 pieces for a query of 5, if none is given."""
     query = query or random_ids(rng, 5)
     candidates = [random_ids(rng, rng.randint(0, 40)) for _ in range(num_candidates)]
-    return ScoreTask(
+    return Task(
+        lane=lane_of(scorer),
         query=query,
         candidates=candidates,
         rows=[scorer.num_rows(len(query), len(candidate)) for candidate in candidates],
@@ -48,7 +54,7 @@ def random_task(
     )
 
 
-def offline_scores(task: ScoreTask) -> list[float]:
+def offline_scores(task: Task) -> list[float]:
     """The scores of the task's candidates, and of no others, by a scorer of the same weights."""
     with torch.inference_mode():
         scores: list[float] = scorer_of()(score_batch([task.query], [task.candidates])).tolist()
@@ -60,13 +66,11 @@ def open_queue() -> TaskQueue:
     return TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=Clock())
 
 
-def work_off(
-    scorer: Scorer, queue: TaskQueue, *, max_batch_tokens: int = 4096, on_death: Callable[[], None] = lambda: None
-) -> Metrics:
+def work_off(queue: TaskQueue, *, max_batch_tokens: int = 4096, on_death: Callable[[], None] = lambda: None) -> Metrics:
     """Scores what waits, in a thread that starts when all of it is there, and returns when the thread has ended."""
     metrics = Metrics()
     worker = ScoringWorker(
-        scorer, queue, max_batch_tokens=max_batch_tokens, metrics=metrics, clock=time.monotonic, on_death=on_death
+        queue, max_batch_tokens=max_batch_tokens, metrics=metrics, clock=time.monotonic, on_death=on_death
     )
     queue.close()
     worker.start()
@@ -91,25 +95,10 @@ def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_tokens: int) -> 
     tasks = [random_task(scorer, rng, num_candidates=n, query=query if n % 2 else None) for n in (1, 7, 12, 3, 2)]
     for task in tasks:
         queue.put(task)
-    work_off(scorer, queue, max_batch_tokens=max_batch_tokens)
+    work_off(queue, max_batch_tokens=max_batch_tokens)
 
     for task in tasks:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
-
-
-def test_a_scorer_that_precomputes_is_served_alike() -> None:
-    """The worker knows no family: a bi-encoder's tasks get its own scores."""
-    rng = random.Random(2)
-    queue, scorer = open_queue(), tiny_bi_encoder().prepare(device=CPU, dtype=torch.float32)
-    tasks = [random_task(scorer, rng, num_candidates=n) for n in (4, 5)]
-    for task in tasks:
-        queue.put(task)
-    work_off(scorer, queue)
-
-    with torch.inference_mode():
-        for task in tasks:
-            expected = scorer(score_batch([task.query], [task.candidates])).tolist()
-            assert task.future.result(timeout=0) == pytest.approx(expected, abs=TOLERANCE)
 
 
 def test_requests_with_the_same_query_share_it() -> None:
@@ -121,33 +110,12 @@ def test_requests_with_the_same_query_share_it() -> None:
     tasks = [random_task(scorer, rng, num_candidates=3, query=q) for q in (query, None, list(query))]
     for task in tasks:
         queue.put(task)
-    work_off(scorer, queue)
+    work_off(queue)
 
     assert [len(batch.queries) for batch in recorder.batches] == [2]
     assert sorted(np.diff(recorder.batches[0].cu_candidates)) == [3, 6]
     for task in tasks:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=8))
-def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, int, int]]) -> None:
-    """Cut back by the slices that `collate` returns, a batch has each slice's candidates under the slice's query, and
-    no query twice.
-    """
-    slices = []
-    for number, (query, size, skipped) in enumerate(shapes):
-        task = task_of([1] * (size + skipped))
-        task.query = [query] * (query + 1)
-        task.candidates = [[number] * (place % 3) + [place] for place in range(size + skipped)]
-        slices.append(TaskSlice(task, skipped, skipped + size))
-    batch, ordered = collate(slices)
-
-    queries = [tuple(batch.queries[owner].tolist()) for owner in range(len(batch.queries))]
-    found = [(queries[owner], batch.candidates[place].tolist()) for place, owner in enumerate(batch.candidate_query)]
-    expected = [(tuple(s.task.query), candidate) for s in ordered for candidate in s.task.candidates[s.start : s.stop]]
-    assert found == expected
-    assert len(set(queries)) == len(queries)
-    assert {id(part) for part in ordered} == {id(part) for part in slices}
 
 
 def test_a_candidate_that_cannot_be_scored_fails_its_own_request_only() -> None:
@@ -163,7 +131,7 @@ def test_a_candidate_that_cannot_be_scored_fails_its_own_request_only() -> None:
     tasks[2].candidates[1][0] = POISON
     for task in tasks:
         queue.put(task)
-    metrics = work_off(scorer, queue)
+    metrics = work_off(queue)
 
     failure = tasks[2].future.exception(timeout=0)
     assert isinstance(failure, ScoringFailed)
@@ -188,7 +156,7 @@ def test_what_is_left_of_a_failed_request_is_not_scored() -> None:
     poisoned.candidates[0][0] = POISON
     queue.put(poisoned)
     queue.put(other)
-    work_off(scorer, queue, max_batch_tokens=1)
+    work_off(queue, max_batch_tokens=1)
 
     assert len(recorder.batches) == 1 + 6
     assert isinstance(poisoned.future.exception(timeout=0), ScoringFailed)
@@ -211,7 +179,7 @@ def test_out_of_memory_is_answered_with_smaller_batches(error: type[Exception]) 
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (3, 60, 100)]
     for task in tasks:
         queue.put(task)
-    metrics = work_off(scorer, queue, max_batch_tokens=2000)
+    metrics = work_off(queue, max_batch_tokens=2000)
 
     for task in tasks:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
@@ -235,7 +203,7 @@ def test_after_out_of_memory_the_budget_is_halved() -> None:
     queue, scorer = open_queue(), scorer_of(choke)
     task = random_task(scorer, rng, num_candidates=200)
     queue.put(task)
-    work_off(scorer, queue, max_batch_tokens=1000)
+    work_off(queue, max_batch_tokens=1000)
 
     rows = [len(batch.candidates.values) + len(batch.candidates) for batch in recorder.batches]
     assert 900 < rows[0] <= 1000
@@ -257,7 +225,7 @@ def test_a_candidate_too_large_for_the_memory_fails_its_request_only() -> None:
     tasks[1].candidates[3][0] = POISON
     for task in tasks:
         queue.put(task)
-    work_off(scorer, queue)
+    work_off(queue)
 
     assert isinstance(tasks[1].future.exception(timeout=0), ScoringFailed)
     for task in (tasks[0], tasks[2]):
@@ -280,7 +248,7 @@ def test_a_score_that_is_no_number_fails_its_own_request_only(bad: float) -> Non
     tasks[0].candidates[2][0] = POISON
     for task in tasks:
         queue.put(task)
-    work_off(scorer, queue)
+    work_off(queue)
 
     assert isinstance(tasks[0].future.exception(timeout=0), ScoringFailed)
     for task in tasks[1:]:
@@ -304,7 +272,7 @@ def test_a_dying_thread_leaves_nobody_waiting() -> None:
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (1, 2, 9)]
     for task in tasks:
         queue.put(task)
-    work_off(scorer, queue, max_batch_tokens=tasks[0].total_rows, on_death=lambda: deaths.append("died"))
+    work_off(queue, max_batch_tokens=tasks[0].total_rows, on_death=lambda: deaths.append("died"))
 
     assert deaths == ["died"]
     assert [task.future.done() for task in tasks] == [True, True, True]
@@ -320,7 +288,7 @@ def test_a_batch_reports_its_rows_and_its_requests() -> None:
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (2, 3)]
     for task in tasks:
         queue.put(task)
-    metrics = work_off(scorer, queue)
+    metrics = work_off(queue)
 
     assert value(metrics, "batch_tokens_sum") == sum(task.total_rows for task in tasks)
     assert (value(metrics, "batch_tasks_sum"), value(metrics, "batch_tasks_count")) == (2, 1)

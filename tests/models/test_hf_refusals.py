@@ -15,6 +15,7 @@ from support.models import (
     change_weights,
     edit_json,
     save_bi_encoder,
+    save_colbert,
     save_cross_encoder,
     save_sparse_cross_encoder,
 )
@@ -60,6 +61,29 @@ def test_an_encoder_without_classifier_is_refused(tmp_path: Path) -> None:
     folder = save_bi_encoder(tmp_path)
     (folder / "modules.json").unlink()
     with pytest.raises(BadCheckpoint, match=f"this model has no; {SUPPORTED_IS_NAMED}"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"interaction": "flipr"}, "interaction 'flipr' by 'cosine' is not supported"),
+        ({"similarity": "dot"}, "interaction 'colbert' by 'dot' is not supported"),
+        ({"query_token_id": "[Q]"}, r"the tokenizer has no \[Q\]"),
+        ({"query_maxlen": 2}, "max_query_tokens must be within 3..512, got 2"),
+    ],
+)
+def test_a_colbert_of_another_kind_is_refused(tmp_path: Path, settings: dict[str, str], found: str) -> None:
+    """Settings that would give other scores than the model was trained for."""
+    with pytest.raises(BadCheckpoint, match=found):
+        load_model(str(save_colbert(tmp_path, settings=settings)))
+
+
+def test_a_colbert_without_projection_is_refused(tmp_path: Path) -> None:
+    """The message names the tensor."""
+    folder = save_colbert(tmp_path)
+    change_weights(folder, lambda weights: {n: t for n, t in weights.items() if n != "linear.weight"})
+    with pytest.raises(BadCheckpoint, match=r"the weights have no tensor 'linear.weight'"):
         load_model(str(folder))
 
 

@@ -1,5 +1,6 @@
 """Hugging Face folders that we read: families, formats, tokenizers."""
 
+import string
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from support.models import (
     change_weights,
     edit_json,
     save_bi_encoder,
+    save_colbert,
     save_cross_encoder,
     save_sparse_cross_encoder,
     some_scores,
@@ -20,10 +22,10 @@ from support.models import (
     tiny_tokenizer,
     write_json,
 )
-from support.tokenizer import CLS_ID, SEP_ID, build_tokenizer
+from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, build_tokenizer
 
 from bandrank.models import hf_weights
-from bandrank.models.architectures import BiEncoder, CrossEncoder
+from bandrank.models.architectures import BiEncoder, ColBERT, CrossEncoder
 from bandrank.models.layers.embeddings import interpolate_positions
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import load_model
@@ -137,7 +139,49 @@ def test_a_cosine_that_the_folder_asks_for(tmp_path: Path) -> None:
     assert hf_weights.load(folder).config.similarity == "cosine"
 
 
-@pytest.mark.parametrize("save", [save_cross_encoder, save_sparse_cross_encoder, save_bi_encoder])
+def test_a_colbert(tmp_path: Path) -> None:
+    """A folder of Stanford's library: its weights by our names, its settings out of artifact.metadata."""
+    model = tiny_hf_encoder()
+    folder = save_colbert(tmp_path, model, dim=8)
+    scorer = hf_weights.load(folder)
+
+    assert isinstance(scorer, ColBERT)
+    config = scorer.config
+    assert (config.query_marker, config.candidate_marker, config.mask_id) == (1, 2, MASK_ID)
+    assert (config.max_query_tokens, config.max_candidate_tokens, config.dim) == (32, 180, 8)
+    assert (config.similarity, config.augment, config.attend_to_masks, config.floor) == ("cosine", True, False, False)
+    assert config.skipped_ids == tuple(tiny_tokenizer().token_to_id(symbol) for symbol in string.punctuation)
+    weights = load_file(folder / "model.safetensors")
+    assert torch.equal(scorer.projection.weight, weights["linear.weight"])
+    assert torch.equal(scorer.encoder.layers[1].up.weight, model.encoder.layer[1].intermediate.dense.weight)  # type: ignore[union-attr]
+    assert len(set(some_scores(scorer))) == 4
+
+
+def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
+    """Each setting is heeded; those of a missing artifact.metadata are the library's defaults; positions bound both."""
+    settings = {
+        "query_token_id": "[unused2]",
+        "doc_token_id": "[unused3]",
+        "similarity": "l2",
+        "query_maxlen": 48,
+        "doc_maxlen": 9999,
+        "mask_punctuation": False,
+        "attend_to_mask_tokens": True,
+    }
+    config = hf_weights.load(save_colbert(tmp_path / "all", settings=settings)).config
+    nested = save_colbert(tmp_path / "nested")
+    write_json(nested / "artifact.metadata", {"config": settings})
+    bare = save_colbert(tmp_path / "bare")
+    (bare / "artifact.metadata").unlink()
+
+    assert (config.query_marker, config.candidate_marker, config.similarity) == (3, 4, "l2")
+    assert (config.max_query_tokens, config.max_candidate_tokens, config.skipped_ids) == (48, 512, ())
+    assert config.attend_to_masks
+    assert hf_weights.load(nested).config == config
+    assert hf_weights.load(bare).config.max_candidate_tokens == 220
+
+
+@pytest.mark.parametrize("save", [save_cross_encoder, save_sparse_cross_encoder, save_bi_encoder, save_colbert])
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}], ids=["zip", "legacy"])
 def test_pickled_weights(tmp_path: Path, save: Callable[[Path], Path], options: dict[str, bool]) -> None:
     """pytorch_model.bin, in either of torch's formats, gives the scores of model.safetensors."""

@@ -13,6 +13,7 @@ from support.server import Scrape
 
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
+from bandrank.engine.assembly import StageModels
 from bandrank.models.scorer import Scorer
 from bandrank.settings import Settings
 
@@ -43,11 +44,16 @@ async def running_app(
     *,
     settings: Settings | None = None,
     name: str = "tiny",
+    fast: Scorer | None = None,
     started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """An application that serves `scorer` on the CPU, from its start to its end; not `started`, it waits for that."""
-    service = Service(loaded(scorer, name=name), settings or Settings(device="cpu"), on_death=on_death)
+    """An application that serves `scorer` on the CPU, behind `fast` if given, from its start to its end; not `started`,
+    it waits for that.
+    """
+    model = loaded(scorer, name=name)
+    models = StageModels.of(model) if fast is None else StageModels(loaded(fast, name="tiny-fast"), model)
+    service = Service(models, settings or Settings(device="cpu"), on_death=on_death)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncExitStack() as at_end:

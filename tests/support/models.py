@@ -5,21 +5,27 @@
 
 import json
 import random
+import string
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
+from support.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from bandrank.models.architectures import BiEncoder, CrossEncoder
+from bandrank.models.architectures import VIRT, BiEncoder, ColBERT, CrossEncoder, Deformer, MixEncoder, PolyEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.colbert import ColBERTConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.architectures.deformer import DeformerConfig
+from bandrank.models.architectures.mix_encoder import MixEncoderConfig
+from bandrank.models.architectures.poly_encoder import PolyEncoderConfig
+from bandrank.models.architectures.virt import VIRTConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
@@ -84,12 +90,16 @@ def randomise(module: nn.Module, *, seed: int) -> None:
     for part in module.modules():
         if isinstance(part, nn.Linear):
             draw(part.weight, 1.5 * part.in_features**-0.5)
-            draw(part.bias, 0.1)
+            if part.bias is not None:
+                draw(part.bias, 0.1)
         elif isinstance(part, nn.Embedding):
             draw(part.weight, 1.0)
         elif isinstance(part, nn.LayerNorm):
             draw(part.weight, 0.1, 1.0)
             draw(part.bias, 0.1)
+        else:
+            for codes in part.parameters(recurse=False):
+                draw(codes, 1.0)
 
 
 # Hugging Face's side
@@ -196,6 +206,43 @@ def save_bi_encoder(
     return folder
 
 
+def save_colbert(
+    folder: Path,
+    model: BertModel | None = None,
+    *,
+    dim: int = 16,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Path:
+    """A folder as Stanford's library writes it. settings: keys of its artifact.metadata, beside the defaults.
+    more: of `tiny_hf_encoder`.
+    """
+    (model or tiny_hf_encoder(**more)).save_pretrained(folder)
+    save_tokenizer(folder)
+    edit_json(folder / "config.json", {"architectures": ["HF_ColBERT"]})
+    generator = torch.Generator().manual_seed(1)
+    linear = torch.randn(dim, HIDDEN_SIZE, generator=generator)
+    change_weights(
+        folder,
+        lambda weights: {f"bert.{name}": tensor for name, tensor in weights.items()} | {"linear.weight": linear},
+    )
+    defaults = {
+        "query_token_id": "[unused0]",
+        "doc_token_id": "[unused1]",
+        "query_token": "[Q]",
+        "doc_token": "[D]",
+        "similarity": "cosine",
+        "dim": dim,
+        "doc_maxlen": 180,
+        "mask_punctuation": True,
+        "query_maxlen": 32,
+        "attend_to_mask_tokens": False,
+        "interaction": "colbert",
+    }
+    write_json(folder / "artifact.metadata", defaults | dict(settings or {}))
+    return folder
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` as JSON."""
     path.write_text(json.dumps(value, indent=2), encoding="utf-8")
@@ -261,6 +308,41 @@ def tiny_bi_encoder(
         max_tokens=max_tokens,
     )
     return _random_scorer(BiEncoder(config), seed)
+
+
+def _texts(num_layers: int, **more: Any) -> dict[str, Any]:
+    """Fields that the scorers below share. more: to be set or changed."""
+    encoder = tiny_encoder_config(num_layers=num_layers)
+    return {"encoder": encoder, "cls_id": CLS_ID, "sep_id": SEP_ID} | more
+
+
+def tiny_mix_encoder(*, seed: int = 0, num_layers: int = 2, paper: str | None = None, **more: Any) -> MixEncoder:
+    """A random MixEncoder in eval mode, not yet prepared. paper: "a", "b" or "c".  more: of MixEncoderConfig."""
+    make: Any = MixEncoderConfig if paper is None else partial(MixEncoderConfig.of_paper, paper)
+    layers = {"interaction_layers": (num_layers - 1,)} if paper is None else {}
+    return _random_scorer(MixEncoder(make(**_texts(num_layers, **layers | more))), seed)
+
+
+def tiny_poly_encoder(*, seed: int = 0, num_layers: int = 2, **more: Any) -> PolyEncoder:
+    """A random poly-encoder in eval mode, not yet prepared. more: of PolyEncoderConfig."""
+    return _random_scorer(PolyEncoder(PolyEncoderConfig(**_texts(num_layers, **{"num_codes": 5} | more))), seed)
+
+
+def tiny_colbert(*, seed: int = 0, num_layers: int = 2, **more: Any) -> ColBERT:
+    """A random ColBERT in eval mode, not yet prepared; its markers are [unused0], [unused1]. more: of ColBERTConfig."""
+    punctuation = tuple(range(len(SPECIAL), len(SPECIAL) + len(string.punctuation)))
+    markers = {"query_marker": 1, "candidate_marker": 2, "skipped_ids": punctuation, "mask_id": MASK_ID, "dim": 16}
+    return _random_scorer(ColBERT(ColBERTConfig(**_texts(num_layers, **markers | more))), seed)
+
+
+def tiny_deformer(*, seed: int = 0, num_layers: int = 3, **more: Any) -> Deformer:
+    """A random Deformer in eval mode, not yet prepared, split after its first layer. more: of DeformerConfig."""
+    return _random_scorer(Deformer(DeformerConfig(**_texts(num_layers, **{"split": 1} | more))), seed)
+
+
+def tiny_virt(*, seed: int = 0, num_layers: int = 2, **more: Any) -> VIRT:
+    """A random VIRT in eval mode, not yet prepared. more: of VIRTConfig."""
+    return _random_scorer(VIRT(VIRTConfig(**_texts(num_layers, **more))), seed)
 
 
 def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:

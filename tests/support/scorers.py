@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from support.models import tiny_tokenizer
 from support.tasks import HANG_S
@@ -67,6 +69,32 @@ class LookupScorer(Scorer):
         return torch.tensor([self._scores.get(token, 0.0) for token in first], dtype=torch.float32)
 
 
+class EncodedLookupScorer(LookupScorer):
+    """A lookup that precomputes: a candidate's representation is its score. `watch` sees the token ids it encodes."""
+
+    architecture: ClassVar[str] = "encoded lookup"
+    precomputes: ClassVar[bool] = True
+    representation_size = 1
+
+    def __init__(self, scores: dict[int, float], *, watch: Callable[[Ragged], None] = lambda _: None) -> None:
+        super().__init__(scores)
+        self.config: Any = EmptyConfig()
+        self._watch = watch
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        self._watch(tokens)
+        first = [self._scores.get(int(tokens[place][0]), 0.0) for place in range(len(tokens))]
+        return Ragged(torch.tensor(first)[:, None], np.arange(len(first) + 1))
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        return batch.candidates.values[:, 0]
+
+
+@dataclass(frozen=True)
+class EmptyConfig:
+    """Of a scorer that has nothing to configure."""
+
+
 class Gate:
     """Holds the scoring thread at the start of each batch until the test lets that batch through."""
 
@@ -109,6 +137,11 @@ def word_id(word: str) -> int:
 def lookup(**scores: float) -> LookupScorer:
     """A scorer of a text by its first word; other words score 0."""
     return LookupScorer({word_id(word): score for word, score in scores.items()})
+
+
+def encoded_lookup(watch: Callable[[Ragged], None] = lambda _: None, **scores: float) -> EncodedLookupScorer:
+    """A scorer of a text by its first word, which precomputes."""
+    return EncodedLookupScorer({word_id(word): score for word, score in scores.items()}, watch=watch)
 
 
 def contains(batch: ScoreBatch, token: int) -> bool:

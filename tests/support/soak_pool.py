@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from bandrank.engine.assembly import StageModels
 from bandrank.engine.reranker import Reranker
 from bandrank.models.loading import load_model
 from bandrank.settings import Settings
@@ -88,13 +89,13 @@ def tiny_cross_encoder(folder: Path) -> Path:
 
 
 async def _score(model: str, queries: Sequence[str], texts: Sequence[str]) -> list[list[float]]:
-    reranker = Reranker(load_model(model), Settings())
+    reranker = Reranker(StageModels.of(load_model(model)), Settings())
     scores = []
     for query in queries:
         ranking = await reranker.rerank(query, texts)
         by_index = {candidate.index: candidate.score for candidate in ranking.candidates}
         scores.append([by_index[index] for index in range(len(texts))])
-    reranker.close()
+    await reranker.close()
     return scores
 
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bandrank.engine.tasks import ScoreTask
+from bandrank.engine.tasks import Lane, Task, TaskSlice
 
 HANG_S = 60.0  # only a bug takes that long
 
@@ -20,10 +21,28 @@ class Clock:
         return self.now
 
 
-def task_of(rows: list[int], *, deadline: float = math.inf) -> ScoreTask:
+@dataclass(frozen=True, eq=False)
+class NamedLane:
+    """A lane for tests that run no batch."""
+
+    name: str
+
+    def run(self, slices: Sequence[TaskSlice]) -> list[list[Any] | Exception]:
+        raise NotImplementedError
+
+
+LANE = NamedLane("lane")
+
+
+def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane = LANE) -> Task:
     """A task whose candidates cost these rows; their token ids are their places in the task."""
-    return ScoreTask(
-        query=[0], candidates=[[place] for place in range(len(rows))], rows=rows, arrived=0.0, deadline=deadline
+    return Task(
+        lane=lane,
+        query=[0],
+        candidates=[[place] for place in range(len(rows))],
+        rows=rows,
+        arrived=0.0,
+        deadline=deadline,
     )
 
 

@@ -13,8 +13,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api.routes import REQUEST_SCHEMA, router
-from bandrank.api.schemas import ErrorBody
+from bandrank.api import candidates, routes
+from bandrank.api.parsing import shared_schemas
+from bandrank.api.schemas import ErrorBody, RegisterRequest, RerankRequest
 from bandrank.api.service import Service
 from bandrank.errors import BandrankError, Overloaded
 from bandrank.metrics import Metrics
@@ -33,7 +34,8 @@ def create_app(service: Service) -> FastAPI:
         lifespan=_lifespan(service),
     )
     app.state.service = service
-    app.include_router(router)
+    app.include_router(routes.router)
+    app.include_router(candidates.router)
     app.add_exception_handler(BandrankError, _bandrank_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_gone)
@@ -43,11 +45,11 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """Describes the body of /rerank too, which the endpoint reads itself to bound its size."""
+    """Describes the bodies too that endpoints read themselves."""
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
-        description["components"]["schemas"].update(REQUEST_SCHEMA["$defs"])
+        description["components"]["schemas"].update(shared_schemas(RerankRequest, RegisterRequest))
         return description
 
 

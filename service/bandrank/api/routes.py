@@ -1,77 +1,51 @@
 """The endpoints."""
 
 import asyncio
+import math
 import time
-import uuid
 from collections.abc import Awaitable
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
-from fastapi import APIRouter, Depends, Request, Response
-from pydantic import ValidationError
+from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
+from bandrank.api.answer import answer
 from bandrank.api.body import read_body
-from bandrank.api.schemas import (
-    DocumentOut,
-    ErrorBody,
-    Meta,
-    RerankRequest,
-    RerankResponse,
-    Result,
-    TimingsMs,
-    Usage,
-)
+from bandrank.api.dependencies import ServiceOfApp
+from bandrank.api.parsing import body_schema, parse
+from bandrank.api.resolve import resolve
+from bandrank.api.schemas import ErrorBody, RerankRequest, RerankResponse
 from bandrank.api.service import Service
-from bandrank.engine.reranker import Ranking
 from bandrank.errors import InputTooLarge, InvalidInput, NotReady, UnknownModel
 from bandrank.metrics import CONTENT_TYPE
 
 router = APIRouter()
 
 T = TypeVar("T")
-Float32s = npt.NDArray[np.float32]
-
-REQUEST_SCHEMA = RerankRequest.model_json_schema(ref_template="#/components/schemas/{model}")
-
-
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
-ServiceOfApp = Annotated[Service, Depends(_service)]
+BUDGET_HEADER = "X-Budget-Ms"
 
 
 @router.post(
     "/rerank",
     response_model=RerankResponse,
     responses={status: {"model": ErrorBody} for status in (404, 413, 422, 429, 500, 503, 504)},
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": {key: part for key, part in REQUEST_SCHEMA.items() if key != "$defs"}}
-            },
-        }
-    },
+    openapi_extra=body_schema(RerankRequest),
 )
 async def rerank(request: Request, service: ServiceOfApp) -> Response:
     """Puts candidates in order of relevance to a query."""
     begun = time.monotonic()
     body = await read_body(request, service.settings.max_body_bytes)
-    wanted = _parse(body)
-    texts = wanted.texts
-    if len(texts) > service.settings.max_candidates:
+    wanted = parse(RerankRequest, body)
+    if len(wanted.items) > service.settings.max_candidates:
         raise InputTooLarge(
-            f"{len(texts)} candidates are more than the {service.settings.max_candidates} that one request may have"
+            f"{len(wanted.items)} candidates are more than the {service.settings.max_candidates} that one request may "
+            "have"
         )
     if wanted.model and wanted.model not in service.model_names:
         raise UnknownModel(f"model {wanted.model[:100]!r} is not served here; this is {service.model_name!r}")
-    ranking = await _unless_gone(request, service.reranker.rerank(wanted.query, texts))
-    answer = _answer(wanted, texts, ranking, model=service.model_name, total_s=time.monotonic() - begun)
-    return Response(answer.model_dump_json(exclude_none=True), media_type="application/json")
+    budget_ms = wanted.budget_ms if wanted.budget_ms is not None else _budget_of_header(request)
+    response = await _unless_gone(request, _rank(service, wanted, budget_ms, begun))
+    return Response(response.model_dump_json(exclude_none=True), media_type="application/json")
 
 
 @router.get("/healthz")
@@ -94,18 +68,33 @@ async def metrics(service: ServiceOfApp) -> Response:
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)
 
 
-def _parse(body: bytes) -> RerankRequest:
-    """The validated request. Raises InvalidInput with a sentence per fault, the first three of them."""
+async def _rank(service: Service, wanted: RerankRequest, budget_ms: float | None, begun: float) -> RerankResponse:
+    resolved = await resolve(service.candidates, wanted.items)
+    left_s = None if budget_ms is None else budget_ms / 1000 - (time.monotonic() - begun)
+    ranking = await service.reranker.rerank(
+        wanted.query, resolved.texts, strategy=wanted.strategy or "auto", budget_s=left_s
+    )
+    return answer(
+        wanted,
+        resolved,
+        ranking,
+        model=service.model_name,
+        total_s=time.monotonic() - begun,
+    )
+
+
+def _budget_of_header(request: Request) -> float | None:
+    """Milliseconds, or None without the header. Raises InvalidInput."""
+    text = request.headers.get(BUDGET_HEADER)
+    if text is None:
+        return None
     try:
-        return RerankRequest.model_validate_json(body)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False, include_context=False)
-        sentences = [
-            ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))))
-            for fault in faults[:3]
-        ]
-        more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
-        raise InvalidInput("; ".join(sentences) + more) from None
+        budget_ms = float(text)
+    except ValueError:
+        budget_ms = math.nan
+    if not budget_ms > 0:
+        raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}")
+    return budget_ms
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
@@ -125,50 +114,3 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
     finally:
         watching.cancel()
         working.cancel()
-
-
-def _answer(wanted: RerankRequest, texts: list[str], ranking: Ranking, *, model: str, total_s: float) -> RerankResponse:
-    scores = np.array([candidate.score for candidate in ranking.candidates], np.float32)
-    if not wanted.raw_scores:
-        scores = sigmoid(scores)
-    items = wanted.items
-    results = []
-    for candidate, score in zip(ranking.candidates[: wanted.top_n or None], scores.tolist(), strict=False):
-        item = items[candidate.index]
-        results.append(
-            Result(
-                index=candidate.index,
-                id=None if isinstance(item, str) else item.id,
-                relevance_score=score,
-                document=DocumentOut(text=texts[candidate.index]) if wanted.return_documents else None,
-            )
-        )
-    timings = ranking.timings
-    return RerankResponse(
-        id=f"rerank-{uuid.uuid4().hex}",
-        model=model,
-        results=results,
-        usage=Usage(prompt_tokens=ranking.num_tokens, total_tokens=ranking.num_tokens),
-        meta=Meta(
-            timings_ms=TimingsMs(
-                tokenize=_ms(timings.tokenize_s),
-                queue=_ms(timings.queue_s),
-                score=_ms(timings.score_s),
-                total=_ms(total_s),
-            ),
-            truncated_query_tokens=ranking.truncated_query_tokens,
-            truncated_tokens=ranking.truncated_query_tokens + sum(ranking.truncated_candidate_tokens),
-            truncated_candidates=sum(cut > 0 for cut in ranking.truncated_candidate_tokens),
-            score="raw" if wanted.raw_scores else "sigmoid",
-        ),
-    )
-
-
-def sigmoid(scores: Float32s) -> Float32s:
-    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
-    small = np.exp(-np.abs(scores))
-    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

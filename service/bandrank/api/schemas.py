@@ -4,12 +4,15 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from bandrank.engine.cascade import Strategy
+from bandrank.engine.stage import StageName
+
 
 class CandidateIn(BaseModel):
-    """A candidate with an id of the client's, given back in the results."""
+    """A candidate with an id of the client's, given back in the results. Without a text: one registered before."""
 
     id: str
-    text: str
+    text: str | None = None
 
 
 class RerankRequest(BaseModel):
@@ -35,6 +38,14 @@ class RerankRequest(BaseModel):
     return_documents: bool | None = False
     raw_scores: bool | None = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
     model: str | None = None
+    strategy: Strategy | None = Field(
+        default="auto",
+        description="fast: the scorer that precomputes. accurate: the other. cascade: fast over all, accurate over the "
+        "best of them. auto: what fits.",
+    )
+    budget_ms: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Within which an answer is wanted; the header X-Budget-Ms says the same."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -51,11 +62,6 @@ class RerankRequest(BaseModel):
         """The candidates, under whichever name they came."""
         return self.candidates if self.candidates is not None else self.documents or []
 
-    @property
-    def texts(self) -> list[str]:
-        """The candidates' texts, in the order of the request."""
-        return [item if isinstance(item, str) else item.text for item in self.items]
-
 
 class DocumentOut(BaseModel):
     """A candidate's text, when asked for."""
@@ -64,34 +70,65 @@ class DocumentOut(BaseModel):
 
 
 class Result(BaseModel):
-    """A candidate by its place in the request. `id` only if one was sent, `document` only if asked for."""
+    """A candidate by its place in the request. `id` only if one was sent, `document` only if asked for.
+
+    stage: that scored it. In a cascade, scores of candidates that only the fast stage saw are shifted below the others.
+    """
 
     index: int
     id: str | None = None
     relevance_score: float
+    stage: StageName
     document: DocumentOut | None = None
 
 
 class Usage(BaseModel):
-    """Token ids that were scored: the query once, and every candidate."""
+    """Token ids of what was scored, cached or not: in each stage the query once, and every candidate."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class TimingsMs(BaseModel):
-    """Milliseconds of each step."""
+    """Milliseconds of each step, over all stages."""
 
     tokenize: float
+    cache: float
+    encode: float
     queue: float
     score: float
     total: float
 
 
+class StageMeta(BaseModel):
+    """What a stage did: candidates it scored, representations found or missed in the cache, milliseconds."""
+
+    stage: StageName
+    candidates: int
+    cache_hits: int
+    cache_misses: int
+    ms: float
+
+
+class Unresolved(BaseModel):
+    """A candidate that was not ranked: it came without a text, and its id is not registered."""
+
+    index: int
+    id: str
+    error: str
+
+
 class Meta(BaseModel):
-    """What the answer cost, and what was cut: word pieces of texts longer than the model takes."""
+    """What the answer cost, and what was cut: word pieces of texts longer than the model takes, in the stage that cut
+    most.
+
+    degraded: budget or load left fewer candidates to the accurate stage than the cascade would have sent there.
+    """
 
     timings_ms: TimingsMs
+    strategy: Strategy
+    stages: list[StageMeta]
+    degraded: bool
     truncated_query_tokens: int
     truncated_tokens: int
     truncated_candidates: int
@@ -104,6 +141,7 @@ class RerankResponse(BaseModel):
     id: str
     model: str
     results: list[Result]
+    unresolved: list[Unresolved] | None = None
     usage: Usage
     meta: Meta
 
@@ -115,3 +153,47 @@ class ErrorBody(BaseModel):
     detail: str
     error: str
     error_type: str
+
+
+class RegisteredCandidate(BaseModel):
+    """A candidate to be ranked by its id later."""
+
+    id: Annotated[str, Field(min_length=1, max_length=512)]
+    text: str
+
+
+class RegisterRequest(BaseModel):
+    """Candidates to register; an id that is registered already gets the new text."""
+
+    candidates: list[RegisteredCandidate]
+
+
+class DeleteRequest(BaseModel):
+    """Ids to forget; ids that are not registered are no error."""
+
+    ids: list[str]
+
+
+class LineError(BaseModel):
+    """A line of an NDJSON upload that was not registered, counted from 1."""
+
+    line: int
+    error: str
+
+
+class RegisterResponse(BaseModel):
+    """What was registered, and how many of the texts were encoded for it; the others were in the cache.
+
+    errors: the first lines that could not be read, of num_errors.
+    """
+
+    registered: int
+    encoded: int
+    num_errors: int = 0
+    errors: list[LineError] = []
+
+
+class DeleteResponse(BaseModel):
+    """How many ids were registered until now."""
+
+    deleted: int

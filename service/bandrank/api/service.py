@@ -7,10 +7,11 @@ from collections.abc import Callable
 import torch
 
 from bandrank import __version__
+from bandrank.engine.assembly import StageModels
+from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.reranker import Reranker
 from bandrank.errors import BandrankError
 from bandrank.metrics import Metrics
-from bandrank.models.loading import LoadedModel
 from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -20,14 +21,16 @@ SELF_TEST_TIMEOUT_S = 10.0
 
 
 class Service:
-    """A served model. Made before the server listens, closed after it has answered its last request."""
+    """The served models. Made before the server listens, closed after it has answered its last request."""
 
-    def __init__(self, model: LoadedModel, settings: Settings, *, on_death: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, models: StageModels, settings: Settings, *, on_death: Callable[[], None] = lambda: None) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.reranker = Reranker(model, settings, metrics=self.metrics, on_death=on_death)
-        self.model_name = model.name
-        self.model_names = {model.name, model.name.rstrip("/").rsplit("/", 1)[-1], "default"}
+        self.reranker = Reranker(models, settings, metrics=self.metrics, on_death=on_death)
+        self.candidates = CandidateStore(self.reranker.redis, max_bytes=settings.candidate_store_bytes)
+        self.model_name = models.main.name
+        names = [model.name for model in models.by_stage().values()]
+        self.model_names = {*names, *(name.rstrip("/").rsplit("/", 1)[-1] for name in names), "default"}
         dtype = str(self.reranker.dtype).removeprefix("torch.")
         self.metrics.build_info.labels(__version__, self.model_name, str(self.reranker.device), dtype).set(1)
         if self.reranker.device.type == "cuda":
@@ -56,7 +59,7 @@ class Service:
     async def close(self) -> None:
         """Answers what is admitted, then ends the threads."""
         self.metrics.ready.set(0)
-        await asyncio.to_thread(self.reranker.close)
+        await self.reranker.close()
 
     def _device_memory(self) -> dict[str, int]:
         device = self.reranker.device

@@ -7,13 +7,16 @@ size and nothing starves. (Earliest deadline first, with a deadline proportional
 queueing, Goyal et al. 1996.)
 """
 
-import math
 import threading
 from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from bandrank.engine.tasks import ScoreTask, TaskSlice
+from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.engine.throughput import Throughput
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
+
+STOPPING = "the service is stopping; try another replica"
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -23,18 +26,20 @@ def deadline_exceeded() -> DeadlineExceeded:
     )
 
 
-def take(waiting: Sequence[ScoreTask], max_batch_tokens: int) -> list[TaskSlice]:
+def take(waiting: Sequence[Task], max_batch_tokens: int) -> list[TaskSlice]:
     """The next batch: slices of `waiting`, which is in order of turn, that together have at most `max_batch_tokens`
     rows.
 
-    A task's candidates are taken in order. A candidate that does not fit leaves room for those of later tasks. One
-    candidate that alone is over the budget makes a batch of its own when its turn comes.
+    All are of the first task's lane. A task's candidates are taken in order. A candidate that does not fit leaves room
+    for those of later tasks. One candidate that alone is over the budget makes a batch of its own when its turn comes.
     """
     batch: list[TaskSlice] = []
-    room = max_batch_tokens
+    room: float = max_batch_tokens
     for task in waiting:
         if room <= 0:
             break
+        if task.lane is not waiting[0].lane:
+            continue
         stop = task.num_taken
         while stop < len(task.rows) and task.rows[stop] <= room:
             room -= task.rows[stop]
@@ -55,24 +60,32 @@ class TaskQueue:
         max_waiting_tokens: int,
         max_wait_s: float,
         clock: Callable[[], float],
+        throughput: Throughput | None = None,
         on_drop: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._max_waiting_tokens = max_waiting_tokens
         self._max_wait_s = max_wait_s
         self._clock = clock
         self._on_drop = on_drop
+        self.throughput = throughput or Throughput()
         self._changed = threading.Condition()
-        self._waiting: list[tuple[int, int, ScoreTask]] = []  # in order of turn, then of arrival
-        self._handed_out = 0
+        self._waiting: list[tuple[float, int, Task]] = []  # in order of turn, then of arrival
+        self._handed_out = 0.0
         self._arrivals = 0
-        self._waiting_rows = 0
+        self._rows: defaultdict[str, float] = defaultdict(float)  # that wait, by lane
         self._refusal: NotReady | ScoringFailed | None = None
-        self._rows_per_s = math.inf  # until the first batch is timed
 
     @property
-    def waiting_tokens(self) -> int:
+    def waiting_tokens(self) -> float:
         """Rows that wait."""
-        return self._waiting_rows
+        with self._changed:
+            return sum(self._rows.values())
+
+    @property
+    def wait_s(self) -> float:
+        """How long what waits will take, at the measured speed of each lane."""
+        with self._changed:
+            return self.throughput.total(self._rows)
 
     @property
     def waiting_tasks(self) -> int:
@@ -84,21 +97,22 @@ class TaskQueue:
         if self._refusal is not None:
             raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
 
-    def put(self, task: ScoreTask) -> None:
+    def put(self, task: Task) -> None:
         """Adds a task. Raises Overloaded if it would wait too long, and what `check_open` raises."""
         with self._changed:
             self.check_open()
-            wait_s = self._waiting_rows / self._rows_per_s
+            wait_s = self.wait_s
             if self._waiting and (
-                wait_s > self._max_wait_s or self._waiting_rows + task.total_rows > self._max_waiting_tokens
+                wait_s > self._max_wait_s or self.waiting_tokens + task.total_rows > self._max_waiting_tokens
             ):
                 raise Overloaded(
-                    f"{len(self._waiting)} requests ({self._waiting_rows} tokens) wait; try again in {wait_s:.1f} s",
+                    f"{len(self._waiting)} requests ({self.waiting_tokens:.0f} tokens) wait; "
+                    f"try again in {wait_s:.1f} s",
                     retry_after_s=wait_s,
                 )
             self._arrivals += 1
             insort(self._waiting, (self._handed_out + task.total_rows, self._arrivals, task))
-            self._waiting_rows += task.total_rows
+            self._rows[task.lane.name] += task.total_rows
             self._changed.notify()
 
     def take_batch(self, max_batch_tokens: int) -> list[TaskSlice]:
@@ -116,33 +130,26 @@ class TaskQueue:
             for part in batch:
                 part.task.num_taken = part.stop
                 part.task.first_taken = part.task.first_taken or now
-                self._waiting_rows -= part.rows
+                self._rows[part.task.lane.name] -= part.rows
                 self._handed_out += part.rows
-            self._waiting = [entry for entry in self._waiting if entry[2].num_taken < len(entry[2].rows)]
+            self._keep([entry for entry in self._waiting if entry[2].num_taken < len(entry[2].rows)])
             return batch
 
-    def discard(self, task: ScoreTask, reason: str) -> None:
+    def discard(self, task: Task, reason: str) -> None:
         """Gives an unfinished task up: what still waits of it frees its place at once."""
         if task.future.cancel():
             self._on_drop(reason)
         with self._changed:
             self._drop_dead()
 
-    def report_speed(self, rows: int, seconds: float) -> None:
-        """What a batch took, for the estimate of waiting time; recent batches count most."""
-        speed = rows / max(seconds, 1e-9)
-        with self._changed:
-            self._rows_per_s = speed if math.isinf(self._rows_per_s) else 0.8 * self._rows_per_s + 0.2 * speed
-
     def close(self, refusal: ScoringFailed | None = None) -> None:
         """Takes no more tasks. Those that wait are handed out still, unless `refusal` says why they cannot be."""
         with self._changed:
-            self._refusal = refusal or NotReady("the service is stopping; try another replica")
+            self._refusal = refusal or NotReady(STOPPING)
             if refusal is not None:
                 for _, _, task in self._waiting:
                     task.finish(ScoringFailed(str(refusal)))
-                self._waiting = []
-                self._waiting_rows = 0
+                self._keep([])
             self._changed.notify_all()
 
     def _drop_dead(self) -> None:
@@ -154,8 +161,14 @@ class TaskQueue:
             if not task.future.done() and task.deadline > now:
                 alive.append(entry)
                 continue
-            self._waiting_rows -= sum(task.rows[task.num_taken :])
+            self._rows[task.lane.name] -= sum(task.rows[task.num_taken :])
             if not task.future.done():
                 self._on_drop("expired")
                 task.finish(deadline_exceeded())
-        self._waiting = alive
+        self._keep(alive)
+
+    def _keep(self, waiting: list[tuple[float, int, Task]]) -> None:
+        """These wait from now on. The lock is held."""
+        self._waiting = waiting
+        if not waiting:
+            self._rows.clear()  # also of the rounding that fractions of rows leave behind

@@ -1,63 +1,53 @@
 """A query and its candidates in, a ranking out."""
 
 import asyncio
-import os
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
-import torch
-
-from bandrank.engine.batching import TaskQueue, deadline_exceeded
-from bandrank.engine.tasks import ScoreTask
-from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.engine.assembly import StageBuilder, StageModels, choose_device, connect
+from bandrank.engine.batching import STOPPING, TaskQueue
+from bandrank.engine.cascade import RankedCandidate, Strategy, best_first, merge, rank
+from bandrank.engine.stage import CAUTION, Stage, StageName, StageReport
 from bandrank.engine.worker import ScoringWorker
+from bandrank.errors import InvalidInput, NotReady, Overloaded
 from bandrank.metrics import Metrics
-from bandrank.models.loading import LoadedModel
-from bandrank.settings import BadSetting, Settings
+from bandrank.settings import Settings
 
+SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
+PRECOMPUTED_AT_ONCE = 256  # texts
 CPU_BATCH_TOKENS = 4096  # rows whose activations stay in a last-level cache of 32 MB at 384 x 4 bytes x 12
 GPU_BATCH_TOKENS = 32768
 
 
 @dataclass(frozen=True)
-class RankedCandidate:
-    """A candidate's place in the request and its raw score; higher is better."""
-
-    index: int
-    score: float
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Seconds that a request spent on each step."""
-
-    tokenize_s: float
-    queue_s: float
-    score_s: float
-
-
-@dataclass(frozen=True)
 class Ranking:
-    """Candidates from best to worst, ties in the order of the request; and what the answer cost.
+    """Candidates from best to worst, and what the answer cost.
 
-    num_tokens: the query once, and every candidate.
+    strategy: the one that was used.  stages: what each stage did, in the order in which they ran.  degraded: the budget
+    or the load left fewer candidates to the accurate stage than it would have seen.
     """
 
     candidates: list[RankedCandidate]
-    timings: Timings
-    num_tokens: int
-    truncated_query_tokens: int
-    truncated_candidate_tokens: list[int]
+    strategy: Strategy
+    stages: list[StageReport]
+    degraded: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all stages: the query once a stage, and every candidate it scored."""
+        return sum(stage.num_tokens for stage in self.stages)
 
 
 class Reranker:
-    """Tokenises, queues, awaits the scores, sorts. One per model; used from one event loop."""
+    """Runs the stages that a request asks for. Used from one event loop."""
 
     def __init__(
         self,
-        model: LoadedModel,
+        models: StageModels,
         settings: Settings,
         *,
         metrics: Metrics | None = None,
@@ -66,16 +56,8 @@ class Reranker:
     ) -> None:
         self.device, self.dtype = choose_device(settings)
         self.metrics = metrics or Metrics()
-        self._scorer = model.scorer.prepare(device=self.device, dtype=self.dtype)
+        self._settings = settings
         self._clock = clock
-        self._timeout_s = settings.request_timeout_s
-        self._tokenizer = RequestTokenizer(
-            model.tokenizer,
-            self._scorer,
-            cache_bytes=settings.token_cache_bytes,
-            num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
-            metrics=self.metrics,
-        )
         self.queue = TaskQueue(
             max_waiting_tokens=settings.max_waiting_tokens,
             max_wait_s=settings.request_timeout_s,
@@ -83,8 +65,10 @@ class Reranker:
             on_drop=lambda reason: self.metrics.dropped_tasks.labels(reason).inc(),
         )
         self.metrics.watch_queue(lambda: self.queue.waiting_tokens, lambda: self.queue.waiting_tasks)
+        self.redis = connect(settings, self.metrics)
+        builder = StageBuilder(settings, self.queue, self.redis, self.metrics, clock)
+        self.stages = {name: builder.build(name, model) for name, model in models.by_stage().items()}
         self.worker = ScoringWorker(
-            self._scorer,
             self.queue,
             max_batch_tokens=settings.max_batch_tokens
             or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS),
@@ -93,88 +77,130 @@ class Reranker:
             on_death=on_death,
         )
         self.worker.start()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._closing = False
 
-    async def rerank(self, query: str, candidates: Sequence[str]) -> Ranking:
+    async def rerank(
+        self, query: str, candidates: Sequence[str], *, strategy: Strategy = "auto", budget_s: float | None = None
+    ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its place.
 
-        Raises Overloaded, DeadlineExceeded, ScoringFailed, NotReady.
+        budget_s: within which an answer is wanted; the cascade goes as deep as it allows.
+        Raises InvalidInput for a strategy whose scorer is not served, Overloaded, DeadlineExceeded, ScoringFailed,
+        NotReady.
         """
-        ranking = await self._rank(query, candidates)
-        metrics = self.metrics
-        metrics.tokenize_seconds.observe(ranking.timings.tokenize_s)
-        metrics.queue_seconds.observe(ranking.timings.queue_s)
-        metrics.score_seconds.observe(ranking.timings.score_s)
-        metrics.candidates.inc(len(ranking.candidates))
-        metrics.tokens.inc(ranking.num_tokens)
-        metrics.truncated_tokens.inc(ranking.truncated_query_tokens + sum(ranking.truncated_candidate_tokens))
+        async with self._admitted():
+            ranking = await self._rank(query, candidates, strategy, budget_s)
+        self._observe(ranking)
         return ranking
 
+    async def precompute(self, texts: Sequence[str]) -> int:
+        """Puts the fast scorer's representations of texts into the cache, so that requests find them there.
+
+        Returns how many had to be computed. Raises InvalidInput if no scorer precomputes, and what `rerank` raises.
+        """
+        stage = self._served("fast")
+        distinct = list(dict.fromkeys(texts))
+        computed = 0
+        async with self._admitted():
+            for start in range(0, len(distinct), PRECOMPUTED_AT_ONCE):  # each part has a request's time
+                part = distinct[start : start + PRECOMPUTED_AT_ONCE]
+                computed += await stage.precompute(part, deadline=self._clock() + self._settings.request_timeout_s)
+        return computed
+
     async def self_test(self) -> None:
-        """Scores a real request, which the metrics of requests leave out. Raises what `rerank` raises."""
-        await self._rank("is the service able to score?", ["It is.", "", "A longer candidate. " * 40])
+        """Scores a real request with every stage, which the metrics of requests leave out. Raises what `rerank`
+        raises.
+        """
+        for stage in self.stages:
+            await self._rank("is the service able to score?", SELF_TEST_TEXTS, stage, None)
 
     def scored_within(self, seconds: float) -> bool:
         """Whether a batch was scored that recently."""
         return self._clock() - self.worker.last_success <= seconds
 
-    def close(self) -> None:
-        """Takes no more requests, and returns when those admitted are answered."""
+    async def close(self) -> None:
+        """Takes no more requests, and returns when those admitted are answered and what they computed is stored."""
+        self._closing = True
+        while self._in_flight and self.worker.alive:  # a request may have more stages to run
+            self._idle.clear()
+            await self._idle.wait()
         self.queue.close()
-        self.worker.join()
-        self._tokenizer.close()
+        await asyncio.to_thread(self.worker.join)
+        for stage in self.stages.values():
+            await stage.close()
+        if self.redis is not None:
+            await self.redis.close()
 
-    async def _rank(self, query: str, candidates: Sequence[str]) -> Ranking:
-        begun = self._clock()
-        self.queue.check_open()
-        tokens = await self._tokenizer.tokenize(query, candidates)
-        task = ScoreTask(
-            query=tokens.query,
-            candidates=tokens.candidates,
-            rows=[self._scorer.num_rows(len(tokens.query), len(ids)) for ids in tokens.candidates],
-            arrived=self._clock(),
-            deadline=begun + self._timeout_s,
-        )
-        scores = await self._scores(task) if task.candidates else []
-        done = self._clock()
-        taken = task.first_taken or done
-        order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
-        return Ranking(
-            candidates=[RankedCandidate(int(index), scores[index]) for index in order],
-            timings=Timings(tokenize_s=task.arrived - begun, queue_s=taken - task.arrived, score_s=done - taken),
-            num_tokens=len(tokens.query) + sum(len(ids) for ids in tokens.candidates),
-            truncated_query_tokens=tokens.truncated_query_tokens,
-            truncated_candidate_tokens=tokens.truncated_candidate_tokens,
-        )
-
-    async def _scores(self, task: ScoreTask) -> list[float]:
-        """Raw scores of the task's candidates, once the scoring thread has them."""
-        self.queue.put(task)
-        future = asyncio.wrap_future(task.future)
-        reason = "cancelled"
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Keeps the queue open until the work inside is done. Raises NotReady once it is closing."""
+        if self._closing:
+            raise NotReady(STOPPING)
+        self._in_flight += 1
         try:
-            finished, _ = await asyncio.wait([future], timeout=task.deadline - self._clock())
-            if not finished:
-                reason = "expired"
-                raise deadline_exceeded()
-            return future.result()
+            yield
         finally:
-            if not task.future.done():
-                self.queue.discard(task, reason)
+            self._in_flight -= 1
+            self._idle.set()
 
+    async def _rank(self, query: str, texts: Sequence[str], strategy: Strategy, budget_s: float | None) -> Ranking:
+        begun = self._clock()
+        deadline = begun + self._settings.request_timeout_s
+        answer_by = begun + budget_s if budget_s is not None else math.inf
+        used = self._choose(strategy, query, texts, budget_s)
+        if used != "cascade":
+            scores, report = await self._served(used).score(query, texts, deadline=deadline)
+            return Ranking(rank(scores, used), used, [report], degraded=False)
+        fast, first = await self._served("fast").score(query, texts, deadline=deadline)
+        survivors = best_first(fast)[: self._settings.cascade_depth]
+        stages = [first]
+        accurate: list[float] = []
+        try:
+            accurate, second = await self._served("accurate").score(
+                query, [texts[index] for index in survivors], deadline=deadline, answer_by=min(answer_by, deadline)
+            )
+            stages.append(second)
+        except Overloaded:
+            pass  # the first stage's ranking is at hand: better than to turn the request away
+        degraded = len(accurate) < len(survivors)
+        return Ranking(merge(fast, survivors, accurate), "cascade", stages, degraded=degraded)
 
-def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:
-    """Where and in what dtype to score. "auto" is a GPU in float16 if there is one, else the CPU in float32.
+    def _observe(self, ranking: Ranking) -> None:
+        metrics = self.metrics
+        metrics.tokenize_seconds.observe(sum(stage.tokenize_s for stage in ranking.stages))
+        metrics.queue_seconds.observe(sum(stage.queue_s for stage in ranking.stages))
+        metrics.score_seconds.observe(sum(stage.score_s for stage in ranking.stages))
+        metrics.candidates.inc(len(ranking.candidates))
+        metrics.tokens.inc(ranking.num_tokens)
+        metrics.degraded.inc(ranking.degraded)
+        for stage in ranking.stages:
+            metrics.stages.labels(stage.stage).inc()
+            metrics.stage_candidates.labels(stage.stage).inc(stage.candidates)
+            metrics.stage_seconds.labels(stage.stage).observe(stage.total_s)
+            metrics.truncated_tokens.inc(stage.truncated_query_tokens + sum(stage.truncated_candidate_tokens))
+            metrics.cache_candidates.labels("hit").inc(stage.cache_hits)
+            metrics.cache_candidates.labels("miss").inc(stage.cache_misses)
 
-    Raises BadSetting for a device that is not there.
-    """
-    name = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise BadSetting(f"BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got {name!r}: {reason}") from error
-    if settings.dtype == "auto":
-        return device, torch.float32 if device.type == "cpu" else torch.float16
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    return device, dtypes[settings.dtype]
+    def _choose(
+        self, strategy: Strategy, query: str, texts: Sequence[str], budget_s: float | None
+    ) -> StageName | Literal["cascade"]:
+        """The strategy to use for "auto": what is served, and the accurate scorer alone where it is no more work."""
+        if strategy != "auto":
+            for name in ("fast", "accurate") if strategy == "cascade" else (strategy,):
+                self._served(name)
+            return strategy
+        if len(self.stages) == 1:
+            return next(iter(self.stages))
+        if len(texts) > self._settings.cascade_depth:
+            return "cascade"
+        fits = budget_s is None or CAUTION * self._served("accurate").predict_s(query, texts) <= budget_s
+        return "accurate" if fits else "cascade"
+
+    def _served(self, name: StageName) -> Stage:
+        if name not in self.stages:
+            others = " and ".join(self.stages)
+            setting = "BANDRANK_FAST_MODEL" if name == "fast" else "BANDRANK_MODEL"
+            raise InvalidInput(f"no {name} scorer is served here, only {others}; the operator sets {setting}")
+        return self.stages[name]

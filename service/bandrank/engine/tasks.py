@@ -1,46 +1,55 @@
-"""What waits to be scored: one request's candidates, and the slice of them that a batch takes."""
+"""What waits for the scoring thread: one request's candidates, and the slice of them that a batch takes."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Protocol
 
 TokenIds = list[int]
 
 
 @dataclass(eq=False)
-class ScoreTask:
-    """One query with its candidates as token ids, on its way to scores.
+class Task:
+    """Candidates on their way to a result each: a score for a query, or a representation.
 
-    rows: per candidate, what it costs the scorer.  deadline, arrived, first_taken: monotonic seconds.
-    future: the scores in the order of the candidates, raw, higher is better. Cancelling it gives the task up.
-    num_taken counts candidates that batches have taken; they are taken in order.
+    lane: the kind of work; tasks of one lane share batches.  query: token ids; none if candidates are only encoded.
+    candidates: token ids, or payloads of representations, as the lane takes them.  rows: per candidate, what it costs
+    the scorer.  deadline, arrived, first_taken: monotonic seconds.  future: the results in the order of the candidates.
+    Cancelling it gives the task up. num_taken counts candidates that batches have taken; they are taken in order.
     """
 
+    lane: "Lane"
     query: TokenIds
-    candidates: list[TokenIds]
-    rows: list[int]
+    candidates: Sequence[Any]
+    rows: Sequence[float]
     arrived: float
     deadline: float
-    future: Future[list[float]] = field(default_factory=Future)
+    future: Future[list[Any]] = field(default_factory=Future)
     first_taken: float | None = None
     num_taken: int = 0
-    num_scored: int = 0
+    num_done: int = 0
 
     def __post_init__(self) -> None:
-        self._scores = [0.0] * len(self.candidates)
+        self._results: list[Any] = [None] * len(self.candidates)
 
     @cached_property
-    def total_rows(self) -> int:
+    def total_rows(self) -> float:
         return sum(self.rows)
 
-    def add_scores(self, start: int, scores: list[float]) -> None:
-        """Scores of the candidates from `start` on; the last ones complete the task."""
-        self._scores[start : start + len(scores)] = scores
-        self.num_scored += len(scores)
-        if self.num_scored == len(self.candidates):
-            self.finish(self._scores)
+    @property
+    def done_so_far(self) -> list[Any]:
+        """The results of the leading candidates: batches are worked off in order, so those done are the first."""
+        return self._results[: self.num_done]
 
-    def finish(self, outcome: list[float] | Exception) -> None:
+    def add_results(self, start: int, results: Sequence[Any]) -> None:
+        """Results of the candidates from `start` on; the last ones complete the task."""
+        self._results[start : start + len(results)] = results
+        self.num_done += len(results)
+        if self.num_done == len(self.candidates):
+            self.finish(self._results)
+
+    def finish(self, outcome: list[Any] | Exception) -> None:
         """Settles the future, unless whoever waited for it is gone."""
         try:
             if isinstance(outcome, Exception):
@@ -55,10 +64,25 @@ class ScoreTask:
 class TaskSlice:
     """Candidates start .. stop - 1 of a task."""
 
-    task: ScoreTask
+    task: Task
     start: int
     stop: int
 
     @property
-    def rows(self) -> int:
+    def candidates(self) -> Sequence[Any]:
+        return self.task.candidates[self.start : self.stop]
+
+    @property
+    def rows(self) -> float:
         return sum(self.task.rows[self.start : self.stop])
+
+
+class Lane(Protocol):
+    """A kind of work of one scorer. `name` labels its speed."""
+
+    name: str
+
+    def run(self, slices: Sequence[TaskSlice]) -> list[list[Any] | Exception]:
+        """For each slice, one result per candidate, or why that slice has none. May raise: the batch is then retried
+        in parts.
+        """

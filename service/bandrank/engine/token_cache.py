@@ -6,7 +6,8 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from hashlib import blake2b
+
+from bandrank.engine.cache.keys import digest
 
 # Beside the ids: digest, array object, dictionary entry and links, as measured with tracemalloc on CPython 3.11.
 ENTRY_BYTES = 350
@@ -28,7 +29,7 @@ class TokenCache:
 
     def get_many(self, texts: Sequence[str]) -> list[array[int] | None]:
         """The ids of each text, None where it is not held."""
-        keys = [_digest(text) for text in texts]
+        keys = [digest(text) for text in texts]
         with self._lock:
             found = [self._entries.get(key) for key in keys]
             for key, ids in zip(keys, found, strict=True):
@@ -38,7 +39,7 @@ class TokenCache:
 
     def put_many(self, texts: Sequence[str], ids: Sequence[array[int]]) -> None:
         """Holds the ids of each text, in place of the longest unused ones where room is short."""
-        keys = [_digest(text) for text in texts]
+        keys = [digest(text) for text in texts]
         with self._lock:
             for key, value in zip(keys, ids, strict=True):
                 size = _size(value)
@@ -53,7 +54,3 @@ class TokenCache:
 
 def _size(ids: array[int]) -> int:
     return ENTRY_BYTES + ids.itemsize * len(ids)
-
-
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode(), digest_size=16).digest()

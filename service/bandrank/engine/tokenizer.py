@@ -38,7 +38,13 @@ class RequestTokenizer:
         self._scorer = scorer
         self._cache = TokenCache(cache_bytes)
         self._metrics = metrics
+        self._characters, self._tokens = 4.0, 1.0  # as in English, until texts were seen
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenize")
+
+    @property
+    def tokens_per_character(self) -> float:
+        """Of recent texts."""
+        return self._tokens / self._characters
 
     async def tokenize(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
         """Tokenises a request in the pool."""
@@ -66,6 +72,9 @@ class RequestTokenizer:
         missing = list(dict.fromkeys(text for text, ids in zip(texts, found, strict=True) if ids is None))
         encoded = dict(zip(missing, self._encode(missing), strict=True))
         self._cache.put_many(missing, list(encoded.values()))
+        if missing:
+            self._characters = 0.9 * self._characters + sum(map(len, missing))
+            self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values()))
         hits = sum(ids is not None for ids in found)
         self._metrics.token_cache_lookups.labels("hit").inc(hits)
         self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)

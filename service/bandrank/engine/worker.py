@@ -1,4 +1,4 @@
-"""The one thread that owns a scorer and its device."""
+"""The one thread that owns the scorers and their device."""
 
 import logging
 import threading
@@ -11,36 +11,17 @@ from bandrank.engine.batching import TaskQueue
 from bandrank.engine.tasks import TaskSlice
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets
-from bandrank.models.scorer import Scorer
 
 log = logging.getLogger(__name__)
 
 
-def collate(slices: Sequence[TaskSlice]) -> tuple[ScoreBatch, list[TaskSlice]]:
-    """One batch of the slices, and the slices in the order in which their candidates lie in it.
-
-    Slices with the same query, from whichever requests, lie side by side and share it.
-    """
-    by_query: dict[tuple[int, ...], list[TaskSlice]] = {}
-    for part in slices:
-        by_query.setdefault(tuple(part.task.query), []).append(part)
-    ordered = [part for parts in by_query.values() for part in parts]
-    batch = ScoreBatch(
-        queries=Ragged.from_token_ids(list(by_query)),
-        candidates=Ragged.from_token_ids([c for part in ordered for c in part.task.candidates[part.start : part.stop]]),
-        cu_candidates=offsets([sum(part.stop - part.start for part in parts) for parts in by_query.values()]),
-    )
-    return batch, ordered
-
-
 class ScoringWorker:
-    """Takes batches from a queue, scores them, hands the scores to their tasks; until the queue is closed and empty."""
+    """Takes batches from a queue, runs their lane, hands the results to their tasks; until the queue is closed and
+    empty.
+    """
 
     def __init__(
         self,
-        scorer: Scorer,
         queue: TaskQueue,
         *,
         max_batch_tokens: int,
@@ -48,7 +29,6 @@ class ScoringWorker:
         clock: Callable[[], float],
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        self._scorer = scorer
         self._queue = queue
         self._max_batch_tokens = max_batch_tokens
         self._metrics = metrics
@@ -87,28 +67,25 @@ class ScoringWorker:
             raise
 
     def _score(self, slices: Sequence[TaskSlice]) -> None:
-        """Scores the slices together or, if that fails, in halves: only what cannot be scored alone fails."""
+        """Runs the slices together or, if that fails, in halves: only what cannot be scored alone fails."""
         begun = self._clock()
+        lane = slices[0].task.lane
         rows = sum(part.rows for part in slices)
         try:
-            batch, ordered = collate(slices)
-            scores = self._scorer(batch).float().cpu().numpy()
+            results = lane.run(slices)
         except Exception as error:
             self._metrics.failed_batches.inc()
-            log.exception("a batch failed", extra={"rows": rows, "tasks": len(slices)})
+            log.exception("a batch failed", extra={"rows": rows, "tasks": len(slices), "lane": lane.name})
             self._retry(slices, error)
             return
         self.last_success = self._clock()
         self._metrics.batch_tokens.observe(rows)
-        self._queue.report_speed(rows, self.last_success - begun)
-        place = 0
-        for part in ordered:
-            own = scores[place : place + part.stop - part.start]
-            place += len(own)
-            if np.isfinite(own).all():
-                part.task.add_scores(part.start, own.tolist())
+        self._queue.throughput.report(lane.name, rows, self.last_success - begun)
+        for part, result in zip(slices, results, strict=True):
+            if isinstance(result, Exception):
+                part.task.finish(result)
             else:
-                part.task.finish(ScoringFailed("the model gave a score that is not a number"))
+                part.task.add_results(part.start, result)
 
     def _retry(self, slices: Sequence[TaskSlice], error: Exception) -> None:
         out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -1,5 +1,6 @@
 """What a scorer scores in one go."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,3 +32,11 @@ class ScoreBatch:
     def candidate_query(self) -> Offsets:
         """(C,) the query that owns each candidate, ascending."""
         return np.repeat(np.arange(len(self.queries)), np.diff(self.cu_candidates))
+
+    def groups(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, slice]]:
+        """Queries with the candidates each owns among candidates begin .. end - 1; those that own none are left out."""
+        end = len(self.candidates) if end is None else end
+        bounds = self.cu_candidates.clip(begin, end).tolist()
+        for query, own in enumerate(map(slice, bounds[:-1], bounds[1:])):
+            if own.start < own.stop:
+                yield query, own

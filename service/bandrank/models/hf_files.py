@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 from bandrank.models.checkpoint import BadCheckpoint
 
-SETTINGS_FILES = ["*.json", "*.txt", "1_Pooling/config.json"]
+SETTINGS_FILES = ["*.json", "*.txt", "1_Pooling/config.json", "artifact.metadata"]
 
 Weights = dict[str, torch.Tensor]
 

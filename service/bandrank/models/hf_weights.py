@@ -1,11 +1,12 @@
 """Models in Hugging Face's formats, their names and settings translated to ours.
 
 Supported: BERT cross-encoders with one label (cross-encoder/ms-marco-MiniLM-L-6-v2 and its family), sparse
-cross-encoders (webis/sparse-cross-encoder-4-512 and -4096), and sentence-transformers bi-encoders on BERT
-(all-MiniLM-L6-v2).
+cross-encoders (webis/sparse-cross-encoder-4-512 and -4096), sentence-transformers bi-encoders on BERT
+(all-MiniLM-L6-v2), and ColBERT on BERT (colbert-ir/colbertv2.0).
 """
 
 import re
+import string
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from transformers import BertConfig
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
+from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble
 from bandrank.models.hf_files import Weights, load_tokenizer, read_json, read_optional_json, read_weights
@@ -24,7 +26,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), sparse "
     "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders on BERT (such as "
-    "all-MiniLM-L6-v2), and bandrank's own checkpoints"
+    "all-MiniLM-L6-v2), ColBERT on BERT (such as colbert-ir/colbertv2.0), and bandrank's own checkpoints"
 )
 
 
@@ -46,6 +48,8 @@ def load(folder: Path) -> Scorer:
         encoder = _encoder_config(BertConfig.from_dict(settings), weights)
         if "Pooling" in modules:
             return _bi_encoder(folder, modules, encoder, weights)
+        if "HF_ColBERT" in (settings.get("architectures") or []):
+            return _colbert(folder, encoder, weights)
         return _cross_encoder(folder, settings, encoder, weights)
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
@@ -81,7 +85,7 @@ def _cross_encoder(folder: Path, settings: dict[str, Any], encoder: EncoderConfi
         raise BadCheckpoint(
             f"{folder}: a re-ranker has a classifier of one output, this model has {outputs}; {SUPPORTED}"
         )
-    cls_id, sep_id = _special_ids(folder)
+    cls_id, sep_id = _ids(folder, "[CLS]", "[SEP]")
     config = CrossEncoderConfig(
         encoder=encoder,
         cls_id=cls_id,
@@ -140,7 +144,7 @@ def _bi_encoder(folder: Path, modules: list[str], encoder: EncoderConfig, weight
         or read_optional_json(folder / "tokenizer_config.json").get("model_max_length")
         or encoder.max_positions
     )
-    cls_id, sep_id = _special_ids(folder)
+    cls_id, sep_id = _ids(folder, "[CLS]", "[SEP]")
     config = BiEncoderConfig(
         encoder=encoder,
         cls_id=cls_id,
@@ -150,6 +154,37 @@ def _bi_encoder(folder: Path, modules: list[str], encoder: EncoderConfig, weight
         max_tokens=min(int(limit), encoder.max_positions),
     )
     return assemble(BiEncoder, config, _encoder_weights(weights, encoder), source=str(folder))
+
+
+def _colbert(folder: Path, encoder: EncoderConfig, weights: Weights) -> Scorer:
+    """As Stanford's library saves it, its settings in artifact.metadata; the defaults are that library's."""
+    metadata = read_optional_json(folder / "artifact.metadata")
+    metadata = metadata.get("config", metadata)
+    interaction, similarity = metadata.get("interaction", "colbert"), metadata.get("similarity", "cosine")
+    if interaction != "colbert" or similarity not in ("cosine", "l2"):
+        raise BadCheckpoint(f"{folder}: interaction {interaction!r} by {similarity!r} is not supported; {SUPPORTED}")
+    markers = metadata.get("query_token_id", "[unused0]"), metadata.get("doc_token_id", "[unused1]")
+    cls_id, sep_id, mask_id, query_marker, candidate_marker = _ids(folder, "[CLS]", "[SEP]", "[MASK]", *markers)
+    skipped: set[int] = set()
+    if metadata.get("mask_punctuation", True):
+        encodings = load_tokenizer(folder).encode_batch(list(string.punctuation), add_special_tokens=False)
+        skipped = {encoding.ids[0] for encoding in encodings}
+    config = ColBERTConfig(
+        encoder=encoder,
+        cls_id=cls_id,
+        sep_id=sep_id,
+        mask_id=mask_id,
+        query_marker=query_marker,
+        candidate_marker=candidate_marker,
+        skipped_ids=tuple(sorted(skipped)),
+        dim=len(weights["linear.weight"]),
+        similarity=similarity,
+        attend_to_masks=metadata.get("attend_to_mask_tokens", False),
+        max_query_tokens=min(metadata.get("query_maxlen", 32), encoder.max_positions),
+        max_candidate_tokens=min(metadata.get("doc_maxlen", 220), encoder.max_positions),
+    )
+    translated = _encoder_weights(weights, encoder) | {"projection.weight": weights["linear.weight"]}
+    return assemble(ColBERT, config, translated, source=str(folder))
 
 
 def _encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
@@ -176,11 +211,13 @@ def _encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     return ours
 
 
-def _special_ids(folder: Path) -> tuple[int, int]:
-    """The ids of [CLS] and [SEP]."""
+def _ids(folder: Path, *tokens: str) -> list[int]:
+    """The ids of tokens that must be there."""
     tokenizer = load_tokenizer(folder)
-    cls_id, sep_id = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
-    if cls_id is None or sep_id is None:
-        missing = "[CLS]" if cls_id is None else "[SEP]"
-        raise BadCheckpoint(f"{folder}: the tokenizer has no {missing}; {SUPPORTED}")
-    return cls_id, sep_id
+    ids = []
+    for token in tokens:
+        found = tokenizer.token_to_id(token)
+        if found is None:
+            raise BadCheckpoint(f"{folder}: the tokenizer has no {token}; {SUPPORTED}")
+        ids.append(found)
+    return ids

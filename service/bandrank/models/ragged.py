@@ -17,6 +17,12 @@ def offsets(lengths: Sequence[int] | npt.NDArray[np.int64]) -> Offsets:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
+def places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0, 1, .. length - 1 for each length, end to end."""
+    starts = offsets(lengths)
+    return np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+
+
 @dataclass(frozen=True)
 class Ragged:
     """n sequences without padding.

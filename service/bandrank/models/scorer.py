@@ -9,8 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.encoder import Encoder
 from bandrank.models.layers.linear import Linear
 from bandrank.models.ragged import Ragged
+
+# What any candidate costs, in rows of an encoder of 6 x 384, however light its interaction: to be collected from a
+# cache, laid out in a batch, and sorted into an answer (5 microseconds where a row takes 100).
+LIGHT_ROWS = 0.05
 
 
 @dataclass(frozen=True)
@@ -46,15 +51,23 @@ class Scorer(nn.Module, ABC):
     config: Any  # the architecture's frozen dataclass, saved as config.json
     query_template: TokenTemplate
     candidate_template: TokenTemplate
+    representation_size: int = 0  # trailing dimension of a representation; token ids have none
+    encoder: Encoder
     device = torch.device("cpu")  # where the weights are; set by prepare()
 
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Representations of candidates: n sequences of token ids (host) in, n representations out."""
+        """Representations of candidates: n sequences of token ids (host) in, n representations out.
+
+        A scorer that precomputes gives float32 values on its device, (total, representation_size).
+        """
 
     @abstractmethod
     def score(self, batch: ScoreBatch) -> Tensor:
-        """(C,) float32 raw scores, higher is better. Queries are token ids (host), candidates representations."""
+        """(C,) float32 raw scores, higher is better. Queries are token ids (host), candidates representations.
+
+        Representations that were stored may have any float dtype and be on any device; the scorer moves them.
+        """
 
     def forward(self, batch: ScoreBatch) -> Tensor:
         """The same scores from token ids on both sides."""
@@ -65,10 +78,19 @@ class Scorer(nn.Module, ABC):
         del query_tokens
         return self.candidate_template.max_tokens
 
-    def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
-        """Rows the model computes for one candidate, which a batch's budget counts; by default its tokens."""
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """What scoring one candidate costs, in rows of the scorer's encoder, which a batch's budget counts; by default
+        its rows.
+
+        candidate_rows: the length of its representation; for a scorer that does not precompute, its tokens.
+        """
         del query_tokens
-        return candidate_tokens
+        return candidate_rows
+
+    def initialise(self, encoder: Encoder) -> Self:
+        """Takes over a trained encoder's weights, to be trained further; what it lacks keeps its random start."""
+        self.encoder.load_state_dict(encoder.state_dict())
+        return self
 
     def prepare(self, *, device: torch.device, dtype: torch.dtype) -> Self:
         """Makes the scorer ready to serve: weights on `device`, frozen, in `dtype` (a module named `head` is not)."""

@@ -1,9 +1,26 @@
 """The table of architectures: the name that a checkpoint's config.json carries, and the class it stands for."""
 
 from bandrank.models.architectures.bi_encoder import BiEncoder
+from bandrank.models.architectures.colbert import ColBERT
 from bandrank.models.architectures.cross_encoder import CrossEncoder
+from bandrank.models.architectures.deformer import Deformer
+from bandrank.models.architectures.mix_encoder import MixEncoder
+from bandrank.models.architectures.poly_encoder import PolyEncoder
+from bandrank.models.architectures.virt import VIRT
 from bandrank.models.scorer import Scorer
 
-ARCHITECTURES: dict[str, type[Scorer]] = {scorer.architecture: scorer for scorer in (CrossEncoder, BiEncoder)}
+ARCHITECTURES: dict[str, type[Scorer]] = {
+    scorer.architecture: scorer
+    for scorer in (CrossEncoder, BiEncoder, MixEncoder, PolyEncoder, ColBERT, Deformer, VIRT)
+}
 
-__all__ = ["ARCHITECTURES", "BiEncoder", "CrossEncoder"]
+__all__ = [
+    "ARCHITECTURES",
+    "VIRT",
+    "BiEncoder",
+    "ColBERT",
+    "CrossEncoder",
+    "Deformer",
+    "MixEncoder",
+    "PolyEncoder",
+]

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers import tower
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
-from bandrank.models.layers.patterns import sparse
 from bandrank.models.layers.pooling import Pooling, pool
-from bandrank.models.ragged import Ragged, offsets
-from bandrank.models.scorer import Scorer, TokenTemplate
-from bandrank_kernels.windowed_attention import PackedRows, plan_attention
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
 
 
 @dataclass(frozen=True)
@@ -44,26 +43,25 @@ class BiEncoder(Scorer):
         self.config: BiEncoderConfig = config
         template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_tokens)
         self.query_template = self.candidate_template = template
+        self.representation_size = config.encoder.hidden_size
         self.encoder = Encoder(config.encoder)
 
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """A dot product is next to nothing."""
+        del query_tokens, candidate_rows
+        return LIGHT_ROWS
+
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """One float32 vector each."""
+        """One vector each."""
         return Ragged(self._encode(tokens), np.arange(len(tokens) + 1))
 
     def score(self, batch: ScoreBatch) -> Tensor:
         queries = self._encode(batch.queries)
-        owner = torch.from_numpy(batch.candidate_query).to(queries.device)
-        return (queries[owner] * batch.candidates.values.to(queries.device)).sum(-1)
+        vectors = batch.candidates.values.to(queries)
+        scores = [vectors[own] @ queries[query] for query, own in batch.groups()]
+        return torch.cat(scores) if scores else queries.new_empty(0)
 
     def _encode(self, tokens: Ragged) -> Tensor:
         """(n, hidden_size) float32, of unit length if the similarity is the cosine."""
-        device = self.device
-        # Sequences without candidates: rows that attend to all rows of their own sequence.
-        rows = PackedRows(tokens.cu_seqlens, offsets([]), np.zeros(0, np.int64))
-        ids = tokens.values.to(device, non_blocking=True)
-        starts = np.repeat(tokens.cu_seqlens[:-1], tokens.lengths)
-        positions = torch.from_numpy(np.arange(len(tokens.values)) - starts).to(device, non_blocking=True)
-        hidden = self.encoder.embeddings(ids, positions, torch.zeros_like(ids))
-        plan = plan_attention(rows, sparse(window=None), device=device, dtype=hidden.dtype)
-        vectors = pool(Ragged(self.encoder(hidden, plan), tokens.cu_seqlens), self.config.pooling)
+        vectors = pool(tower.read(self.encoder, tokens), self.config.pooling)
         return torch.nn.functional.normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors

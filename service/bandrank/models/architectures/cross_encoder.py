@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers import passages
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
@@ -49,19 +50,6 @@ class CrossEncoderConfig:
             )
 
 
-class ScoreHead(nn.Module):
-    """BERT's pooler and a classifier of one logit, in float32 whatever the encoder's dtype: no ties from rounding."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.pooler = nn.Linear(hidden_size, hidden_size)
-        self.classifier = nn.Linear(hidden_size, 1)
-
-    def forward(self, cls: Tensor) -> Tensor:
-        """cls: (n, hidden_size).  Returns (n,) float32."""
-        return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]
-
-
 @dataclass
 class CrossEncoderOptions:
     """How the forward pass is run; no option changes a score beyond rounding."""
@@ -93,9 +81,9 @@ class CrossEncoder(Scorer):
             return self.candidate_template.max_tokens
         return self.config.max_tokens - 1 - query_tokens
 
-    def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """[CLS] and its rows for each passage, and the query where each passage needs its own copy."""
-        bounds = passages.passage_bounds(candidate_tokens, self.config.max_tokens - 1 - query_tokens)
+        bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - 1 - query_tokens)
         per_passage = 1 if self.config.pattern.shares_queries else 1 + query_tokens
         added_seps = len(bounds) - 1
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps

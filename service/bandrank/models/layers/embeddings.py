@@ -21,8 +21,11 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
-        summed = self.word(ids) + self.token_type(token_types) + self.position(positions)
-        return self.norm(summed)  # type: ignore[no-any-return]
+        return self.of_words(self.word(ids), positions, token_types)
+
+    def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
+        """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
+        return self.norm(words + self.token_type(token_types) + self.position(positions))  # type: ignore[no-any-return]
 
 
 def trained_rows(table: Tensor) -> int:

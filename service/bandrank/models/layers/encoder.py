@@ -16,6 +16,8 @@ from bandrank_kernels.windowed_attention import AttentionPlan
 # the cache.
 CPU_BLOCK_ROWS = 1024
 
+ALL = slice(None)
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
@@ -52,8 +54,19 @@ class EncoderLayer(nn.Module):
 
     def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
         """hidden: (total, hidden_size).  Returns the same shape."""
-        qkv = self.qkv(hidden).view(len(hidden), 3, self.num_heads, self.head_dim)
+        return self.update(hidden, self.project(hidden), plan)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """(total, 3, num_heads, head_dim) query, key and value of each row."""
+        return self.qkv(hidden).view(len(hidden), 3, self.num_heads, self.head_dim)  # type: ignore[no-any-return]
+
+    def update(self, hidden: Tensor, qkv: Tensor, plan: AttentionPlan) -> Tensor:
+        """`forward` of rows that are projected already."""
         return self._after_attention(plan.attend(qkv).flatten(1), hidden)
+
+    def feed_forward(self, hidden: Tensor) -> Tensor:
+        """The layer's second half, with residual and LayerNorm. hidden: (total, hidden_size).  Returns the same."""
+        return self.out_norm(self.down(self.up(hidden, "gelu")) + hidden)  # type: ignore[no-any-return]
 
     def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
         """The first rows of `forward`, the [CLS] rows, alone: (num_candidates, hidden_size).
@@ -73,16 +86,15 @@ class EncoderLayer(nn.Module):
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
         if hidden.device.type != "cpu" or torch.is_grad_enabled():
-            return self._feed_forward(attended, hidden)
+            return self._add_and_feed_forward(attended, hidden)
         out = torch.empty_like(hidden)
         for start in range(0, len(hidden), CPU_BLOCK_ROWS):
             block = slice(start, start + CPU_BLOCK_ROWS)
-            out[block] = self._feed_forward(attended[block], hidden[block])
+            out[block] = self._add_and_feed_forward(attended[block], hidden[block])
         return out
 
-    def _feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        hidden = self.attention_norm(self.attention_out(attended) + hidden)
-        return self.out_norm(self.down(self.up(hidden, "gelu")) + hidden)  # type: ignore[no-any-return]
+    def _add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        return self.feed_forward(self.attention_norm(self.attention_out(attended) + hidden))
 
 
 class Encoder(nn.Module):
@@ -99,15 +111,30 @@ class Encoder(nn.Module):
         )
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
 
-    def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
-        """hidden: (total, hidden_size), embedded rows.  Returns the last layer's output, the same shape."""
-        for layer in self.layers:
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embeddings.word.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights, and so of all states."""
+        return self.embeddings.word.weight.dtype
+
+    def forward(self, hidden: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
+        """hidden: (total, hidden_size), what enters the first of `layers`.  Returns what leaves the last, the same
+        shape.
+        """
+        for layer in self.layers[layers]:
             hidden = layer(hidden, plan)
         return hidden
 
-    def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
-        """The last layer's output for the [CLS] rows alone, (num_candidates, hidden_size); it is not run for others."""
-        for layer in self.layers[:-1]:
+    def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan, *, first: int = 0) -> Tensor:
+        """The last layer's output for the [CLS] rows alone, (num_candidates, hidden_size); it is not run for others.
+
+        hidden: what enters layer `first`.
+        """
+        for layer in self.layers[first:-1]:
             hidden = layer(hidden, plan)
         last: EncoderLayer = self.layers[-1]  # type: ignore[assignment]  # a ModuleList forgets what it holds
         return last.forward_cls(hidden, num_candidates, plan)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import offsets
+from bandrank.models.ragged import offsets, places
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 
 Ints = npt.NDArray[np.int64]
@@ -36,16 +36,16 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
     owner = batch.candidate_query
     query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
     candidate_ids, candidate_lengths = batch.candidates.values.numpy(), batch.candidates.lengths
-    candidate_positions = _within(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
+    candidate_positions = places(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
     candidate_of_row = np.repeat(np.arange(len(owner)), candidate_lengths)
 
     if pattern.shares_queries:
-        query_positions = _within(query_lengths) + 1
+        query_positions = places(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
     else:
         query_ids = _copies(query_ids, batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])
         query_lengths = query_lengths[owner]
-        query_positions = _within(query_lengths) + 1
+        query_positions = places(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
         owner = np.arange(len(owner))
         if sentence_token is not None:
@@ -70,12 +70,6 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
     )
 
 
-def _within(lengths: Ints) -> Ints:
-    """0, 1, .. length - 1 for each length, end to end."""
-    starts = offsets(lengths)
-    return np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
-
-
 def _copies(values: Ints, starts: Ints, lengths: Ints) -> Ints:
     """The runs values[start : start + length], end to end."""
-    return np.asarray(values[np.repeat(starts, lengths) + _within(lengths)])
+    return np.asarray(values[np.repeat(starts, lengths) + places(lengths)])

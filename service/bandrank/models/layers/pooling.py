@@ -7,17 +7,22 @@ from torch import Tensor
 
 from bandrank.models.ragged import Ragged
 
-Pooling = Literal["mean", "cls"]
+Pooling = Literal["mean", "cls", "max"]
 
 
 def pool(states: Ragged, how: Pooling) -> Tensor:
-    """(n, hidden_size) float32: the mean of each sequence's rows, or its first row. An empty sequence gives zeros."""
+    """(n, hidden_size) float32: the mean of each sequence's rows, its first row, or the maximum of each dimension.
+
+    An empty sequence gives zeros.
+    """
     rows = states.values.float()
     lengths = torch.from_numpy(states.lengths).to(rows.device)
     if how == "mean":
         owner = torch.repeat_interleave(lengths, output_size=len(rows))
         sums = rows.new_zeros(len(states), rows.shape[1]).index_add_(0, owner, rows)
         return sums / lengths.clamp(min=1)[:, None]
+    if how == "max":
+        return torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True).nan_to_num(neginf=0)
     first = torch.from_numpy(states.cu_seqlens[:-1]).to(rows.device)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # an empty last sequence starts one past the end
     return padded[first] * (lengths > 0)[:, None]

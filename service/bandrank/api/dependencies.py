@@ -1,0 +1,15 @@
+"""What endpoints ask FastAPI for."""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from bandrank.api.service import Service
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOfApp = Annotated[Service, Depends(_service)]

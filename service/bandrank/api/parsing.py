@@ -1,0 +1,46 @@
+"""From a body to a validated request. Endpoints read bodies themselves, to bound their size."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from bandrank.errors import InvalidInput
+
+Model = TypeVar("Model", bound=BaseModel)
+
+REF = "#/components/schemas/{model}"
+
+
+def parse(kind: type[Model], body: bytes) -> Model:
+    """The validated request. Raises InvalidInput with a sentence per fault, the first three of them."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_input=False, include_context=False)
+        sentences = [
+            ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))))
+            for fault in faults[:3]
+        ]
+        more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
+        raise InvalidInput("; ".join(sentences) + more) from None
+
+
+def body_schema(kind: type[BaseModel], *, also: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
+    """What OpenAPI says of a body that the endpoint reads itself. also: other media types and what they hold."""
+    kinds = {"application/json": kind, **(also or {})}
+    content = {media: {"schema": _schema(model)} for media, model in kinds.items()}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def shared_schemas(*kinds: type[BaseModel]) -> dict[str, Any]:
+    """The schemas that those of `kinds` refer to."""
+    return {
+        name: schema
+        for kind in kinds
+        for name, schema in kind.model_json_schema(ref_template=REF).get("$defs", {}).items()
+    }
+
+
+def _schema(kind: type[BaseModel]) -> dict[str, Any]:
+    return {key: part for key, part in kind.model_json_schema(ref_template=REF).items() if key != "$defs"}

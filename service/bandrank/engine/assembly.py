@@ -1,0 +1,114 @@
+"""From loaded models and settings to stages that are ready to score."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.cache.codec import RepresentationCodec
+from bandrank.engine.cache.keys import fingerprint
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.stage import Stage, StageName
+from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.metrics import Metrics
+from bandrank.models.loading import LoadedModel
+from bandrank.settings import BadSetting, Settings
+
+
+@dataclass(frozen=True)
+class StageModels:
+    """The models to serve: one that precomputes, one that need not, or both for a cascade."""
+
+    fast: LoadedModel | None = None
+    accurate: LoadedModel | None = None
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> Self:
+        """A model served alone."""
+        return cls(fast=model) if model.scorer.precomputes else cls(accurate=model)
+
+    def __post_init__(self) -> None:
+        if not self.by_stage():
+            raise ValueError("no model to serve")
+        if self.fast is not None and not self.fast.scorer.precomputes:
+            raise BadSetting(
+                f"BANDRANK_FAST_MODEL must be a scorer that precomputes, {self.fast.name} is a "
+                f"{self.fast.scorer.architecture}"
+            )
+
+    @property
+    def main(self) -> LoadedModel:
+        """The model that the service is named after."""
+        return next(reversed(self.by_stage().values()))
+
+    def by_stage(self) -> dict[StageName, LoadedModel]:
+        """Those that are there, in the order in which a cascade runs them."""
+        named: dict[StageName, LoadedModel | None] = {"fast": self.fast, "accurate": self.accurate}
+        return {name: model for name, model in named.items() if model is not None}
+
+
+@dataclass(frozen=True)
+class StageBuilder:
+    """Makes stages that share a queue, a device and a Redis."""
+
+    settings: Settings
+    queue: TaskQueue
+    redis: RedisClient | None
+    metrics: Metrics
+    clock: Callable[[], float]
+
+    def build(self, name: StageName, model: LoadedModel) -> Stage:
+        """The model's stage; its weights are moved to the device. Raises BadSetting for a device that is not there."""
+        settings, scorer = self.settings, model.scorer
+        codec = cache = None
+        if scorer.precomputes:
+            codec = RepresentationCodec(scorer.representation_size, settings.cache_dtype)
+            cache = RepresentationCache(
+                fingerprint(scorer, model.tokenizer, settings.cache_dtype),
+                codec,
+                memory_bytes=settings.cache_memory_bytes,
+                redis=self.redis,
+                ttl_s=settings.cache_ttl_s or None,
+                metrics=self.metrics,
+            )
+        device, dtype = choose_device(settings)
+        tokenizer = RequestTokenizer(
+            model.tokenizer,
+            scorer.prepare(device=device, dtype=dtype),
+            cache_bytes=settings.token_cache_bytes,
+            num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
+            metrics=self.metrics,
+        )
+        return Stage(name, scorer, tokenizer, self.queue, cache=cache, codec=codec, clock=self.clock)
+
+
+def connect(settings: Settings, metrics: Metrics) -> RedisClient | None:
+    """The client of the Redis that the settings name, if any. Raises BadSetting."""
+    if not settings.redis_url:
+        return None
+    try:
+        return RedisClient.from_url(settings.redis_url, timeout_s=settings.redis_timeout_s, metrics=metrics)
+    except ValueError as error:
+        raise BadSetting(f"BANDRANK_REDIS_URL: {error}") from error
+
+
+def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:
+    """Where and in what dtype to score. "auto" is a GPU in float16 if there is one, else the CPU in float32.
+
+    Raises BadSetting for a device that is not there.
+    """
+    name = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise BadSetting(f"BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got {name!r}: {reason}") from error
+    if settings.dtype == "auto":
+        return device, torch.float32 if device.type == "cpu" else torch.float16
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return device, dtypes[settings.dtype]

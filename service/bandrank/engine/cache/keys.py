@@ -1,0 +1,59 @@
+"""Names of what is cached: of a text, of the scorer that read it, and of both together in Redis."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Protocol
+
+import torch
+
+from bandrank.engine.cache.codec import VERSION, PayloadDtype
+from bandrank.models.scorer import Scorer
+
+BUCKETS = 64  # hash tags: entries spread over a cluster's slots, and a request still needs few commands
+
+
+class SerializableTokenizer(Protocol):
+    """All that is asked of a tokenizer here."""
+
+    def to_str(self) -> str:
+        """Its tokenizer.json."""
+
+
+def digest(text: str) -> bytes:
+    """16 bytes that stand for a text."""
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
+    """16 bytes that stand for all that a candidate's payload depends on, apart from its text.
+
+    The scorer must not be prepared yet: what it is prepared for (device, dtype) changes its tensors, but not the
+    meaning of what it computes.
+    """
+    hasher = blake2b(digest_size=16)
+
+    def add(part: bytes | memoryview) -> None:
+        hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would be ("a", "bc")
+        hasher.update(part)
+
+    facts = {
+        "version": VERSION,
+        "architecture": scorer.architecture,
+        "config": asdict(scorer.config),
+        "candidate_template": asdict(scorer.candidate_template),
+        "payload_dtype": payload_dtype,
+    }
+    add(json.dumps(facts, sort_keys=True).encode())
+    add(tokenizer.to_str().encode())
+    for name, tensor in sorted(scorer.state_dict().items()):
+        add(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        add(memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+    return hasher.digest()
+
+
+def redis_keys(fingerprint: bytes, digests: Sequence[bytes]) -> list[bytes]:
+    """`bandrank:r1:{<fingerprint><bucket>}:<digest>` in hex; what is in braces decides the slot in a cluster."""
+    tag = b"bandrank:r%d:{" % VERSION + fingerprint.hex().encode()
+    return [b"%b%02x}:%b" % (tag, digest[0] % BUCKETS, digest.hex().encode()) for digest in digests]

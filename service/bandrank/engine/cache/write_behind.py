@@ -1,0 +1,98 @@
+"""What goes to Redis after the request that computed it was answered."""
+
+import asyncio
+from collections.abc import Mapping
+
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.metrics import Metrics
+
+ENTRIES_AT_ONCE = 256
+BYTES_AT_ONCE = 4 * 1024 * 1024  # of one pipeline: a tenth of a second at 40 MB/s
+FLUSH_S = 2.0  # how long closing waits for what is queued
+
+
+class WriteBehind:
+    """A queue of entries, bounded in bytes, that one task at a time moves to Redis; used from the event loop alone."""
+
+    def __init__(self, redis: RedisClient, *, ttl_s: float | None, max_pending_bytes: int, metrics: Metrics) -> None:
+        self._redis = redis
+        self._ttl_s = ttl_s
+        self._max_pending_bytes = max_pending_bytes
+        self._metrics = metrics
+        self._pending: dict[bytes, bytes] = {}
+        self._pending_bytes = 0
+        self._num_lost = 0
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, entries: Mapping[bytes, bytes]) -> None:
+        """Queues entries; drops what there is no room for, and all of it while Redis does not answer."""
+        writable = not self._closed and self._redis.available
+        for key, value in entries.items():
+            if not writable or self._pending_bytes + len(key) + len(value) > self._max_pending_bytes:
+                self._lose(1, "dropped")
+            elif key not in self._pending:
+                self._pending[key] = value
+                self._resize(len(key) + len(value))
+        if self._pending and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._drain())
+
+    async def drained(self) -> bool:
+        """Returns when nothing is queued: whether Redis has all that was put here since this was last asked."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        lost, self._num_lost = self._num_lost, 0
+        return lost == 0
+
+    async def close(self) -> None:
+        """Stores what is queued, as far as that takes no longer than FLUSH_S; later entries are dropped."""
+        self._closed = True
+        if self._task is None:
+            return
+        await asyncio.wait([self._task], timeout=FLUSH_S)
+        if self._task.cancel():
+            await asyncio.wait([self._task])
+        self._lose(len(self._pending), "dropped")
+        self._pending.clear()
+        self._resize(-self._pending_bytes)
+
+    async def _drain(self) -> None:
+        while self._pending:
+            batch = self._take()
+            try:
+                stored = await self._redis.set_each(batch, self._ttl_s) if self._redis.available else None
+            except asyncio.CancelledError:
+                self._lose(len(batch), "failed")
+                raise
+            finally:
+                self._resize(-_size(batch))
+            if stored is None:
+                self._lose(len(batch), "dropped")
+            else:
+                self._metrics.cache_writes.labels("stored").inc(stored)
+                self._lose(len(batch) - stored, "failed")
+
+    def _take(self) -> dict[bytes, bytes]:
+        """The oldest entries, as many as go well into one pipeline, and at least one."""
+        batch: dict[bytes, bytes] = {}
+        size = 0
+        for key, value in self._pending.items():
+            size += len(key) + len(value)
+            if batch and (size > BYTES_AT_ONCE or len(batch) == ENTRIES_AT_ONCE):
+                break
+            batch[key] = value
+        for key in batch:
+            del self._pending[key]
+        return batch
+
+    def _lose(self, count: int, outcome: str) -> None:
+        self._num_lost += count
+        self._metrics.cache_writes.labels(outcome).inc(count)
+
+    def _resize(self, change: int) -> None:
+        self._pending_bytes += change
+        self._metrics.cache_pending_write_bytes.inc(change)
+
+
+def _size(entries: Mapping[bytes, bytes]) -> int:
+    return sum(len(key) + len(value) for key, value in entries.items())

@@ -1,0 +1,71 @@
+"""Texts registered by id, so that requests need not carry them; in Redis for all replicas, or in this process."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.errors import NotReady, StoreFull
+
+BUCKETS = 64  # hash tags: keys spread over a cluster's slots, and one request still needs few commands
+
+
+class CandidateStore:
+    """A map from id to text that outlives the cache: nothing in it expires.
+
+    Without Redis it holds up to `max_bytes` of texts, in this process alone, until the process ends.
+    """
+
+    def __init__(self, redis: RedisClient | None, *, max_bytes: int) -> None:
+        self._redis = redis
+        self._max_bytes = max_bytes
+        self._texts: dict[str, str] = {}
+        self._bytes = 0
+
+    async def put_many(self, texts: Mapping[str, str]) -> None:
+        """Registers texts; a known id gets the new one. Raises StoreFull, NotReady if Redis does not answer.
+
+        After an error some may be registered, and none is cut short.
+        """
+        if self._redis is not None:
+            values = {_key(name): text.encode() for name, text in texts.items()}
+            if not await self._redis.set_many(values, ttl_s=None):
+                raise NotReady("Redis did not store the candidates; send them again")
+            return
+        size = self._bytes + sum(_size(name, text) for name, text in texts.items())
+        size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)
+        if size > self._max_bytes:
+            raise StoreFull(
+                f"registered candidates would take {size} bytes of {self._max_bytes}; the operator sets "
+                "BANDRANK_REDIS_URL or BANDRANK_CANDIDATE_STORE_BYTES"
+            )
+        self._texts.update(texts)
+        self._bytes = size
+
+    async def get_many(self, ids: Sequence[str]) -> list[str | None]:
+        """The text of each id, None where it is not registered. Raises NotReady if Redis does not answer."""
+        if self._redis is None or not ids:
+            return [self._texts.get(name) for name in ids]
+        values = await self._redis.get_many([_key(name) for name in ids])
+        if values is None:
+            raise NotReady("Redis does not answer: candidates cannot be found by id; send their texts")
+        return [None if value is None else value.decode() for value in values]
+
+    async def delete_many(self, ids: Sequence[str]) -> int:
+        """Forgets ids; returns how many were registered. Raises NotReady if Redis does not answer."""
+        if self._redis is None:
+            texts = [(name, self._texts.pop(name)) for name in dict.fromkeys(ids) if name in self._texts]
+            self._bytes -= sum(_size(name, text) for name, text in texts)
+            return len(texts)
+        deleted = await self._redis.delete_many([_key(name) for name in dict.fromkeys(ids)])
+        if deleted is None:
+            raise NotReady("Redis does not answer: candidates were not deleted; send the ids again")
+        return deleted
+
+
+def _key(name: str) -> bytes:
+    bucket = blake2b(name.encode(), digest_size=1).digest()[0] % BUCKETS
+    return b"bandrank:candidate:{%02x}:" % bucket + name.encode()
+
+
+def _size(name: str, text: str) -> int:
+    return len(name.encode()) + len(text.encode())

@@ -1,0 +1,29 @@
+"""How fast each lane works, as measured; what waiting and budgets are predicted from."""
+
+from collections.abc import Mapping
+
+DECAY = 0.9  # a batch's weight after the next one; about ten batches count
+
+
+class Throughput:
+    """Rows per second of each lane. A batch counts by its size, so that fixed costs of tiny ones do not mislead.
+
+    Written by the scoring thread and read by the event loop; a read may miss the batch that is being reported.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, float]] = {}
+
+    def report(self, lane: str, rows: float, seconds: float) -> None:
+        """What a batch of `rows` took."""
+        old_rows, old_seconds = self._sums.get(lane, (0.0, 0.0))
+        self._sums[lane] = DECAY * old_rows + rows, DECAY * old_seconds + seconds
+
+    def seconds(self, lane: str, rows: float) -> float:
+        """How long `rows` will take; 0 until a batch of the lane was timed."""
+        measured_rows, measured_seconds = self._sums.get(lane, (0.0, 0.0))
+        return rows * measured_seconds / measured_rows if measured_rows else 0.0
+
+    def total(self, rows_by_lane: Mapping[str, float]) -> float:
+        """Seconds for rows of several lanes, one after the other."""
+        return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())

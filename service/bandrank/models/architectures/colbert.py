@@ -1,0 +1,127 @@
+"""ColBERT: texts are kept as one small vector a token, and compared by MaxSim (Khattab & Zaharia 2020; v2: Santhanam et
+al. 2022).
+
+The defaults are v2's. The baseline of the MixEncoder paper, called ColBERT there, is `query_marker=None,
+candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, and no row below 0.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers import tower
+from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.layers.key_mask import KeyMaskPlan
+from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.maxsim import maxsim
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+
+
+@dataclass(frozen=True)
+class ColBERTConfig:
+    """What a ColBERT is, saved beside its weights.
+
+    query_marker, candidate_marker: ids put behind [CLS], or None.  skipped_ids: candidate tokens without a vector.
+    augment: whether a query is filled up with [MASK] to max_query_tokens; these rows see the query, take part in
+    MaxSim, and are seen by nobody, unless attend_to_masks.
+    similarity: "l2" is minus the squared distance.  floor: a query row that matches nothing better counts 0, as if each
+    candidate had a row of zeros.
+    max_query_tokens, max_candidate_tokens: with [CLS], marker and [SEP].
+    """
+
+    encoder: EncoderConfig
+    cls_id: int
+    sep_id: int
+    mask_id: int
+    query_marker: int | None
+    candidate_marker: int | None
+    skipped_ids: tuple[int, ...] = ()
+    dim: int = 128
+    similarity: Literal["cosine", "l2"] = "cosine"
+    augment: bool = True
+    attend_to_masks: bool = False
+    floor: bool = False
+    max_query_tokens: int = 32
+    max_candidate_tokens: int = 220
+
+    def __post_init__(self) -> None:
+        for name in ("max_query_tokens", "max_candidate_tokens"):
+            if not 3 <= getattr(self, name) <= self.encoder.max_positions:
+                raise ValueError(f"{name} must be within 3..{self.encoder.max_positions}, got {getattr(self, name)}")
+        if self.floor and self.similarity != "cosine":
+            raise ValueError("floor goes with the cosine alone")
+
+
+class ColBERT(Scorer):
+    """Scores a candidate by the sum, over the query's rows, of the best match among the candidate's rows."""
+
+    architecture: ClassVar[str] = "colbert"
+    precomputes: ClassVar[bool] = True
+    config_class: ClassVar[type] = ColBERTConfig
+
+    def __init__(self, config: ColBERTConfig) -> None:
+        super().__init__()
+        self.config: ColBERTConfig = config
+
+        def template(marker: int | None, max_tokens: int) -> TokenTemplate:
+            return TokenTemplate((config.cls_id, *([] if marker is None else [marker])), (config.sep_id,), max_tokens)
+
+        self.query_template = template(config.query_marker, config.max_query_tokens)
+        self.candidate_template = template(config.candidate_marker, config.max_candidate_tokens)
+        self.representation_size = config.dim
+        self.encoder = Encoder(config.encoder)
+        self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """The products of MaxSim, as a part of a row's through the encoder."""
+        config = self.config.encoder
+        query_rows = self.config.max_query_tokens if self.config.augment else query_tokens
+        row = config.num_layers * config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
+        return LIGHT_ROWS + query_rows * candidate_rows * self.config.dim / row
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """A vector for each token that is not skipped. (total, dim)."""
+        states = tower.read(self.encoder, tokens)
+        kept = ~np.isin(tokens.values.numpy(), self.config.skipped_ids)
+        cu_seqlens = offsets(kept.astype(np.int64))[tokens.cu_seqlens]
+        rows = states.values[torch.from_numpy(kept).to(states.values.device)]
+        return Ragged(self._project(rows), cu_seqlens)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        queries = self._encode_queries(batch.queries)
+        candidates = batch.candidates
+        scores = []
+        for query, own in batch.groups():
+            cu_seqlens = candidates.cu_seqlens[own.start : own.stop + 1]
+            rows = candidates.values[cu_seqlens[0] : cu_seqlens[-1]]
+            best = maxsim(queries[query], Ragged(rows, cu_seqlens - cu_seqlens[0]))
+            if self.config.floor:
+                best = best.clamp(min=0)
+            if self.config.similarity == "l2":
+                best = 2 * best - 2  # of vectors of unit length
+            scores.append(best.sum(-1))
+        return torch.cat(scores) if scores else queries.values.new_empty(0)
+
+    def _encode_queries(self, queries: Ragged) -> Ragged:
+        """A vector for each row, the [MASK] rows included. (total, dim)."""
+        if not self.config.augment:
+            states = tower.read(self.encoder, queries)
+            return Ragged(self._project(states.values), queries.cu_seqlens)
+        width = self.config.max_query_tokens
+        real = np.arange(width) < queries.lengths[:, None]
+        ids = np.full(real.shape, self.config.mask_id)
+        ids[real] = queries.values.numpy()
+        augmented = Ragged(torch.from_numpy(ids).flatten(), width * np.arange(len(queries) + 1))
+        seen = torch.from_numpy(real | self.config.attend_to_masks).to(self.encoder.device)
+        hidden = self.encoder(tower.embed(self.encoder, augmented), KeyMaskPlan.of(seen, self.encoder.dtype))
+        return Ragged(self._project(hidden), augmented.cu_seqlens)
+
+    def _project(self, states: Tensor) -> Tensor:
+        """(total, dim) float32, of unit length. states: (total, hidden_size)."""
+        return normalize(self.projection(states).float(), dim=-1)

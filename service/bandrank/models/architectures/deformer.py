@@ -1,0 +1,88 @@
+"""Deformer: the lower layers read query and candidate apart, the upper ones together (Cao et al. 2020, "DeFormer").
+
+Each text's positions start at 0; candidates have token type 1.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers import tower
+from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.layers.head import ScoreHead
+from bandrank.models.layers.patterns import FULL
+from bandrank.models.ragged import Ragged, offsets, places
+from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank_kernels.windowed_attention import PackedRows, plan_attention
+
+
+@dataclass(frozen=True)
+class DeformerConfig:
+    """What a Deformer is, saved beside its weights.
+
+    split: how many layers read apart.  candidate_cls: whether a candidate starts with a [CLS] of its own, as in the
+    MixEncoder paper's code; the original's does not.
+    max_query_tokens, max_candidate_tokens: with [CLS] and [SEP].
+    """
+
+    encoder: EncoderConfig
+    cls_id: int
+    sep_id: int
+    split: int
+    candidate_cls: bool = False
+    max_query_tokens: int = 128
+    max_candidate_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.split < self.encoder.num_layers:
+            raise ValueError(f"split must be within 1..{self.encoder.num_layers - 1}, got {self.split}")
+        for name in ("max_query_tokens", "max_candidate_tokens"):
+            if not 2 <= getattr(self, name) <= self.encoder.max_positions:
+                raise ValueError(f"{name} must be within 2..{self.encoder.max_positions}, got {getattr(self, name)}")
+
+
+class Deformer(Scorer):
+    """Scores a candidate by the query's [CLS] state, once both were read together."""
+
+    architecture: ClassVar[str] = "deformer"
+    precomputes: ClassVar[bool] = True
+    config_class: ClassVar[type] = DeformerConfig
+
+    def __init__(self, config: DeformerConfig) -> None:
+        super().__init__()
+        self.config: DeformerConfig = config
+        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
+        prefix = (config.cls_id,) if config.candidate_cls else ()
+        self.candidate_template = TokenTemplate(prefix, (config.sep_id,), config.max_candidate_tokens)
+        self.representation_size = config.encoder.hidden_size
+        self.encoder = Encoder(config.encoder)
+        self.head = ScoreHead(config.encoder.hidden_size)
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """All rows through the upper layers."""
+        return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """Each token's state between the lower and the upper layers."""
+        states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))
+        return Ragged(states.values.float(), states.cu_seqlens)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        if len(batch.candidates) == 0:
+            return torch.empty(0, device=self.encoder.device)
+        queries = tower.read(self.encoder, batch.queries, layers=slice(self.config.split))
+        # Each candidate has a copy of its query, whose [CLS] leads the rows of the whole batch, as in the packing.
+        owner = batch.candidate_query
+        cls = queries.cu_seqlens[:-1][owner]
+        others = queries.lengths[owner] - 1
+        copies = np.concatenate([cls, np.repeat(cls + 1, others) + places(others)])
+        candidates = batch.candidates.values.to(queries.values)
+        hidden = torch.cat([queries.values[torch.from_numpy(copies).to(queries.values.device)], candidates])
+        rows = PackedRows(offsets(others), batch.candidates.cu_seqlens, np.arange(len(owner)))
+        plan = plan_attention(rows, FULL, device=hidden.device, dtype=hidden.dtype)
+        scores: Tensor = self.head(self.encoder.forward_cls(hidden, len(owner), plan, first=self.config.split))
+        return scores

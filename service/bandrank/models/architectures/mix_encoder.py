@@ -1,0 +1,199 @@
+"""MixEncoder: a candidate is read before the query is known, kept as k context embeddings, and joined to the query by
+a light cross-attention (Yang et al. 2023, "Once is Enough", arXiv 2210.05261).
+
+Where paper and code differ (what pools to the hint, cosine or dot product) both are options. Texts are cut by their
+own length; the code's cut depends on the batch.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers import tower
+from bandrank.models.layers.code_attention import attend_codes
+from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfig, EncoderLayer
+from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
+from bandrank.models.ragged import Ragged, offsets, places
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+
+
+@dataclass(frozen=True)
+class MixEncoderConfig:
+    """What a MixEncoder is, saved beside its weights.
+
+    interaction_layers: counted from 0, ascending; the encoder's later layers are not run for queries.
+    num_embeddings: k, context embeddings of a candidate.
+    strategy: "S" puts k learnt vectors in the place of the candidate's [CLS] and takes their last states; "C" lets k
+    learnt codes attend to the last states of the candidate's tokens.
+    pool: "mean" of the k embeddings is both hint and representation; with "last" the last one is the hint, and the mean
+    of the others the representation. No difference if k is 1.
+    max_query_tokens: with [CLS] and [SEP].  max_candidate_tokens: with the k vectors or [CLS], and [SEP].
+    """
+
+    encoder: EncoderConfig
+    cls_id: int
+    sep_id: int
+    interaction_layers: tuple[int, ...]
+    num_embeddings: int = 1
+    strategy: Literal["S", "C"] = "S"
+    pool: Literal["mean", "last"] = "mean"
+    similarity: Literal["dot", "cosine"] = "dot"
+    max_query_tokens: int = 256
+    max_candidate_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        layers = self.interaction_layers
+        if not layers or list(layers) != sorted({*layers}) or layers[0] < 0 or layers[-1] >= self.encoder.num_layers:
+            raise ValueError(f"interaction_layers must ascend within 0..{self.encoder.num_layers - 1}, got {layers}")
+        if not 1 <= self.num_embeddings <= self.max_candidate_tokens - 1:
+            raise ValueError(f"num_embeddings must be within 1..max_candidate_tokens - 1, got {self.num_embeddings}")
+        if not 2 <= self.max_query_tokens <= self.encoder.max_positions:
+            raise ValueError(
+                f"max_query_tokens must be within 2..{self.encoder.max_positions}, got {self.max_query_tokens}"
+            )
+        if self.max_candidate_tokens > self.encoder.max_positions:
+            raise ValueError(
+                f"max_candidate_tokens {self.max_candidate_tokens} exceeds {self.encoder.max_positions} positions"
+            )
+
+    @classmethod
+    def of_paper(cls, name: Literal["a", "b", "c"], encoder: EncoderConfig, **more: Any) -> Self:
+        """MixEncoder-a: interaction in the last layer; -b: in the last three; -c: so with two embeddings, of which the
+        last is the hint. more: the other fields.
+        """
+        last = encoder.num_layers
+        layers = tuple(range(last - 1 if name == "a" else max(0, last - 3), last))
+        two: dict[str, Any] = {"num_embeddings": 2, "pool": "last"} if name == "c" else {}
+        return cls(encoder=encoder, interaction_layers=layers, **two | more)
+
+
+class MixEncoder(Scorer):
+    """Scores a candidate by the similarity of its representation, enriched by the query, with its summary of the
+    query.
+    """
+
+    architecture: ClassVar[str] = "mix_encoder"
+    precomputes: ClassVar[bool] = True
+    config_class: ClassVar[type] = MixEncoderConfig
+
+    def __init__(self, config: MixEncoderConfig) -> None:
+        super().__init__()
+        self.config: MixEncoderConfig = config
+        hidden_size, num_embeddings = config.encoder.hidden_size, config.num_embeddings
+        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
+        if config.strategy == "S":
+            longest = config.max_candidate_tokens - num_embeddings
+            self.candidate_template = TokenTemplate((), (config.sep_id,), longest)
+        else:
+            self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
+        self.representation_size = hidden_size
+        self.encoder = Encoder(config.encoder)
+        self.context_codes = nn.Parameter(torch.empty(num_embeddings, hidden_size))
+        init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
+        init(self.context_codes)
+        self.interactions = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
+        self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
+
+    def initialise(self, encoder: Encoder) -> Self:
+        """Each interaction layer starts as the encoder's layer of the same depth; codes and gate keep their random
+        start.
+        """
+        super().initialise(encoder)
+        for index, interaction in zip(self.config.interaction_layers, self.interactions, strict=True):
+            interaction.initialise(self.encoder.layers[index])  # type: ignore[operator]  # a ModuleList forgets
+        return self
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """The interaction layers' products, as a part of a row's through the encoder."""
+        del query_tokens  # its keys and values are too few to count
+        config = self.config.encoder
+        square, feed_forward = config.hidden_size**2, 2 * config.hidden_size * config.intermediate_size
+        embeddings = candidate_rows * (4 * square + feed_forward)
+        summary = 5 * square + feed_forward  # compress_query, dense, and the gate's three blocks
+        share = len(self.interactions) / config.num_layers
+        return LIGHT_ROWS + share * (embeddings + summary) / (4 * square + feed_forward)
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """Each candidate's k context embeddings."""
+        count = self.config.num_embeddings
+        if self.config.strategy == "S":
+            states = self._read_behind_codes(tokens)
+            firsts = torch.from_numpy(states.cu_seqlens[:-1, None] + np.arange(count)).flatten()
+            rows = states.values[firsts.to(states.values.device)].float()
+        else:
+            states = tower.read(self.encoder, tokens)
+            found = [attend_codes(self.context_codes, states[index]) for index in range(len(states))]
+            rows = torch.cat(found) if found else states.values.float()
+        return Ragged(rows, count * np.arange(len(tokens) + 1))
+
+    def _read_behind_codes(self, tokens: Ragged) -> Ragged:
+        """Last states of the texts, each behind the codes as the first input vectors."""
+        count, embeddings = self.config.num_embeddings, self.encoder.embeddings
+        lengths = tokens.lengths + count
+        place = places(lengths)
+        # Rows of [codes ; words]: the first k of each text are the codes, the others its words.
+        source = np.where(place < count, place, np.repeat(tokens.cu_seqlens[:-1], lengths) + place)
+        words = embeddings.word(tokens.values.to(self.encoder.device, non_blocking=True))
+        inputs = torch.cat([self.context_codes.to(words.dtype), words])[torch.from_numpy(source).to(words.device)]
+        positions = torch.from_numpy(place).to(words.device)
+        hidden = embeddings.of_words(inputs, positions, torch.zeros_like(positions))
+        cu_seqlens = offsets(lengths)
+        return Ragged(self.encoder(hidden, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        num_candidates, count = len(batch.candidates), self.config.num_embeddings
+        if num_candidates == 0:
+            return torch.empty(0, device=self.encoder.device)
+        views = self._view_queries(batch)
+        embeddings = batch.candidates.values.reshape(num_candidates, count, -1)
+        # On a CPU all layers of a block of candidates run while its rows are in the cache.
+        whole = self.encoder.device.type != "cpu" or torch.is_grad_enabled()
+        block = num_candidates if whole else max(1, CPU_BLOCK_ROWS // (count + 1))
+        scores = []
+        for begin in range(0, num_candidates, block):
+            end = min(begin + block, num_candidates)
+            owners = [(query, slice(own.start - begin, own.stop - begin)) for query, own in batch.groups(begin, end)]
+            groups: list[Groups] = [[(own, of_layer[query]) for query, own in owners] for of_layer in views]
+            rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
+            scores.append(self._score_block(rows, groups))
+        return torch.cat(scores)
+
+    def _view_queries(self, batch: ScoreBatch) -> list[list[QueryView]]:
+        """Each query's view for each interaction layer. The last of these layers is not run for queries."""
+        queries, hidden_size = batch.queries, self.config.encoder.hidden_size
+        # Absorbing saves (hidden - heads * query_len) * hidden twice a candidate, and costs hidden^2 twice a query row.
+        saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
+        absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
+        hidden = tower.embed(self.encoder, queries)
+        plan = tower.plan_apart(self.encoder, queries.cu_seqlens)
+        interactions = dict(zip(self.config.interaction_layers, self.interactions, strict=True))
+        views = []
+        for index in range(self.config.interaction_layers[-1] + 1):
+            layer: EncoderLayer = self.encoder.layers[index]  # type: ignore[assignment]  # a ModuleList forgets
+            qkv = layer.project(hidden)
+            if index in interactions:
+                key_values = [qkv[begin:end, 1:] for begin, end in pairwise(queries.cu_seqlens.tolist())]
+                view = interactions[index].view
+                views.append([view(key_value, absorb=absorb) for key_value in key_values])  # type: ignore[operator]
+            if len(views) < len(interactions):
+                hidden = layer.update(hidden, qkv, plan)
+        return views
+
+    def _score_block(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
+        """embeddings: (n, k, hidden_size).  groups: of each interaction layer.  Returns (n,) float32."""
+        summary: Tensor | None = None
+        last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1
+        for interaction, of_layer in zip(self.interactions, groups, strict=True):
+            hint = embeddings[:, -1] if last_is_hint else embeddings.mean(1)
+            embeddings, summary = interaction(embeddings, summary, hint, self.gate, of_layer)
+        assert summary is not None, "there is an interaction layer. This is a bug."
+        of_candidate = embeddings[:, :-1] if last_is_hint and embeddings.shape[1] > 1 else embeddings
+        ours, theirs = of_candidate.float().mean(1), summary.float()
+        if self.config.similarity == "cosine":
+            return torch.nn.functional.cosine_similarity(ours, theirs)
+        return (ours * theirs).sum(-1)

@@ -1,0 +1,138 @@
+"""VIRT: two towers whose last layer's attention crosses over (Li et al. 2021, arXiv 2112.04195).
+
+No code was published; this is a reconstruction: the last layer's projections Q, K, V of query rows x and candidate rows
+y give M_xy = softmax(Q_x K_y^T / sqrt(head_dim)) and M_yx likewise; the means over rows of M_xy V_y and of M_yx V_x are
+compared. The paper trains the towers by distilling a cross-encoder's attention maps.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers import tower
+from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.padded import like_lengths
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+
+BLOCK_ROWS = 4096  # candidate rows at once: their states, 6 MB of 384 dimensions, stay in a CPU's cache
+
+
+@dataclass(frozen=True)
+class VIRTConfig:
+    """What a VIRT is, saved beside its weights.
+
+    encoder: with its last layer, of which only query, key and value exist.
+    max_query_tokens, max_candidate_tokens: [CLS], text and [SEP].
+    """
+
+    encoder: EncoderConfig
+    cls_id: int
+    sep_id: int
+    similarity: Literal["cosine", "dot"] = "cosine"
+    max_query_tokens: int = 128
+    max_candidate_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        if self.encoder.num_layers < 2:
+            raise ValueError(f"an encoder of at least 2 layers is needed, got {self.encoder.num_layers}")
+        for name in ("max_query_tokens", "max_candidate_tokens"):
+            if not 2 <= getattr(self, name) <= self.encoder.max_positions:
+                raise ValueError(f"{name} must be within 2..{self.encoder.max_positions}, got {getattr(self, name)}")
+
+
+class VIRT(Scorer):
+    """Scores a candidate by the similarity of what each side sees in the other."""
+
+    architecture: ClassVar[str] = "virt"
+    precomputes: ClassVar[bool] = True
+    config_class: ClassVar[type] = VIRTConfig
+
+    def __init__(self, config: VIRTConfig) -> None:
+        super().__init__()
+        self.config: VIRTConfig = config
+        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
+        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
+        hidden_size = config.encoder.hidden_size
+        self.representation_size = hidden_size
+        self.encoder = Encoder(replace(config.encoder, num_layers=config.encoder.num_layers - 1))
+        self.interaction = Linear(hidden_size, 3 * hidden_size)
+
+    def initialise(self, encoder: Encoder) -> Self:
+        """The last layer's projections become the interaction."""
+        *_, last = encoder.layers
+        self.encoder.load_state_dict(
+            {name: tensor for name, tensor in encoder.state_dict().items() if name in self.encoder.state_dict()}
+        )
+        self.interaction.load_state_dict(last.qkv.state_dict())  # type: ignore[union-attr]  # a ModuleList forgets
+        return self
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """A candidate row's products with all heads of all query rows, both ways, as a part of a row's through the
+        encoder.
+        """
+        config = self.config.encoder
+        row = config.num_layers * (4 * config.hidden_size + 2 * config.intermediate_size)
+        return LIGHT_ROWS + candidate_rows * 2 * config.num_heads * query_tokens / row
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """Each token's state before the last layer."""
+        states = tower.read(self.encoder, tokens)
+        return Ragged(states.values.float(), states.cu_seqlens)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        queries = tower.read(self.encoder, batch.queries)
+        values, cu_seqlens = batch.candidates.values, batch.candidates.cu_seqlens
+        scores = []
+        for query, own in batch.groups():
+            crossing = _Crossing(queries[query], self.interaction, self.config.encoder.num_heads)
+            own_scores = torch.empty(own.stop - own.start, device=self.encoder.device)
+            for chosen, places, real in like_lengths(cu_seqlens[own.start : own.stop + 1], BLOCK_ROWS):
+                rows = values[torch.from_numpy(places).to(values.device)].to(queries.values)
+                seen_in_candidate, seen_in_query = crossing.look(rows, torch.from_numpy(real).to(rows.device))
+                own_scores[torch.from_numpy(chosen).to(rows.device)] = self._compare(seen_in_candidate, seen_in_query)
+            scores.append(own_scores)
+        return torch.cat(scores) if scores else torch.empty(0, device=self.encoder.device)
+
+    def _compare(self, ours: Tensor, theirs: Tensor) -> Tensor:
+        return cosine_similarity(ours, theirs) if self.config.similarity == "cosine" else (ours * theirs).sum(-1)
+
+
+class _Crossing:
+    """One query at the crossing layer, with the projections of candidate rows moved to its side.
+
+    Q_x K_y^T = (Q_x W_K) y^T and Q_y K_x^T = y (W_Q^T K_x^T) + b_Q K_x^T, where b_K drops out, since it shifts all
+    places of a softmax alike; and V_y is needed of an average of rows alone. So no candidate row is projected.
+    """
+
+    def __init__(self, states: Tensor, interaction: Linear, num_heads: int) -> None:
+        """states: (query_len, hidden_size)."""
+        hidden_size = states.shape[-1]
+        query_weight, key_weight, self._value_weight = interaction.weight.view(3, num_heads, -1, hidden_size)
+        query_bias, _, self._value_bias = interaction.bias.view(3, num_heads, -1).float()
+        projected = interaction(states).view(len(states), 3, num_heads, -1)
+        query, key, self._values = projected.permute(1, 2, 0, 3)  # (num_heads, query_len, head_dim)
+        scale = query.shape[-1] ** -0.5
+        self._keys = torch.cat([query @ key_weight, key @ query_weight]).flatten(0, 1) * scale
+        self._biases = (key.float() @ query_bias[..., None])[..., 0] * scale  # (num_heads, query_len)
+
+    def look(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """The means of M_xy V_y and of M_yx V_x, both (n, hidden_size) float32.
+
+        rows: (n, width, hidden_size).  real: (n, width) bool, with a real row in each candidate.
+        """
+        scores = (rows @ self._keys.T).float().unflatten(-1, (2, *self._biases.shape))
+        to_candidate = scores[:, :, 0].masked_fill(~real[..., None, None], -torch.inf)
+        weights = to_candidate.softmax(1).mean(-1)  # (n, width, num_heads)
+        averages = weights.transpose(1, 2) @ rows.float()  # (n, num_heads, hidden_size)
+        in_candidate = torch.einsum("nhe,hde->nhd", averages, self._value_weight.float()) + self._value_bias
+
+        to_query = (scores[:, :, 1] + self._biases).softmax(-1) * real[..., None, None]
+        weights = to_query.sum(1) / real.sum(1)[:, None, None]  # (n, num_heads, query_len)
+        in_query = torch.einsum("nhl,hld->nhd", weights, self._values.float())
+        return in_candidate.flatten(1), in_query.flatten(1)

@@ -1,0 +1,17 @@
+"""From a [CLS] state to a score."""
+
+import torch
+from torch import Tensor, nn
+
+
+class ScoreHead(nn.Module):
+    """BERT's pooler and a classifier of one logit, in float32 whatever the encoder's dtype: no ties from rounding."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.pooler = nn.Linear(hidden_size, hidden_size)
+        self.classifier = nn.Linear(hidden_size, 1)
+
+    def forward(self, cls: Tensor) -> Tensor:
+        """cls: (n, hidden_size).  Returns (n,) float32."""
+        return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]

@@ -1,0 +1,157 @@
+"""The layer in which candidates, each a few context embeddings, meet a query that was encoded once.
+
+Yang et al. 2023, "Once is Enough" (MixEncoder), section 3.3, as its code has it: around the paper's equations the code
+puts the dense, residual, LayerNorm and feed-forward parts of a BERT layer, and its gate sees the hint too.
+
+E: a candidate's context embeddings.  H: its summary of the query, zeros before the first of these layers.
+g: its hint, one vector made of E before this layer changes it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from bandrank.models.layers.encoder import EncoderConfig, EncoderLayer
+from bandrank.models.layers.linear import Linear
+
+
+@dataclass(frozen=True)
+class AbsorbedQuery:
+    """A query's keys seen through `compress_query`, and its values through the dense layer behind the attention.
+
+    keys: (num_heads * query_len, hidden_size).  biases: (num_heads * query_len,).  values: as keys.
+    """
+
+    keys: Tensor
+    biases: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class QueryView:
+    """What a layer shows candidates of one query: its own projections of the states that enter it.
+
+    keys, values: (num_heads, query_len, head_dim).  absorbed: the same for the summary H, where that is cheaper.
+    """
+
+    keys: Tensor
+    values: Tensor
+    absorbed: AbsorbedQuery | None = None
+
+
+Groups = Sequence[tuple[slice, QueryView]]  # consecutive candidates with their query's view, none left out
+
+
+class Gate(nn.Module):
+    """z * new + (1 - z) * old, with z = sigmoid(W [hint ; new ; old] + b); W is kept as its three blocks of columns.
+
+    has_old: False where the old state is always zeros; its block is left out.
+    """
+
+    def __init__(self, hidden_size: int, *, has_old: bool) -> None:
+        super().__init__()
+        self.hint = Linear(hidden_size, hidden_size)
+        self.new = Linear(hidden_size, hidden_size, bias=False)
+        self.old = Linear(hidden_size, hidden_size, bias=False) if has_old else None
+
+    def forward(self, hint: Tensor, new: Tensor, old: Tensor | None) -> Tensor:
+        """All (n, hidden_size); old None: zeros."""
+        logits = self.hint(hint) + self.new(new)
+        if old is None:
+            return torch.sigmoid(logits) * new
+        assert self.old is not None, "a second interaction without its weights. This is a bug."
+        return torch.lerp(old, new, torch.sigmoid(logits + self.old(old)))
+
+
+class InteractionLayer(nn.Module):
+    """The layer's own weights: a BERT layer (whose qkv are the code's candidate_query, candidate_key, candidate_value;
+    the rest is shared by E and H) and `compress_query`.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.chunk = EncoderLayer(config)
+        self.compress_query = Linear(config.hidden_size, config.hidden_size)
+        self.scale = self.chunk.head_dim**-0.5
+
+    def initialise(self, layer: EncoderLayer) -> None:
+        """Copies the BERT layer of the same depth; compress_query starts as its query projection."""
+        self.chunk.load_state_dict(layer.state_dict())
+        for ours, qkv in ((self.compress_query.weight, layer.qkv.weight), (self.compress_query.bias, layer.qkv.bias)):
+            ours.detach().copy_(qkv[: len(ours)])
+
+    def view(self, key_value: Tensor, *, absorb: bool) -> QueryView:
+        """Of a query's keys and values, (query_len, 2, num_heads, head_dim).
+
+        absorb: with u = dense(softmax(Q K^T) V) and Q = g W + b, move W into K and the dense weights into V.
+        """
+        keys, values = key_value.permute(1, 2, 0, 3).contiguous()
+        if not absorb:
+            return QueryView(keys, values)
+        num_heads, head_dim = self.chunk.num_heads, self.chunk.head_dim
+        weight = self.compress_query.weight.view(num_heads, head_dim, -1)
+        bias = self.compress_query.bias.view(num_heads, head_dim, 1)
+        dense = self.chunk.attention_out.weight.view(-1, num_heads, head_dim).permute(1, 2, 0)
+        absorbed = AbsorbedQuery(
+            keys=(keys @ weight).flatten(0, 1) * self.scale,
+            biases=(keys @ bias).flatten() * self.scale,
+            values=(values @ dense).flatten(0, 1),
+        )
+        return QueryView(keys, values, absorbed)
+
+    def forward(
+        self, embeddings: Tensor, summary: Tensor | None, hint: Tensor, gate: Gate, groups: Groups
+    ) -> tuple[Tensor, Tensor]:
+        """The next E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); summary None: zeros."""
+        rows = embeddings.flatten(0, 1)
+        qkv = self.chunk.project(rows)
+        qkv = qkv.view(*embeddings.shape[:2], *qkv.shape[1:])  # (n, k, 3, num_heads, head_dim)
+        attended = _by_group(groups, lambda own, view: self._attend_jointly(qkv[own], view))
+        new = self._read(hint, groups)
+        # One call for both paths: they share the weights.
+        both = torch.cat([self.chunk.attention_out(attended) + rows, gate(hint, new, summary)])
+        both = self.chunk.feed_forward(self.chunk.attention_norm(both))
+        return both[: len(rows)].view_as(embeddings), both[len(rows) :]
+
+    def _attend_jointly(self, qkv: Tensor, view: QueryView) -> Tensor:
+        """Each row's attention over the query's rows and the k rows of its candidate, in one softmax.
+
+        qkv: (n, k, 3, num_heads, head_dim).  Returns (n * k, hidden_size).
+        """
+        query, key, value = qkv.unbind(2)
+        num_rows, num_own, query_len = len(query) * query.shape[1], query.shape[1], view.keys.shape[1]
+        by_head = query.flatten(0, 1).transpose(0, 1)  # (num_heads, n * k, head_dim)
+        to_own = torch.stack([(query * key[:, j : j + 1]).sum(-1) for j in range(num_own)], -1)  # (n, k, num_heads, k)
+        to_own = to_own.flatten(0, 1).transpose(0, 1)
+        scores = torch.cat([by_head @ view.keys.transpose(1, 2), to_own], -1) * self.scale
+        weights = scores.softmax(-1)  # (num_heads, n * k, query_len + k)
+        attended: Tensor = (weights[..., :query_len] @ view.values).transpose(0, 1).reshape_as(query)
+        of_own = weights[..., query_len:].transpose(0, 1).reshape(*query.shape[:3], num_own)
+        for j in range(num_own):
+            attended = torch.addcmul(attended, of_own[..., j : j + 1], value[:, j : j + 1])
+        return attended.reshape(num_rows, -1)
+
+    def _read(self, hint: Tensor, groups: Groups) -> Tensor:
+        """dense(c): what each hint finds in its query. hint: (n, hidden_size).  Returns the same shape."""
+        if all(view.absorbed is not None for _, view in groups):
+            return _by_group(groups, lambda own, view: self._read_absorbed(hint[own], view.absorbed))
+        query = self.compress_query(hint).view(len(hint), self.chunk.num_heads, -1).transpose(0, 1)
+
+        def read(own: slice, view: QueryView) -> Tensor:
+            attended: Tensor = scaled_dot_product_attention(query[None, :, own], view.keys[None], view.values[None])
+            return attended[0].transpose(0, 1).flatten(1)
+
+        return self.chunk.attention_out(_by_group(groups, read))  # type: ignore[no-any-return]
+
+    def _read_absorbed(self, hint: Tensor, query: AbsorbedQuery | None) -> Tensor:
+        assert query is not None, "checked by the caller. This is a bug."
+        scores = torch.addmm(query.biases, hint, query.keys.T).view(len(hint), self.chunk.num_heads, -1)
+        return torch.addmm(self.chunk.attention_out.bias, scores.softmax(-1).flatten(1), query.values)
+
+
+def _by_group(groups: Groups, attend: Callable[[slice, QueryView], Tensor]) -> Tensor:
+    parts = [attend(own, view) for own, view in groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

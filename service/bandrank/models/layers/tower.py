@@ -1,0 +1,31 @@
+"""Texts read each by itself, as the towers of bi-encoders and their relatives read them."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.layers.encoder import ALL, Encoder
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.ragged import Offsets, Ragged, offsets, places
+from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows, plan_attention
+
+
+def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> Tensor:
+    """(total, hidden_size) embedded rows; positions count from 0 in each text. tokens: on the host."""
+    ids = tokens.values.to(encoder.device, non_blocking=True)
+    positions = torch.from_numpy(places(tokens.lengths)).to(encoder.device, non_blocking=True)
+    return encoder.embeddings(ids, positions, torch.full_like(ids, token_type))  # type: ignore[no-any-return]
+
+
+def plan_apart(encoder: Encoder, cu_seqlens: Offsets) -> AttentionPlan:
+    """Attention of every row to all rows of its own text."""
+    # Queries without candidates, in the words of the packing.
+    rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
+    return plan_attention(rows, sparse(window=None), device=encoder.device, dtype=encoder.dtype)
+
+
+def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice = ALL) -> Ragged:
+    """The texts' states after `layers`, which start with the first; (total, hidden_size) in the encoder's dtype."""
+    hidden = embed(encoder, tokens, token_type=token_type)
+    plan = plan_apart(encoder, tokens.cu_seqlens)
+    return Ragged(encoder(hidden, plan, layers=layers), tokens.cu_seqlens)

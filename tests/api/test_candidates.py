@@ -1,0 +1,162 @@
+"""Registering candidates, and re-ranking them by id alone."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.app import RunningApp, assert_error, running_app
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = {"a": "man", "b": "she", "c": "you"}
+
+
+def app() -> Any:
+    """An application whose scorer precomputes: man 3, she 2, anything else 0."""
+    return running_app(encoded_lookup(man=3.0, she=2.0))
+
+
+async def register(running: RunningApp, texts: dict[str, str]) -> dict[str, Any]:
+    """Registers texts by id; the answer."""
+    body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
+    response = await running.client.put("/candidates", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def rerank(running: RunningApp, candidates: list[Any], **fields: Any) -> dict[str, Any]:
+    """The answer, which must be a good one."""
+    response = await running.rerank({"query": "who", "candidates": candidates, **fields})
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def test_registered_candidates_are_ranked_by_id_alone() -> None:
+    """They were encoded when they were registered: the request finds all in the cache."""
+    async with app() as running:
+        registered = await register(running, TEXTS)
+        answer = await rerank(running, [{"id": name} for name in "cba"], return_documents=True)
+
+    assert registered == {"registered": 3, "encoded": 3, "num_errors": 0, "errors": []}
+    assert [(r["index"], r["id"], r["document"]["text"]) for r in answer["results"]] == [
+        (2, "a", "man"),
+        (1, "b", "she"),
+        (0, "c", "you"),
+    ]
+    assert answer["meta"]["stages"][0]["cache_hits"] == 3
+    assert "unresolved" not in answer
+
+
+async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
+    """By its place in the request; the others keep theirs."""
+    async with app() as running:
+        await register(running, TEXTS)
+        answer = await rerank(running, [{"id": "x"}, {"id": "b"}, "man", {"id": "y"}, {"id": "own", "text": "you"}])
+
+    assert [result["index"] for result in answer["results"]] == [2, 1, 4]
+    assert [(item["index"], item["id"]) for item in answer["unresolved"]] == [(0, "x"), (3, "y")]
+
+
+async def test_only_unknown_ids_are_an_error() -> None:
+    """There is nothing to rank."""
+    async with app() as running:
+        response = await running.rerank({"query": "who", "candidates": [{"id": "x"}]})
+
+    assert "registered" in assert_error(response, 422, "invalid_input")
+
+
+async def test_a_text_in_the_request_goes_before_the_registered_one() -> None:
+    """And does not replace it."""
+    async with app() as running:
+        await register(running, {"a": "man"})
+        own = await rerank(running, [{"id": "a", "text": "she"}], raw_scores=True)
+        registered = await rerank(running, [{"id": "a"}], raw_scores=True)
+
+    assert own["results"][0]["relevance_score"] == 2.0
+    assert registered["results"][0]["relevance_score"] == 3.0
+
+
+async def test_an_id_that_is_registered_again_has_the_new_text() -> None:
+    """Also within one upload: the last one counts."""
+    async with app() as running:
+        await register(running, {"a": "man"})
+        body = {"candidates": [{"id": "a", "text": "you"}, {"id": "a", "text": "she"}]}
+        answer = (await running.client.put("/candidates", json=body)).json()
+        ranked = await rerank(running, [{"id": "a"}], raw_scores=True)
+
+    assert (answer["registered"], answer["encoded"]) == (1, 1)
+    assert ranked["results"][0]["relevance_score"] == 2.0
+
+
+async def test_deleted_candidates_are_unknown() -> None:
+    """The answer counts those that were there."""
+    async with app() as running:
+        await register(running, TEXTS)
+        response = await running.client.request("DELETE", "/candidates", json={"ids": ["a", "b", "a", "x"]})
+        answer = await rerank(running, [{"id": "a"}, {"id": "c"}])
+
+    assert response.json() == {"deleted": 2}
+    assert [item["id"] for item in answer["unresolved"]] == ["a"]
+
+
+async def test_a_stream_of_lines_is_registered() -> None:
+    """In pieces that end anywhere; blank lines are no candidates; bad lines are reported by number."""
+    lines = [json.dumps({"id": str(number), "text": "man"}) for number in range(600)]
+    lines[3:3] = ["", "no json", json.dumps({"id": "x"})]
+    body = "\n".join(lines).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 777):
+            yield body[start : start + 777]
+
+    async with app() as running:
+        response = await running.client.put(
+            "/candidates", content=pieces(), headers={"content-type": "application/x-ndjson"}
+        )
+        answer = await rerank(running, [{"id": "0"}, {"id": "599"}])
+
+    registered = response.json()
+    assert (registered["registered"], registered["encoded"], registered["num_errors"]) == (600, 1, 2)
+    assert [error["line"] for error in registered["errors"]] == [5, 6]
+    assert len(answer["results"]) == 2
+
+
+async def test_a_service_that_does_not_precompute_registers_too() -> None:
+    """The texts are kept for the cross-encoder; nothing is encoded."""
+    async with running_app(lookup(man=3.0)) as running:
+        registered = await register(running, TEXTS)
+        answer = await rerank(running, [{"id": "b"}, {"id": "a"}])
+
+    assert (registered["registered"], registered["encoded"]) == (3, 0)
+    assert [result["id"] for result in answer["results"]] == ["a", "b"]
+
+
+async def test_a_full_store_says_so_and_keeps_what_it_has() -> None:
+    """Without Redis there is a bound in bytes; replacing a text by a shorter one makes room."""
+    settings = Settings(device="cpu", candidate_store_bytes=12)
+    async with running_app(encoded_lookup(man=3.0), settings=settings) as running:
+        await register(running, {"a": "man man"})
+        response = await running.client.put("/candidates", json={"candidates": [{"id": "b", "text": "she she"}]})
+        message = assert_error(response, 507, "store_full")
+        await register(running, {"a": "man"})
+        await register(running, {"b": "she she"})
+        answer = await rerank(running, [{"id": "b"}, {"id": "a"}])
+
+    assert "BANDRANK_REDIS_URL" in message
+    assert [result["id"] for result in answer["results"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"no json", b"{}", b'{"candidates": [{"id": "", "text": "man"}]}', b'{"candidates": [{"id": "a"}]}'],
+)
+async def test_a_bad_upload_is_told(body: bytes) -> None:
+    """And registers nothing."""
+    async with app() as running:
+        assert_error(await running.client.put("/candidates", content=body), 422, "invalid_input")

@@ -1,0 +1,119 @@
+"""Which stages answer POST /rerank, and what the answer says of them."""
+
+from typing import Any
+
+import pytest
+from support.app import RunningApp, assert_error, running_app
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+WORDS = ["man", "she", "you", "he"]
+SETTINGS = Settings(device="cpu", cascade_depth=2)
+
+
+def both() -> Any:
+    """An application with a fast scorer that likes `she` and `you`, and an accurate one that likes `man` and `you`."""
+    return running_app(lookup(man=9.0, you=5.0, she=-3.0), fast=encoded_lookup(she=4.0, you=3.0), settings=SETTINGS)
+
+
+def order(answer: dict[str, Any]) -> list[int]:
+    """Places in the request, best first."""
+    return [result["index"] for result in answer["results"]]
+
+
+async def ask(running: RunningApp, **fields: Any) -> dict[str, Any]:
+    """The answer for WORDS, which must be a good one."""
+    response = await running.rerank({"query": "who", "candidates": WORDS} | fields)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+async def test_the_answer_says_what_was_done() -> None:
+    """Stages, candidates of each, what the cache had, and which stage gave a score; the second time all is cached."""
+    async with both() as running:
+        cold, warm = await ask(running, strategy="cascade"), await ask(running, strategy="cascade")
+
+    for answer, hits in ((cold, 0), (warm, 4)):
+        assert order(answer) == [2, 1, 0, 3]
+        assert [result["stage"] for result in answer["results"]] == ["accurate", "accurate", "fast", "fast"]
+        fast, accurate = answer["meta"]["stages"]
+        assert (fast["stage"], fast["candidates"], fast["cache_hits"], fast["cache_misses"]) == (
+            "fast",
+            4,
+            hits,
+            4 - hits,
+        )
+        assert (accurate["stage"], accurate["candidates"], accurate["cache_hits"]) == ("accurate", 2, 0)
+        assert (answer["meta"]["strategy"], answer["meta"]["degraded"]) == ("cascade", False)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+async def test_scores_never_rise_from_stage_to_stage(*, raw: bool) -> None:
+    """Clients sort by score; the order must survive that."""
+    async with both() as running:
+        answer = await ask(running, strategy="cascade", raw_scores=raw)
+
+    scores = [result["relevance_score"] for result in answer["results"]]
+    assert scores == sorted(scores, reverse=True)
+
+
+async def test_cache_metrics_are_sums_over_requests() -> None:
+    """Hits and misses together are the candidates looked up."""
+    async with both() as running:
+        for _ in range(3):
+            await ask(running, strategy="fast")
+        metrics = await running.scrape()
+
+    assert metrics.value("bandrank_cache_candidates_total", outcome="miss") == 4
+    assert metrics.value("bandrank_cache_candidates_total", outcome="hit") == 8
+    assert metrics.value("bandrank_stages_total", stage="fast") == 3
+    assert metrics.value("bandrank_stage_candidates_total", stage="fast") == 12
+
+
+@pytest.mark.parametrize("where", ["field", "header"])
+async def test_a_budget_comes_in_the_body_or_in_a_header(where: str) -> None:
+    """One that nothing fits into leaves the fast stage's answer, marked."""
+    async with both() as running:
+        body = {"query": "who", "candidates": WORDS, "strategy": "cascade"}
+        body |= {"budget_ms": 0.001} if where == "field" else {}
+        headers = {"X-Budget-Ms": "0.001"} if where == "header" else {}
+        answer = (await running.client.post("/rerank", json=body, headers=headers)).json()
+        metrics = await running.scrape()
+
+    assert answer["meta"]["degraded"] is True
+    assert order(answer) == [1, 2, 0, 3]
+    assert metrics.value("bandrank_degraded_total") == 1
+
+
+@pytest.mark.parametrize("bad", ["soon", "0", "-5", "nan"])
+async def test_a_bad_budget_header_is_told(bad: str) -> None:
+    """As a bad field would be."""
+    async with both() as running:
+        response = await running.client.post(
+            "/rerank", json={"query": "who", "candidates": WORDS}, headers={"X-Budget-Ms": bad}
+        )
+
+    assert "X-Budget-Ms" in assert_error(response, 422, "invalid_input")
+
+
+@pytest.mark.parametrize("fields", [{"strategy": "best"}, {"budget_ms": 0}, {"budget_ms": "soon"}])
+async def test_bad_fields_are_told(fields: dict[str, Any]) -> None:
+    """By their names."""
+    async with both() as running:
+        message = assert_error(
+            await running.rerank({"query": "who", "candidates": WORDS} | fields), 422, "invalid_input"
+        )
+
+    assert next(iter(fields)) in message
+
+
+async def test_a_strategy_without_its_scorer_is_told() -> None:
+    """And which setting would serve it."""
+    async with running_app(lookup()) as running:
+        response = await running.rerank({"query": "who", "candidates": WORDS, "strategy": "cascade"})
+
+    assert "BANDRANK_FAST_MODEL" in assert_error(response, 422, "invalid_input")

@@ -1,0 +1,153 @@
+"""The service with a real Redis, in good and in bad times: no request fails, and no score changes."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.app import RunningApp, assert_error, running_app
+from support.models import random_text, tiny_bi_encoder
+from support.redis_server import RedisServer, redis_server
+from support.scorers import encoded_lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server for the test to mistreat."""
+    with redis_server(tmp_path / "redis") as running:
+        yield running
+
+
+def settings(server: RedisServer, **more: Any) -> Settings:
+    """Of a replica that keeps nothing in memory: whatever it finds, it finds in Redis."""
+    return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0} | more))
+
+
+def texts_of(rng: random.Random, count: int) -> list[str]:
+    """Texts of a few words."""
+    return [random_text(rng, rng.randint(1, 12)) for _ in range(count)]
+
+
+async def scores(running: RunningApp, texts: list[str]) -> list[float]:
+    """Raw scores in the order of the texts; the answer must be a good one."""
+    response = await running.rerank({"query": "who is the man", "candidates": texts, "raw_scores": True})
+    assert response.status_code == 200, response.text
+    by_place = {result["index"]: result["relevance_score"] for result in response.json()["results"]}
+    return [by_place[place] for place in range(len(texts))]
+
+
+async def stored(running: RunningApp) -> None:
+    """Returns when what was computed is in Redis."""
+    await running.service.reranker.stages["fast"].stored()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+async def test_a_second_replica_gives_the_same_scores_without_encoding(server: RedisServer, dtype: str) -> None:
+    """To the last bit but batching: what is stored is what was scored, whatever it was rounded to."""
+    texts = texts_of(random.Random(1), 20)
+    async with running_app(tiny_bi_encoder(), settings=settings(server, cache_dtype=dtype)) as first:
+        cold = await scores(first, texts)
+        await stored(first)
+    async with running_app(tiny_bi_encoder(), settings=settings(server, cache_dtype=dtype)) as second:
+        warm = await scores(second, texts)
+        metrics = await second.scrape()
+    async with running_app(tiny_bi_encoder()) as without_redis:
+        exact = await scores(without_redis, texts)
+
+    assert warm == pytest.approx(cold, abs=TOLERANCE)
+    assert metrics.value("bandrank_cache_candidates_total", outcome="hit") == 20
+    assert warm == pytest.approx(exact, abs=0.02 if dtype == "int8" else 1e-3)
+
+
+async def test_requests_go_on_while_redis_is_killed_and_comes_back(server: RedisServer) -> None:
+    """Forty requests over a crash and a restart: each is answered, with the scores that it always has."""
+    rng = random.Random(2)
+    pages = [texts_of(rng, 10) for _ in range(8)]
+    async with running_app(tiny_bi_encoder()) as calm:
+        expected = [await scores(calm, page) for page in pages]
+    async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:
+        for round_number in range(5):
+            if round_number == 1:
+                server.kill()
+            if round_number == 3:
+                server.start()
+            found = await asyncio.gather(*(scores(running, page) for page in pages))
+            for ours, right in zip(found, expected, strict=True):
+                assert ours == pytest.approx(right, abs=TOLERANCE)
+        metrics = await running.scrape()
+
+    assert metrics.value("bandrank_requests_total", status="200") == 40
+    looked_up = [metrics.value("bandrank_cache_candidates_total", outcome=outcome) for outcome in ("hit", "miss")]
+    assert sum(looked_up) == 400
+
+
+async def test_a_frozen_redis_costs_its_timeout_and_then_nothing(server: RedisServer) -> None:
+    """The breaker opens, which the metrics show; a request takes no longer than some timeouts."""
+    texts = texts_of(random.Random(3), 10)
+    async with running_app(tiny_bi_encoder(), settings=settings(server, redis_timeout_s=0.05)) as running:
+        right = await scores(running, texts)
+        server.freeze()
+        for _ in range(6):
+            async with asyncio.timeout(2.0):
+                assert await scores(running, texts) == pytest.approx(right, abs=TOLERANCE)
+        metrics = await running.scrape()
+        server.thaw()
+
+    assert metrics.value("bandrank_redis_breaker_state") > 0
+    assert metrics.value("bandrank_cache_lookups_total", tier="redis", outcome="unavailable") > 0
+
+
+async def test_garbage_under_our_keys_is_never_scored(server: RedisServer) -> None:
+    """Each value is replaced by one of the same length; all are misses, counted as corrupt."""
+    texts = texts_of(random.Random(4), 10)
+    async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:
+        right = await scores(running, texts)
+        await stored(running)
+        for key in server.do("KEYS", "bandrank:r*"):
+            server.do("SETRANGE", key, 30, b"garbage")
+        assert await scores(running, texts) == pytest.approx(right, abs=TOLERANCE)
+        metrics = await running.scrape()
+
+    assert metrics.value("bandrank_cache_lookups_total", tier="redis", outcome="corrupt") == len(set(texts))
+
+
+async def test_registered_candidates_are_shared(server: RedisServer) -> None:
+    """What one replica registered another ranks by id, from the representations that the first one made."""
+    body = {"candidates": [{"id": f"doc {word}", "text": word} for word in ("man", "she", "you")]}
+    async with running_app(encoded_lookup(man=3.0, she=2.0), settings=settings(server)) as first:
+        assert (await first.client.put("/candidates", json=body)).json()["encoded"] == 3
+        await stored(first)
+    async with running_app(encoded_lookup(man=3.0, she=2.0), settings=settings(server)) as second:
+        candidates = [{"id": "doc you"}, {"id": "doc man"}, {"id": "doc he"}]
+        answer = (await second.rerank({"query": "who", "candidates": candidates})).json()
+        deleted = await second.client.request("DELETE", "/candidates", json={"ids": ["doc man", "doc he"]})
+        rest = (await second.rerank({"query": "who", "candidates": candidates})).json()
+
+    assert [result["id"] for result in answer["results"]] == ["doc man", "doc you"]
+    assert [item["id"] for item in answer["unresolved"]] == ["doc he"]
+    assert answer["meta"]["stages"][0]["cache_hits"] == 2
+    assert deleted.json() == {"deleted": 1}
+    assert [result["id"] for result in rest["results"]] == ["doc you"]
+
+
+async def test_registering_without_redis_is_refused_and_texts_still_rank(server: RedisServer) -> None:
+    """Nothing is said to be registered that is not; ids are reported, candidates with a text are ranked."""
+    async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:
+        server.kill()
+        put = await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
+        by_id = await running.rerank({"query": "who", "candidates": [{"id": "a"}]})
+        mixed = (await running.rerank({"query": "who", "candidates": [{"id": "a"}, "man"]})).json()
+        deleted = await running.client.request("DELETE", "/candidates", json={"ids": ["a"]})
+
+    for refused in (put, by_id, deleted):
+        assert "Redis" in assert_error(refused, 503, "not_ready")
+    assert [result["index"] for result in mixed["results"]] == [1]
+    assert "Redis" in mixed["unresolved"][0]["error"]

@@ -1,0 +1,144 @@
+"""The circuit breaker: it opens, waits, lets one call probe, and believes what that call says."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tasks import Clock
+
+from bandrank.engine.cache.breaker import BreakerState, CircuitBreaker
+
+CLOSED, HALF_OPEN, OPEN = BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN
+
+
+def opened(clock: Clock) -> CircuitBreaker:
+    """A breaker that has just opened."""
+    breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=8.0)
+    for _ in range(3):
+        assert breaker.allows()
+        breaker.failed()
+    return breaker
+
+
+def test_it_opens_after_failures_in_a_row() -> None:
+    """A success in between starts the count anew."""
+    breaker = CircuitBreaker(Clock(), threshold=3)
+    states = []
+    for fails in (True, True, False, True, True, True):
+        assert breaker.allows()
+        if fails:
+            breaker.failed()
+        else:
+            breaker.succeeded()
+        states.append(breaker.state)
+
+    assert states == [CLOSED] * 5 + [OPEN]
+    assert not breaker.allows()
+    assert breaker.cooling
+
+
+def test_one_call_probes_after_the_cool_down() -> None:
+    """Not before, and not two."""
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now = 0.99
+    assert not breaker.allows()
+    clock.now = 1.0
+
+    assert not breaker.cooling
+    assert [breaker.allows() for _ in range(3)] == [True, False, False]
+    assert breaker.state is HALF_OPEN
+
+
+def test_a_probe_that_succeeds_closes() -> None:
+    """All calls are let through again, and it takes as many failures as before to open."""
+    clock = Clock(5.0)
+    breaker = opened(clock)
+    clock.now = 6.0
+    assert breaker.allows()
+    breaker.succeeded()
+
+    assert breaker.state is CLOSED
+    breaker.failed()
+    breaker.failed()
+    assert breaker.allows()
+
+
+def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
+    """Up to a limit; after a success it is short again."""
+    clock = Clock()
+    breaker = opened(clock)
+    waits = []
+    for _ in range(6):
+        begun = clock.now
+        while not breaker.allows():
+            clock.now += 0.5
+        waits.append(clock.now - begun)
+        breaker.failed()
+    clock.now += 8.0
+    assert breaker.allows()
+    breaker.succeeded()
+    for _ in range(3):
+        breaker.failed()
+    clock.now += 1.0
+
+    assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    assert breaker.allows()
+
+
+def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
+    """At once, and with the cool-down that it had."""
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now = 1.0
+    assert breaker.allows()
+    breaker.abandoned()
+
+    assert breaker.state is OPEN
+    assert breaker.allows()
+    breaker.failed()
+    clock.now = 3.0
+    assert breaker.allows()
+
+
+def test_calls_from_before_it_opened_change_nothing() -> None:
+    """Neither the state nor how long it lasts."""
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now = 0.5
+    breaker.succeeded()
+    breaker.failed()
+    breaker.abandoned()
+
+    assert breaker.state is OPEN
+    clock.now = 1.0
+    assert breaker.allows()
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["ok", "fail", "gone"])), max_size=80))
+def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, str]]) -> None:
+    """In any history: closed lets all through, open none before its time, half-open one; `cooling` foretells it."""
+    clock = Clock()
+    breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=4.0)
+    failures, opened_at, cooldown = 0, None, 1.0
+    for pause, outcome in calls:
+        clock.now += pause
+        expected = opened_at is None or clock.now >= opened_at + cooldown
+        assert breaker.cooling is not expected
+        assert breaker.allows() is expected
+        if not expected:
+            continue
+        if opened_at is not None:
+            assert not breaker.allows()
+        match outcome:
+            case "ok":
+                breaker.succeeded()
+                failures, opened_at, cooldown = 0, None, 1.0
+            case "fail":
+                breaker.failed()
+                failures += 1
+                if opened_at is not None:
+                    cooldown = min(2 * cooldown, 4.0)
+                if opened_at is not None or failures == 3:
+                    opened_at = clock.now
+            case "gone":
+                breaker.abandoned()
+        assert breaker.state is (CLOSED if opened_at is None else OPEN)

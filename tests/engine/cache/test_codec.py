@@ -1,0 +1,203 @@
+"""Representations as bytes: what comes back is what was put in, and what was damaged does not come back."""
+
+import random
+import struct
+import zlib
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bandrank.engine.cache.codec import PayloadDtype, RepresentationCodec
+from bandrank.models.ragged import offsets
+
+DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]
+LENGTHS = st.lists(st.integers(0, 4), max_size=6)  # rows of representations, some without any
+SIZES = st.integers(1, 5)
+
+
+@st.composite
+def representations(draw: st.DrawFn, width: Literal[16, 32] = 32, most: float = 2.0**100) -> tuple[Tensor, list[int]]:
+    """(values, lengths)."""
+    lengths, size = draw(LENGTHS), draw(SIZES)
+    number = st.floats(-most, most, width=width, allow_nan=False)
+    rows = draw(st.lists(st.lists(number, min_size=size, max_size=size), min_size=sum(lengths), max_size=sum(lengths)))
+    return torch.tensor(rows, dtype=torch.float32).reshape(-1, size), lengths
+
+
+def encoded(values: Tensor, lengths: list[int], dtype: PayloadDtype) -> tuple[RepresentationCodec, list[bytes]]:
+    """A codec for the values, and their payloads."""
+    codec = RepresentationCodec(values.shape[1], dtype)
+    return codec, codec.payloads(values, offsets(lengths))
+
+
+@given(representations())
+def test_float32_comes_back_as_it_was(drawn: tuple[Tensor, list[int]]) -> None:
+    """Every bit of it, on the host, in as many rows."""
+    values, lengths = drawn
+    codec, payloads = encoded(values, lengths, "float32")
+    decoded = codec.decode(payloads)
+
+    assert torch.equal(decoded.values, values)
+    assert decoded.values.dtype == torch.float32
+    assert decoded.lengths.tolist() == lengths == codec.lengths(payloads)
+
+
+@given(representations(width=16, most=65504.0))
+def test_float16_rounds_once(drawn: tuple[Tensor, list[int]]) -> None:
+    """To the nearest, which is exact for numbers that float16 has; a second round trip changes nothing."""
+    values, lengths = drawn
+    codec, payloads = encoded(values, lengths, "float16")
+    decoded = codec.decode(payloads)
+
+    assert torch.equal(decoded.values, values)
+    assert codec.payloads(decoded.values, decoded.cu_seqlens) == payloads
+    third = values / 3
+    assert torch.equal(codec.decode(codec.payloads(third, offsets(lengths))).values, third.half().float())
+
+
+@given(representations())
+def test_int8_is_off_by_half_a_step_at_most(drawn: tuple[Tensor, list[int]]) -> None:
+    """A step is the row's largest magnitude over 127; what float32 rounds on the way is a millionth of it."""
+    values, lengths = drawn
+    codec, payloads = encoded(values, lengths, "int8")
+    decoded = codec.decode(payloads).values
+
+    steps = (values.abs().amax(-1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+    assert ((decoded - values).abs() <= steps * (0.5 + 127 * 2**-22)).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("computed", [torch.float32, torch.float16, torch.bfloat16])
+def test_any_dtype_of_the_scorer_is_taken(dtype: PayloadDtype, computed: torch.dtype) -> None:
+    """As if it had been float32."""
+    values = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).to(computed)
+    _, payloads = encoded(values, [2, 5], dtype)
+
+    assert payloads == encoded(values.float(), [2, 5], dtype)[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(drawn=representations(width=16, most=100.0), seed=st.integers(0, 99))
+def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]], seed: int) -> None:
+    """What a representation decodes to depends on nothing but its own payload."""
+    codec, payloads = encoded(*drawn, dtype)
+    shuffled = random.Random(seed).choices(range(len(payloads)), k=8) if payloads else []
+    decoded = codec.decode([payloads[place] for place in shuffled])
+
+    assert len(decoded) == len(shuffled)
+    for place, index in enumerate(shuffled):
+        assert torch.equal(decoded[place], codec.decode([payloads[index]])[0])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_not_a_number_is_refused(dtype: PayloadDtype, bad: float) -> None:
+    """A broken representation is never stored."""
+    with pytest.raises(ValueError, match="not finite"):
+        encoded(torch.tensor([[1.0, 2.0], [bad, 0.0]]), [1, 1], dtype)
+
+
+def test_what_float16_cannot_hold_is_refused() -> None:
+    """It would be stored as infinity."""
+    with pytest.raises(ValueError, match="too large"):
+        encoded(torch.tensor([[65520.0]]), [1], "float16")
+
+
+def test_rows_of_another_size_are_refused() -> None:
+    """And so is a codec of no size."""
+    with pytest.raises(ValueError, match=r"\(total, 3\), got \(2, 4\)"):
+        RepresentationCodec(3, "float16").payloads(torch.ones(2, 4), offsets([2]))
+    with pytest.raises(ValueError, match="at least 1"):
+        RepresentationCodec(0, "float16")
+
+
+def test_counts_ride_along() -> None:
+    """They change neither the rows nor what they decode to."""
+    values = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    codec, payloads = encoded(values, [1, 0, 2], "float32")
+    counted = codec.with_counts(payloads, [7, 2**32 - 1, 0], [0, 5, 1])
+
+    assert codec.counts(payloads) == [(0, 0)] * 3
+    assert codec.counts(counted) == [(7, 0), (2**32 - 1, 5), (0, 1)]
+    assert codec.lengths(counted) == [1, 0, 2]
+    assert torch.equal(codec.decode(counted).values, values)
+    assert codec.counts([codec.open(codec.seal(payload)) or b"" for payload in counted]) == codec.counts(counted)
+
+
+def test_the_format_does_not_change_unnoticed() -> None:
+    """Written out by hand: 1.0 and -2.0 are 0x3C00 and 0xC000 in float16; 127 steps of 2**-6 are 1.984375."""
+    codec, (payload,) = encoded(torch.tensor([[1.0, -2.0]]), [1], "float16")
+    rows = bytes.fromhex("003c00c0")
+    head = bytes([1, 2]) + struct.pack("<II", 2, 1)
+    sealed = head + struct.pack("<I", zlib.crc32(head + bytes(8) + rows)) + bytes(8) + rows
+
+    assert payload == bytes(8) + rows
+    assert codec.seal(payload) == sealed
+    assert encoded(torch.tensor([[1.984375, -0.015625]]), [1], "int8")[1] == [
+        bytes(8) + struct.pack("<fbb", 2**-6, 127, -1)
+    ]
+    assert encoded(torch.tensor([[1.0]]), [1], "float32")[1] == [bytes(8) + bytes.fromhex("0000803f")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(drawn=representations(width=16, most=100.0))
+def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]]) -> None:
+    """For every dtype and number of rows."""
+    codec, payloads = encoded(*drawn, dtype)
+
+    assert [codec.open(codec.seal(payload)) for payload in payloads] == payloads
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
+    """Any one byte that has any other value; any number of bytes cut from either end, or added."""
+    codec, (payload,) = encoded(torch.randn(rows, 5, generator=torch.Generator().manual_seed(2)), [rows], dtype)
+    sealed = codec.seal(payload)
+
+    for place, byte in enumerate(sealed):
+        for other in {byte ^ (1 << bit) for bit in range(8)} | {0, 255, byte ^ 255} - {byte}:
+            assert codec.open(sealed[:place] + bytes([other]) + sealed[place + 1 :]) is None or other == byte
+    for length in range(len(sealed)):
+        assert codec.open(sealed[:length]) is None
+        assert codec.open(sealed[length + 1 :]) is None
+    assert codec.open(sealed + sealed) is None
+    assert codec.open(sealed + b"\0") is None
+
+
+@given(st.binary(max_size=80))
+def test_garbage_is_refused(value: bytes) -> None:
+    """Whatever somebody else has stored under our key."""
+    assert RepresentationCodec(2, "int8").open(value) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
+    """Another dtype or size, though there may be as many bytes; another version, though all else is right."""
+    values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+    codec, (payload,) = encoded(values, [4], dtype)
+    strangers = [encoded(values, [4], other) for other in DTYPES if other != dtype]
+    strangers += [encoded(values.reshape(-1, size), [16 // size], dtype) for size in (1, 2, 8, 16)]
+    sealed = codec.seal(payload)
+    head = bytes([sealed[0] + 1]) + sealed[1:10]
+    newer = head + struct.pack("<I", zlib.crc32(head + payload)) + payload
+
+    for stranger, (other,) in strangers:
+        assert codec.open(stranger.seal(other)) is None
+    assert codec.open(newer) is None
+
+
+def test_nothing_decodes_to_nothing() -> None:
+    """No payloads, and payloads without rows, keep their size."""
+    for dtype in DTYPES:
+        codec = RepresentationCodec(3, dtype)
+
+        assert codec.decode([]).values.shape == (0, 3)
+        empty = codec.payloads(torch.empty(0, 3), np.array([0, 0, 0]))
+        assert codec.decode(empty).values.shape == (0, 3)
+        assert len(codec.decode(empty)) == 2

@@ -1,0 +1,92 @@
+"""What is cached is found again by whoever would compute the same, and by nobody else."""
+
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.crc import key_slot
+from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.tokenizer import TOKENIZER_FILE
+from tokenizers import Tokenizer
+
+from bandrank.engine.cache.keys import digest, fingerprint, redis_keys
+from bandrank.models import checkpoint
+from bandrank.models.scorer import Scorer
+
+
+def own(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
+    """The fingerprint with the tiny tokenizer and float16 payloads."""
+    return fingerprint(scorer, tokenizer or tiny_tokenizer(), "float16")
+
+
+def test_a_digest_is_blake2b() -> None:
+    """Of the UTF-8 bytes, 16 bytes long: what Redis has today must be found tomorrow."""
+    assert digest("naïve 文") == blake2b("naïve 文".encode(), digest_size=16).digest()
+
+
+@given(st.lists(st.text(max_size=3), unique=True, max_size=30))
+def test_different_texts_have_different_digests(texts: list[str]) -> None:
+    """Also where they differ by nothing one can see."""
+    assert len({digest(text) for text in texts}) == len(texts)
+
+
+def test_a_saved_and_loaded_scorer_keeps_its_fingerprint(tmp_path: Path) -> None:
+    """Replicas that load the same folder share the cache; so does one made anew."""
+    scorer = tiny_bi_encoder()
+    checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
+
+    assert own(checkpoint.load(tmp_path)) == own(scorer) == own(tiny_bi_encoder())
+    assert len(own(scorer)) == 16
+
+
+def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> None:
+    """One bit of one weight, the configuration, the architecture, the tokenizer, the payload's dtype, the template."""
+    scorer, tokenizer = tiny_bi_encoder(), tiny_tokenizer()
+    one_bit = tiny_bi_encoder()
+    with torch.no_grad():
+        weight = next(iter(one_bit.parameters())).reshape(-1)
+        weight[3] = torch.nextafter(weight[3], torch.tensor(9.0))
+    shorter = tiny_bi_encoder()
+    shorter.candidate_template = replace(shorter.candidate_template, max_tokens=7)
+    lowercase_not = Tokenizer.from_str(tokenizer.to_str().replace('"lowercase":true', '"lowercase":false'))
+    different = [
+        own(scorer),
+        own(one_bit),
+        own(tiny_bi_encoder(seed=1)),
+        own(tiny_bi_encoder(pooling="cls")),
+        own(tiny_cross_encoder()),
+        own(shorter),
+        own(scorer, lowercase_not),
+        fingerprint(scorer, tokenizer, "int8"),
+        fingerprint(scorer, tokenizer, "float32"),
+    ]
+
+    assert len(set(different)) == len(different)
+
+
+def test_a_dtype_of_the_weights_is_in_the_fingerprint() -> None:
+    """Rounded weights are other weights; 16-bit ones can be read too."""
+    assert len({own(tiny_bi_encoder().to(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.float16)}) == 3
+
+
+@pytest.mark.parametrize("text", ["", "a", "a longer text"])
+def test_a_key_says_whose_it_is(text: str) -> None:
+    """The service, the format, the scorer, the text."""
+    (key,) = redis_keys(b"\xab" * 16, [digest(text)])
+
+    name, format_name, tag, text_name = key.decode().split(":")
+    assert (name, format_name, text_name) == ("bandrank", "r1", digest(text).hex())
+    assert tag == "{" + "ab" * 16 + f"{digest(text)[0] % 64:02x}" + "}"
+
+
+def test_the_slot_of_a_key_depends_on_its_bucket_alone() -> None:
+    """Keys of one bucket can be asked for by one command."""
+    digests = [bytes([bucket, *rest]) for bucket in (0, 7, 64, 71) for rest in ([1] * 15, [2] * 15)]
+    slots = [key_slot(key) for key in redis_keys(bytes(16), digests)]
+
+    assert slots[0] == slots[1] == slots[4] == slots[5]
+    assert slots[2] == slots[3] == slots[6] == slots[7] != slots[0]

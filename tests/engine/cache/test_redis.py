@@ -1,0 +1,248 @@
+"""Replicas that share a Redis server."""
+
+import asyncio
+import random
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from redis.crc import key_slot
+from support.redis_server import RedisServer, redis_server
+from support.replica import CODEC, FINGERPRINT, SIZE, payload_of, replica, texts_of
+
+from bandrank.engine.cache.codec import RepresentationCodec
+from bandrank.engine.cache.keys import digest, redis_keys
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Shared by the tests of this file."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@pytest.fixture
+def server(module_server: RedisServer) -> RedisServer:
+    """Empty at the start of a test."""
+    module_server.do("FLUSHALL")
+    module_server.do("CONFIG", "RESETSTAT")
+    return module_server
+
+
+def key_of(text: str) -> bytes:
+    """The text's key in Redis."""
+    return redis_keys(FINGERPRINT, [digest(text)])[0]
+
+
+def calls(server: RedisServer, command: str) -> int:
+    """How often a command was sent since the test began."""
+    stats = server.do("INFO", "commandstats")
+    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+async def test_what_one_replica_computed_another_reads(server: RedisServer) -> None:
+    """All of it, from Redis at first and from memory the second time; nothing is computed twice."""
+    texts = texts_of(random.Random(1), 300)
+    async with replica(server.url) as first, replica(server.url) as second:
+        assert await first.store(texts)
+        cold = await first.fetch(texts)
+        from_redis = await second.fetch(texts)
+        from_memory = await second.fetch(texts)
+
+    assert (cold.memory_hits, cold.misses) == (300, 0)
+    assert (from_redis.memory_hits, from_redis.redis_hits, from_redis.misses) == (0, 300, 0)
+    assert from_redis.redis_s > 0
+    assert (from_memory.memory_hits, from_memory.redis_hits, from_memory.redis_s) == (300, 0, 0.0)
+    assert (len(first.computed), second.computed) == (300, [])
+
+
+async def test_a_lookup_is_one_round_trip(server: RedisServer) -> None:
+    """However many candidates it has, and however often one comes."""
+    texts = texts_of(random.Random(2), 500)
+    async with replica(server.url) as first, replica(server.url) as second:
+        await first.store(texts)
+        server.do("CONFIG", "RESETSTAT")
+        lookup = await second.fetch(texts + texts[:100] + texts[:1])
+
+    assert (lookup.redis_hits, lookup.misses) == (601, 0)
+    assert calls(server, "mget") == 1
+    assert calls(server, "get") == 0
+
+
+async def test_metrics_tell_what_went_to_and_came_from_redis(server: RedisServer) -> None:
+    """Lookups by tier and outcome, one per candidate; writes, bytes and calls."""
+    texts = texts_of(random.Random(3), 10)
+    async with replica(server.url) as first, replica(server.url) as second:
+        await first.store([*texts, texts[0]])
+        await second.fetch([*texts, texts[0], "another"])
+        size = sum(len(CODEC.seal(payload_of(digest(text)))) for text in texts)
+
+        assert first.sample("cache_lookups_total", tier="memory", outcome="miss") == 11
+        assert first.sample("cache_lookups_total", tier="redis", outcome="miss") == 11
+        assert first.sample("cache_writes_total", outcome="stored") == 10
+        assert first.sample("cache_pending_write_bytes") == 0
+        assert first.sample("redis_bytes_total", direction="written") == size
+        assert first.sample("redis_seconds_count", operation="set") == 1
+        assert second.sample("cache_lookups_total", tier="redis", outcome="hit") == 11
+        assert second.sample("cache_lookups_total", tier="redis", outcome="miss") == 1
+        assert second.sample("redis_bytes_total", direction="read") == size
+        assert second.sample("redis_seconds_count", operation="get") == 1
+        assert second.sample("redis_errors_total", operation="get") == 0
+        assert second.sample("cache_memory_entries") == 11
+        assert second.sample("redis_breaker_state") == 0
+
+
+async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> None:
+    """In a number of groups that is small enough for one pipeline."""
+    texts = texts_of(random.Random(4), 1000)
+    async with replica(server.url) as one:
+        await one.store(texts)
+    keys = server.do("KEYS", "*")
+
+    assert len(keys) == 1000
+    assert all(re.fullmatch(rb"bandrank:r1:\{[0-9a-f]{34}\}:[0-9a-f]{32}", key) for key in keys)
+    assert len({key_slot(key) for key in keys}) == 64
+
+
+@pytest.mark.parametrize(("ttl_s", "least", "most"), [(100.0, 1, 100_000), (None, -1, -1)])
+async def test_entries_expire_when_they_should(server: RedisServer, ttl_s: float | None, least: int, most: int) -> None:
+    """After the time that was set, or never."""
+    async with replica(server.url, ttl_s=ttl_s) as one:
+        await one.store(["a text"])
+
+    assert least <= server.do("PTTL", key_of("a text")) <= most
+
+
+async def test_an_expired_entry_is_computed_anew(server: RedisServer) -> None:
+    """And stored again."""
+    async with replica(server.url, ttl_s=0.02, memory_bytes=0) as one:
+        await one.store(["a text"])
+        while server.do("EXISTS", key_of("a text")):  # noqa: ASYNC110  # Redis tells nobody
+            await asyncio.sleep(0.01)
+        await one.store(["a text"])
+
+        assert len(one.computed) == 2
+
+
+def foreign_values(key: bytes) -> dict[str, bytes]:
+    """Values that a key of ours could have without being what this replica would have stored."""
+    good = CODEC.seal(payload_of(key))
+    other_size = RepresentationCodec(SIZE + 1, "float16")
+    other_dtype = RepresentationCodec(SIZE, "float32")
+    return {
+        "empty": b"",
+        "garbage": random.Random(5).randbytes(len(good)),
+        "text": b"\x80\x04\x95 not what we wrote",
+        "cut short": good[:-1],
+        "cut to its head": good[:14],
+        "longer": good + b"\0",
+        "a flipped bit": good[:40] + bytes([good[40] ^ 4]) + good[41:],
+        "another version": bytes([good[0] + 1]) + good[1:],
+        "another size": other_size.seal(other_size.payloads(torch.ones(1, SIZE + 1), np.array([0, 1]))[0]),
+        "another dtype": other_dtype.seal(other_dtype.payloads(torch.ones(1, SIZE), np.array([0, 1]))[0]),
+        "not sealed": payload_of(key),
+    }
+
+
+@pytest.mark.parametrize("damage", foreign_values(digest("damaged")))
+async def test_a_damaged_value_is_a_miss(server: RedisServer, damage: str) -> None:
+    """It is counted, computed, and put right."""
+    server.do("SET", key_of("damaged"), foreign_values(digest("damaged"))[damage])
+    async with replica(server.url) as one, replica(server.url) as other:
+        lookup = await one.fetch(["damaged", "damaged", "fresh"])
+        await one.cache.drained()
+        again = await other.fetch(["damaged"])
+
+        assert (lookup.redis_hits, lookup.misses) == (0, 3)
+        assert one.sample("cache_lookups_total", tier="redis", outcome="corrupt") == 2
+        assert one.sample("cache_lookups_total", tier="redis", outcome="miss") == 1
+    assert again.redis_hits == 1
+
+
+async def test_a_key_that_holds_no_string_is_a_miss(server: RedisServer) -> None:
+    """Somebody else's list under our name."""
+    server.do("RPUSH", key_of("a list"), "x")
+    async with replica(server.url) as one:
+        lookup = await one.fetch(["a list", "another"])
+
+    assert (lookup.redis_hits, lookup.misses) == (0, 2)
+
+
+async def test_replicas_with_another_model_share_nothing(server: RedisServer) -> None:
+    """The fingerprint keeps them apart."""
+    async with replica(server.url) as one, replica(server.url, fingerprint=bytes(16)) as other:
+        await one.store(["a text"])
+        await other.store(["a text"])
+
+    assert len(one.computed) == len(other.computed) == 1
+
+
+async def test_many_requests_at_once(server: RedisServer) -> None:
+    """On two replicas, over the same texts: every payload is right, and a text is computed once by each at most."""
+    rng = random.Random(6)
+    texts = texts_of(rng, 60)
+    async with replica(server.url) as one, replica(server.url, memory_bytes=5000) as other:
+        requests = [(rng.choice([one, other]), rng.sample(texts, 20)) for _ in range(200)]
+        await asyncio.gather(*(asked.fetch(sample) for asked, sample in requests))
+
+        assert len(one.computed) == len(set(one.computed)) <= 60
+        assert one.sample("redis_errors_total", operation="get") == 0
+
+
+async def test_plain_values_are_set_read_and_deleted(server: RedisServer) -> None:
+    """What is kept for good goes through the same client."""
+    async with replica(server.url) as one:
+        redis = one.redis
+        assert redis is not None
+        assert await redis.get_many([]) == []
+        assert await redis.set_many({}, ttl_s=None)
+        assert await redis.delete_many([]) == 0
+        assert await redis.set_many({b"a": b"1", b"b": b"\x00\xff"}, ttl_s=None)
+        assert await redis.get_many([b"b", b"none", b"a", b"b"]) == [b"\x00\xff", None, b"1", b"\x00\xff"]
+        assert await redis.delete_many([b"a", b"none"]) == 1
+        assert await redis.get_many([b"a", b"b"]) == [None, b"\x00\xff"]
+    assert server.do("PTTL", "b") == -1
+
+
+async def test_what_is_queued_is_stored_when_the_cache_closes(server: RedisServer) -> None:
+    """A replica that ends takes nothing with it."""
+    texts = texts_of(random.Random(7), 2000)
+    async with replica(server.url) as one:
+        await one.fetch(texts)
+
+        assert one.sample("cache_pending_write_bytes") > 0
+    assert server.do("DBSIZE") == 2000
+    assert one.sample("cache_pending_write_bytes") == 0
+
+
+async def test_what_does_not_fit_the_queue_is_dropped(server: RedisServer) -> None:
+    """It is counted and stays in memory."""
+    texts = texts_of(random.Random(8), 100)
+    async with replica(server.url, max_pending_writes_bytes=2000) as one:
+        stored = await one.store(texts)
+        again = await one.fetch(texts)
+
+        held = server.do("DBSIZE")
+        assert not stored
+        assert 1 <= held < 20
+        assert one.sample("cache_writes_total", outcome="stored") == held
+        assert one.sample("cache_writes_total", outcome="dropped") == 100 - held
+        assert again.memory_hits == 100
+        assert await one.cache.drained()
+
+
+async def test_a_closed_client_answers_nothing(server: RedisServer) -> None:
+    """And raises nothing."""
+    async with replica(server.url) as one:
+        assert one.redis is not None
+        await one.fetch(["before"])
+        await one.redis.close()
+        lookup = await one.fetch(["after"])
+
+        assert lookup.misses == 1
+        assert one.sample("cache_lookups_total", tier="redis", outcome="unavailable") == 1
+        assert not one.redis.available

@@ -1,0 +1,252 @@
+"""Calls to a Redis that answers when, and as, the test says: what counts against it, and what does not."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.tasks import Clock, until
+
+from bandrank.engine.cache.redis_client import MAX_CONNECTIONS, RedisClient
+from bandrank.engine.cache.redis_url import parse_redis_url
+from bandrank.metrics import Metrics
+
+pytestmark = pytest.mark.anyio
+
+SHORT_S = 0.01
+
+
+class ToldCommands:
+    """Commands whose answers the test gives; `answers` has one for each call, in order, once it is made."""
+
+    def __init__(self) -> None:
+        self.answers: list[asyncio.Future[Any]] = []  # of three types
+        self.cancelled = 0
+        self.closed = False
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        del keys
+        return await self._answer()  # type: ignore[no-any-return]  # as the test gives it
+
+    async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
+        del entries, ttl_ms
+        return await self._answer()  # type: ignore[no-any-return]  # as the test gives it
+
+    async def delete_many(self, keys: Sequence[bytes]) -> int:
+        del keys
+        return await self._answer()  # type: ignore[no-any-return]  # as the test gives it
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def _answer(self) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.answers.append(answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+class Told:
+    """A client of a told Redis."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.commands = ToldCommands()
+        self.metrics = Metrics()
+        self.clock = Clock()
+        self.client = RedisClient(
+            parse_redis_url("redis://told"), self.commands, timeout_s=timeout_s, metrics=self.metrics, clock=self.clock
+        )
+
+    async def ask(self) -> asyncio.Task[list[bytes | None] | None]:
+        """A read that Redis has got."""
+        asked = len(self.commands.answers)
+        task = asyncio.create_task(self.client.get_many([b"a"]))
+        await until(lambda: len(self.commands.answers) > asked or task.done())
+        return task
+
+    async def fail(self, times: int = 1) -> None:
+        """Reads that Redis breaks off."""
+        for _ in range(times):
+            task = await self.ask()
+            self.commands.answers[-1].set_exception(ConnectionError("broken"))
+            assert await task is None
+
+    @property
+    def state(self) -> float | None:
+        """Of the breaker."""
+        return self.metrics.registry.get_sample_value("bandrank_redis_breaker_state")
+
+    @property
+    def errors(self) -> float | None:
+        """Of reads."""
+        return self.metrics.registry.get_sample_value("bandrank_redis_errors_total", {"operation": "get"})
+
+
+@asynccontextmanager
+async def told(timeout_s: float = 60.0) -> AsyncIterator[Told]:
+    """Closed at the end."""
+    one = Told(timeout_s)
+    yield one
+    await one.client.close()
+    assert one.commands.closed
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("gone"), OSError(5, "io"), RuntimeError("a bug"), TimeoutError(), AttributeError("None")]
+)
+async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
+    """Reads, writes and deletions say that nothing came of them."""
+    async with told() as one:
+        calls = [
+            asyncio.create_task(call)
+            for call in (
+                one.client.get_many([b"a"]),
+                one.client.set_many({b"a": b""}, 1.0),
+                one.client.delete_many([b"a"]),
+            )
+        ]
+        await until(lambda: len(one.commands.answers) == 3)
+        for answer in one.commands.answers:
+            answer.set_exception(error)
+
+        assert await asyncio.gather(*calls) == [None, False, None]
+        for operation in ("get", "set", "delete"):
+            labels = {"operation": operation}
+            assert one.metrics.registry.get_sample_value("bandrank_redis_errors_total", labels) == 1
+
+
+async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over() -> None:
+    """Then one call is, and if it is answered, all are."""
+    async with told() as one:
+        await one.fail(3)
+        assert (one.state, one.client.available) == (2, False)
+        assert await one.client.get_many([b"a"]) is None
+        assert not await one.client.set_many({b"a": b""}, None)
+        assert len(one.commands.answers) == 3
+
+        one.clock.now += 1.0
+        assert one.client.available
+        probe = await one.ask()
+        assert one.state == 1
+        assert await one.client.get_many([b"a"]) is None
+        one.commands.answers[-1].set_result([b"1"])
+        assert await probe == [b"1"]
+        assert one.state == 0
+        task = await one.ask()
+        one.commands.answers[-1].set_result([None])
+        assert await task == [None]
+
+
+async def test_a_read_that_takes_too_long_fails() -> None:
+    """Its reply, which comes later, changes nothing."""
+    async with told(SHORT_S) as one:
+        task = await one.ask()
+        assert await task is None
+        one.commands.answers[0].set_result([b"late"])
+        await asyncio.sleep(0)
+
+        assert one.errors == 1
+        assert one.commands.cancelled == 0
+
+
+async def test_reads_that_began_before_an_answer_came_do_not_count() -> None:
+    """A process that is slow to read its replies gets the first ones in time and the last ones late."""
+    async with told() as one:
+        tasks = [await one.ask() for _ in range(10)]
+        one.commands.answers[0].set_result([b"in time"])
+        assert await tasks[0] == [b"in time"]
+        for answer in one.commands.answers[1:]:
+            answer.set_exception(TimeoutError())
+        await asyncio.gather(*tasks)
+        assert (one.errors, one.state) == (9, 0)
+
+        await one.fail(3)
+        assert (one.errors, one.state) == (12, 2)
+
+
+async def test_a_successful_write_does_not_hide_reads_that_are_too_slow() -> None:
+    """A write has so much time that it says little."""
+    async with told() as one:
+        for _ in range(3):
+            await one.fail()
+            write = asyncio.create_task(one.client.set_many({b"a": b"1"}, 1.0))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if not one.commands.answers[-1].done():
+                one.commands.answers[-1].set_result([])
+            await write
+
+        assert one.state == 2
+
+
+async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() -> None:
+    """The reply was there, but nobody to read it."""
+    async with told(0.05) as one:
+        task = await one.ask()
+        asyncio.get_running_loop().call_later(0.01, one.commands.answers[0].set_result, [b"1"])
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.2:
+            pass
+
+        assert await task == [b"1"]
+        assert one.errors == 0
+
+
+async def test_further_calls_wait_for_their_turn() -> None:
+    """However many there are, only so many are under way at a time."""
+    async with told() as one:
+        tasks = [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(3 * MAX_CONNECTIONS)]
+        await until(lambda: len(one.commands.answers) == MAX_CONNECTIONS)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(one.commands.answers) == MAX_CONNECTIONS
+        for place in range(3 * MAX_CONNECTIONS):
+            await until(lambda: len(one.commands.answers) > place)  # noqa: B023  # awaited at once
+            one.commands.answers[place].set_result([b"1"])
+
+        assert await asyncio.gather(*tasks) == [[b"1"]] * len(tasks)
+
+
+async def test_a_turn_that_does_not_come_in_time_fails() -> None:
+    """And takes nobody's turn afterwards."""
+    async with told(SHORT_S) as one:
+        held = [await one.ask() for _ in range(MAX_CONNECTIONS)]
+        waited = await asyncio.gather(*held, one.client.get_many([b"a"]))
+        assert waited == [None] * (MAX_CONNECTIONS + 1)
+        for answer in one.commands.answers:
+            answer.set_result([b"late"])
+        one.clock.now += 1.0
+        await asyncio.sleep(0)
+        task = await one.ask()
+        one.commands.answers[-1].set_result([b"1"])
+
+        assert await task == [b"1"]
+
+
+async def test_closing_ends_calls_that_are_under_way() -> None:
+    """Their callers hear that Redis did not answer; later ones do so at once."""
+    async with told() as one:
+        tasks = [await one.ask() for _ in range(3)]
+        await one.client.close()
+
+        assert await asyncio.gather(*tasks) == [None, None, None]
+        assert one.commands.cancelled == 3
+        assert await one.client.get_many([b"a"]) is None
+
+
+async def test_entries_that_are_refused_are_not_set() -> None:
+    """The others are, and Redis is not taken to be broken."""
+    async with told() as one:
+        for _ in range(5):
+            write = asyncio.create_task(one.client.set_each({b"a": b"", b"b": b"", b"c": b""}, 0.0001))
+            asked = len(one.commands.answers)
+            await until(lambda: len(one.commands.answers) > asked)  # noqa: B023  # awaited at once
+            one.commands.answers[-1].set_result([ValueError("full")])
+            assert await write == 2
+
+        assert one.state == 0

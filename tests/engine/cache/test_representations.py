@@ -1,0 +1,136 @@
+"""The cache without Redis: what was computed is found in memory, and nothing is computed twice at a time."""
+
+import asyncio
+import random
+
+import pytest
+from support.replica import CODEC, Replica, payload_of, replica, texts_of
+from support.tasks import until
+
+from bandrank.engine.cache.keys import digest
+from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.errors import ScoringFailed
+
+pytestmark = pytest.mark.anyio
+
+ENTRY_BYTES = 350  # more than an entry of these tests takes
+
+
+async def test_what_was_computed_is_found() -> None:
+    """With a payload for each place, and every candidate counted, also one that comes twice."""
+    async with replica() as one:
+        cold = await one.fetch(["a", "b", "a"])
+        warm = await one.fetch(["b", "c", "a", "b"])
+
+        assert (cold.memory_hits, cold.redis_hits, cold.misses) == (0, 0, 3)
+        assert (warm.memory_hits, warm.redis_hits, warm.misses) == (3, 0, 1)
+        assert [payload is not None for payload in warm.payloads] == [True, False, True, True]
+        assert one.computed == [digest("a"), digest("b"), digest("c")]
+        assert one.sample("cache_lookups_total", tier="memory", outcome="hit") == 3
+        assert one.sample("cache_lookups_total", tier="memory", outcome="miss") == 4
+        assert one.sample("cache_lookups_total", tier="redis", outcome="miss") == 0
+        assert one.sample("cache_memory_entries") == 3
+        assert one.sample("cache_memory_bytes") > 0
+        assert await one.cache.drained()
+
+
+async def test_nothing_is_nothing() -> None:
+    """No candidates cost no computation."""
+    async with replica() as one:
+        lookup = await one.fetch([])
+
+    assert (lookup.payloads, lookup.misses, one.computed) == ([], 0, [])
+
+
+async def test_memory_keeps_to_its_bound() -> None:
+    """And so says the metric."""
+    async with replica(memory_bytes=10 * ENTRY_BYTES) as one:
+        for _ in range(20):
+            await one.fetch(texts_of(random.Random(1), 50))
+
+            assert 0 < one.sample("cache_memory_bytes") <= 10 * ENTRY_BYTES
+            assert 5 < one.sample("cache_memory_entries") < 15
+
+
+async def test_without_memory_everything_is_computed_each_time() -> None:
+    """And is right."""
+    async with replica(memory_bytes=0) as one:
+        for _ in range(3):
+            await one.fetch(["a", "b"])
+
+    assert len(one.computed) == 6
+
+
+async def test_requests_at_once_compute_a_text_once() -> None:
+    """All of them get it."""
+    texts = texts_of(random.Random(2), 30)
+    async with replica() as one:
+        await asyncio.gather(*(one.fetch(random.Random(seed).sample(texts, 20)) for seed in range(50)))
+
+    assert sorted(one.computed) == sorted(digest(text) for text in texts)
+
+
+async def test_what_was_computed_between_lookup_and_computation_is_not_computed_again() -> None:
+    """It is in memory by then."""
+    async with replica() as one:
+        key = digest("a")
+        lookup = await one.cache.lookup([key])
+        await one.fetch(["a"])
+        found = await one.cache.compute_missing([key], must_not_compute)
+
+    assert (lookup.misses, found) == (1, {key: payload_of(key)})
+
+
+async def must_not_compute(keys: list[bytes]) -> list[bytes]:
+    """For what is known."""
+    raise AssertionError(keys)
+
+
+async def fails(keys: list[bytes]) -> list[bytes]:
+    """As a scorer that breaks down."""
+    del keys
+    raise ScoringFailed("no")
+
+
+async def test_a_failure_is_not_kept() -> None:
+    """It is raised, and the next request computes."""
+    async with replica() as one:
+        with pytest.raises(ScoringFailed):
+            await one.cache.compute_missing([digest("a")], fails)
+        lookup = await one.fetch(["a"])
+
+    assert lookup.misses == 1
+
+
+async def test_a_computation_that_its_caller_left_is_kept() -> None:
+    """If somebody else waited for it; the first caller's other texts are kept, too."""
+    async with replica() as one:
+        keys, started, go_on = [digest("a"), digest("b")], asyncio.Event(), asyncio.Event()
+
+        async def slow(wanted: list[bytes]) -> list[bytes]:
+            started.set()
+            await go_on.wait()
+            return [payload_of(key) for key in wanted]
+
+        leaving = asyncio.create_task(one.cache.compute_missing(keys, slow))
+        await started.wait()
+        staying = asyncio.create_task(one.cache.compute_missing(keys[:1], must_not_compute))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await until(leaving.done)
+        go_on.set()
+
+        assert await staying == {keys[0]: payload_of(keys[0])}
+        assert (await one.fetch(["a", "b"])).memory_hits == 2
+
+
+async def test_two_caches_share_the_gauges() -> None:
+    """A service with two scorers has one set of metrics, which tells the sum."""
+    async with replica() as one:
+        other = RepresentationCache(bytes(16), CODEC, memory_bytes=2**20, redis=None, ttl_s=None, metrics=one.metrics)
+        await one.fetch(["a", "b"])
+        size = one.sample("cache_memory_bytes")
+        await Replica(other, one.metrics, None).fetch(["a", "b"])
+
+        assert one.sample("cache_memory_entries") == 4
+        assert one.sample("cache_memory_bytes") == 2 * size

@@ -1,0 +1,280 @@
+"""A key is computed once, however many ask; nobody waits for ever, and nobody fails for another's reasons."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tasks import HANG_S, until
+
+from bandrank.engine.cache.single_flight import SingleFlight
+from bandrank.errors import DeadlineExceeded, Overloaded, ScoringFailed
+
+pytestmark = pytest.mark.anyio
+
+Keys = list[bytes]
+
+
+class Computation:
+    """A `compute` that waits until the test ends it, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[Keys] = []
+        self.cancelled = 0
+        self._outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, keys: Keys) -> dict[bytes, bytes]:
+        self.asked.append(keys)
+        try:
+            error = await asyncio.shield(self._outcome)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if error is not None:
+            raise error
+        return {key: key * 2 for key in keys}
+
+    def end(self, error: Exception | None = None) -> None:
+        """Lets it succeed or fail, now and whenever it is called again."""
+        self._outcome.set_result(error)
+
+
+async def instant(keys: Keys) -> dict[bytes, bytes]:
+    """Computes at once."""
+    return {key: key * 2 for key in keys}
+
+
+def answers(*keys: bytes) -> dict[bytes, bytes]:
+    """What the keys compute to."""
+    return {key: key * 2 for key in keys}
+
+
+class Callers:
+    """Calls under way."""
+
+    def __init__(self) -> None:
+        self.flights = SingleFlight()
+        self.tasks: list[asyncio.Task[dict[bytes, bytes]]] = []
+
+    async def call(
+        self, keys: Keys, compute: Callable[[Keys], Awaitable[dict[bytes, bytes]]]
+    ) -> asyncio.Task[dict[bytes, bytes]]:
+        """A call that has got as far as it gets alone."""
+        task = asyncio.create_task(self.flights.run(keys, compute))
+        self.tasks.append(task)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return task
+
+
+async def test_a_caller_computes_its_distinct_keys_in_one_call() -> None:
+    """In the order in which they came first; none for none."""
+    asked: list[Keys] = []
+
+    async def compute(keys: Keys) -> dict[bytes, bytes]:
+        asked.append(keys)
+        return await instant(keys)
+
+    found = await SingleFlight().run([b"b", b"a", b"b", b"c", b"a"], compute)
+
+    assert (found, asked) == (answers(b"a", b"b", b"c"), [[b"b", b"a", b"c"]])
+    assert await SingleFlight().run([], compute) == {}
+    assert len(asked) == 1
+
+
+async def test_what_another_computes_is_awaited() -> None:
+    """A caller computes only what nobody else does."""
+    callers, first, second = Callers(), Computation(), Computation()
+    one = await callers.call([b"a", b"b"], first)
+    two = await callers.call([b"b", b"c"], second)
+    three = await callers.call([b"a", b"c"], instant)
+    second.end()
+    await asyncio.sleep(0)
+    first.end()
+
+    assert await one == answers(b"a", b"b")
+    assert await two == answers(b"b", b"c")
+    assert await three == answers(b"a", b"c")
+    assert (first.asked, second.asked) == ([[b"a", b"b"]], [[b"c"]])
+
+
+async def test_what_is_done_is_computed_anew_when_asked_again() -> None:
+    """Nothing is kept here: that is for the tiers to do."""
+    callers, again = Callers(), Computation()
+    again.end()
+    await (await callers.call([b"a"], instant))
+    await (await callers.call([b"a"], again))
+
+    assert again.asked == [[b"a"]]
+
+
+async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
+    """And the next caller tries again."""
+    callers, failing = Callers(), Computation()
+    tasks = [await callers.call([b"a", b"b"], failing) for _ in range(3)]
+    failing.end(ScoringFailed("no"))
+
+    for task in tasks:
+        with pytest.raises(ScoringFailed, match="no"):
+            await task
+    assert failing.asked == [[b"a", b"b"]]
+    assert await callers.flights.run([b"a"], instant) == answers(b"a")
+
+
+async def test_a_failure_of_more_than_one_asked_for_is_not_ones_own() -> None:
+    """The bad candidate may be the other request's: what is needed is computed apart."""
+    callers, failing, own = Callers(), Computation(), Computation()
+    one = await callers.call([b"bad", b"good"], failing)
+    two = await callers.call([b"good"], own)
+    own.end()
+    failing.end(ScoringFailed("a bad candidate"))
+
+    with pytest.raises(ScoringFailed):
+        await one
+    assert await two == answers(b"good")
+    assert own.asked == [[b"good"]]
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("late"), TimeoutError()])
+async def test_a_deadline_is_the_starters_own(error: Exception) -> None:
+    """Of those who go on waiting one computes, and the others wait for that."""
+    callers, late, retried = Callers(), Computation(), Computation()
+    one = await callers.call([b"a"], late)
+    two = await callers.call([b"a", b"b"], retried)
+    three = await callers.call([b"a"], retried)
+    late.end(error)
+    with pytest.raises(type(error)):
+        await one
+    retried.end()
+
+    assert await two == answers(b"a", b"b")
+    assert await three == answers(b"a")
+    assert sorted(retried.asked) == [[b"a"], [b"b"]]
+
+
+async def test_ones_own_deadline_is_ones_own() -> None:
+    """A retry that is too late again fails the one who made it."""
+    callers, late, later = Callers(), Computation(), Computation()
+    await callers.call([b"a"], late)
+    two = await callers.call([b"a"], later)
+    late.end(DeadlineExceeded("first"))
+    later.end(DeadlineExceeded("second"))
+
+    with pytest.raises(DeadlineExceeded, match="second"):
+        await two
+    with pytest.raises(DeadlineExceeded, match="first"):
+        await callers.tasks[0]
+
+
+async def test_a_refusal_reaches_everybody() -> None:
+    """A service that is overloaded for one is so for the others."""
+    callers, refused = Callers(), Computation()
+    tasks = [await callers.call([b"a"], refused) for _ in range(2)]
+    refused.end(Overloaded("full", retry_after_s=1.0))
+
+    for task in tasks:
+        with pytest.raises(Overloaded):
+            await task
+
+
+async def test_a_computation_outlives_its_caller_while_others_wait() -> None:
+    """The client that started it may hang up."""
+    callers, computing = Callers(), Computation()
+    one = await callers.call([b"a", b"b"], computing)
+    two = await callers.call([b"b"], instant)
+    one.cancel()
+    await asyncio.wait([one])
+    computing.end()
+
+    assert await two == answers(b"b")
+    assert (one.cancelled(), computing.cancelled) == (True, 0)
+
+
+async def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
+    """When the last one leaves, whoever that is; who comes then computes anew."""
+    callers, computing = Callers(), Computation()
+    tasks = [await callers.call([b"a"], computing) for _ in range(3)]
+    for task in tasks:
+        assert computing.cancelled == 0
+        task.cancel()
+        await asyncio.wait([task])
+    found = await callers.flights.run([b"a"], instant)
+    await until(lambda: computing.cancelled == 1)
+
+    assert found == answers(b"a")
+
+
+async def test_one_failure_ends_the_wait_for_the_others() -> None:
+    """And what the caller had started is cancelled with it."""
+    callers, elsewhere, own = Callers(), Computation(), Computation()
+    await callers.call([b"a"], elsewhere)
+    two = await callers.call([b"a", b"b"], own)
+    elsewhere.end(ScoringFailed("no"))
+
+    with pytest.raises(ScoringFailed):
+        await two
+    with pytest.raises(ScoringFailed):
+        await callers.tasks[0]
+    await until(lambda: own.cancelled == 1)
+
+
+async def test_a_deadline_elsewhere_does_not_end_ones_own_computation() -> None:
+    """It goes on while the rest is computed."""
+    callers, late, own = Callers(), Computation(), Computation()
+    one = await callers.call([b"a"], late)
+    two = await callers.call([b"a", b"b"], own)
+    late.end(DeadlineExceeded("late"))
+    await asyncio.wait([one])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    own.end()
+
+    assert await two == answers(b"a", b"b")
+    assert (own.asked, own.cancelled) == ([[b"b"], [b"a"]], 0)
+    assert isinstance(one.exception(), DeadlineExceeded)
+
+
+@given(st.integers(0, 2**32), st.booleans())
+def test_many_callers_at_once(seed: int, failing: bool) -> None:
+    """In any order, with cancellations and failures: no key is computed twice at a time, answers are right, an error
+    is one that was raised, and everybody returns.
+    """
+    rng = random.Random(seed)
+    names = [bytes([letter]) for letter in b"abcdef"]
+    under_way: set[bytes] = set()
+
+    async def compute(keys: Keys) -> dict[bytes, bytes]:
+        assert not under_way & set(keys)
+        under_way.update(keys)
+        try:
+            for _ in range(rng.randrange(6)):
+                await asyncio.sleep(0)
+            if failing and rng.random() < 0.3:
+                raise rng.choice([ScoringFailed("no"), DeadlineExceeded("late")])
+            return await instant(keys)
+        finally:
+            under_way.difference_update(keys)
+
+    async def call(flights: SingleFlight) -> None:
+        for _ in range(rng.randrange(8)):
+            await asyncio.sleep(0)
+        keys = rng.choices(names, k=rng.randint(1, 5))
+        try:
+            assert await flights.run(keys, compute) == answers(*keys)
+        except (ScoringFailed, DeadlineExceeded):
+            assert failing
+
+    async def scenario() -> None:
+        flights = SingleFlight()
+        tasks = [asyncio.create_task(call(flights)) for _ in range(12)]
+        for _ in range(rng.randrange(10)):
+            await asyncio.sleep(0)
+        gone = [task for task in tasks if rng.random() < 0.2 and task.cancel()]
+        async with asyncio.timeout(HANG_S):
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        for task, result in zip(tasks, results, strict=True):
+            assert result is None or (task in gone and isinstance(result, asyncio.CancelledError))
+
+    asyncio.run(scenario())

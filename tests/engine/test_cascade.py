@@ -1,0 +1,204 @@
+"""Two stages make one ranking: what the second saw on top, the rest in the first's order, scores never rising."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import loaded
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
+from support.tasks import until
+
+from bandrank.engine.assembly import StageModels
+from bandrank.engine.cascade import best_first, merge, rank
+from bandrank.engine.reranker import Ranking, Reranker
+from bandrank.errors import InvalidInput
+from bandrank.models.scorer import Scorer
+from bandrank.settings import BadSetting, Settings
+
+pytestmark = pytest.mark.anyio
+
+SCORES = st.floats(-50, 50, allow_nan=False, width=16)
+WORDS = ("man", "she", "you", "he", "no", "is")
+FAST = {"man": 1.0, "she": 4.0, "you": 3.0, "he": 2.0, "no": -1.0, "is": -2.0}
+ACCURATE = {"man": 9.0, "she": 1.0, "you": 5.0, "he": 7.0, "no": 20.0, "is": 30.0}
+
+
+@asynccontextmanager
+async def cascade(
+    *, fast: Scorer | None = None, accurate: Scorer | None = None, depth: int = 3, settings: Settings | None = None
+) -> AsyncIterator[Reranker]:
+    """A re-ranker of two lookups, by FAST and by ACCURATE unless others are given."""
+    models = StageModels(fast=loaded(fast or encoded_lookup(**FAST)), accurate=loaded(accurate or lookup(**ACCURATE)))
+    reranker = Reranker(models, settings or Settings(device="cpu", cascade_depth=depth))
+    yield reranker
+    await reranker.close()
+
+
+def order(ranking: Ranking) -> list[str]:
+    """The words, best first; they were sent in the order of WORDS."""
+    return [WORDS[candidate.index] for candidate in ranking.candidates]
+
+
+@given(fast=st.lists(SCORES, min_size=1, max_size=20), data=st.data())
+def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], data: st.DataObject) -> None:
+    """Every candidate once; seen ones first, by their accurate scores; the others as the fast stage has them."""
+    survivors = best_first(fast)[: data.draw(st.integers(0, len(fast)))]
+    accurate = data.draw(st.lists(SCORES, max_size=len(survivors)))
+    ranking = merge(fast, survivors, accurate)
+
+    seen = survivors[: len(accurate)]
+    assert sorted(candidate.index for candidate in ranking) == list(range(len(fast)))
+    assert {candidate.index for candidate in ranking[: len(seen)]} == set(seen)
+    assert [c.score for c in ranking[: len(seen)]] == sorted(accurate, reverse=True)
+    rest = [candidate.index for candidate in ranking[len(seen) :]]
+    assert rest == [index for index in best_first(fast) if index not in seen]
+    assert all(one.score >= other.score for one, other in pairwise(ranking))
+    assert [c.stage for c in ranking] == ["accurate"] * len(seen) + ["fast"] * len(rest)
+
+
+def test_without_a_second_stage_the_first_keeps_its_scores() -> None:
+    """Nothing is shifted where there is nothing to lie below."""
+    assert merge([0.5, 2.0], [1, 0], []) == rank([0.5, 2.0], "fast")
+
+
+def test_ties_of_the_second_stage_keep_the_order_of_the_request() -> None:
+    """Not the order in which the first stage sent them."""
+    assert [c.index for c in merge([1.0, 3.0, 2.0], [1, 2, 0], [7.0, 7.0, 7.0])] == [0, 1, 2]
+
+
+async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
+    """The best three by FAST are ordered by ACCURATE; the others follow, though ACCURATE would have put them first."""
+    async with cascade() as reranker:
+        ranking = await reranker.rerank("who", WORDS, strategy="cascade")
+
+    assert order(ranking) == ["he", "you", "she", "man", "no", "is"]
+    assert (ranking.strategy, ranking.degraded) == ("cascade", False)
+    assert [(stage.stage, stage.candidates) for stage in ranking.stages] == [("fast", 6), ("accurate", 3)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("fast", ["she", "you", "he", "man", "no", "is"]), ("accurate", ["is", "no", "man", "he", "you", "she"])],
+)
+async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
+    """As asked for."""
+    async with cascade() as reranker:
+        ranking = await reranker.rerank("who", WORDS, strategy=strategy)  # type: ignore[arg-type]
+
+    assert order(ranking) == expected
+    assert [stage.stage for stage in ranking.stages] == [strategy]
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(5, "cascade"), (6, "accurate")])
+async def test_auto_is_the_accurate_stage_alone_for_few_candidates(depth: int, expected: str) -> None:
+    """A first stage that drops nobody only costs time."""
+    async with cascade(depth=depth) as reranker:
+        assert (await reranker.rerank("who", WORDS)).strategy == expected
+
+
+async def test_auto_within_a_budget_is_what_fits() -> None:
+    """A minute is enough for the accurate stage, a microsecond is not: the fast one answers, and says so."""
+    async with cascade(depth=6) as reranker:
+        await reranker.self_test()
+        ample = await reranker.rerank("who", WORDS, budget_s=60.0)
+        tight = await reranker.rerank("who", WORDS, budget_s=1e-6)
+
+        assert (ample.strategy, ample.degraded) == ("accurate", False)
+        assert (tight.strategy, tight.degraded) == ("cascade", True)
+        assert order(tight) == ["she", "you", "he", "man", "no", "is"]
+        assert reranker.metrics.registry.get_sample_value("bandrank_degraded_total") == 1
+
+
+async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
+    """One candidate a batch; the second batch is held until the answer is there. It counts as expired."""
+    gate = Gate()
+    settings = Settings(device="cpu", cascade_depth=3, max_batch_tokens=1)
+    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as reranker:
+        asked = asyncio.ensure_future(reranker.rerank("who", WORDS, strategy="cascade", budget_s=0.5))
+        await asyncio.to_thread(gate.wait_for_batch)
+        gate.let_through()
+        await asyncio.to_thread(gate.wait_for_batch)
+        ranking = await asked
+        gate.let_through(2)
+
+    assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
+    assert [candidate.stage for candidate in ranking.candidates] == ["accurate", *["fast"] * 5]
+    assert ranking.candidates[0].score == ACCURATE["she"]
+    assert ranking.degraded
+    assert ranking.stages[1].candidates == 1
+    assert reranker.metrics.registry.get_sample_value("bandrank_dropped_tasks_total", {"reason": "expired"}) == 1
+
+
+async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> None:
+    """The request was admitted once; it is not turned away half-way."""
+    gate = Gate()
+    texts = [f"{word} man man man" for word in WORDS]
+    settings = Settings(device="cpu", cascade_depth=3, max_batch_tokens=2, max_waiting_tokens=15)
+    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as reranker:
+        await reranker.rerank("who", texts, strategy="fast")  # the cascade need not encode: 6 rows wait, no more
+        others = [asyncio.ensure_future(reranker.rerank("who", ["man"], strategy="accurate"))]
+        await asyncio.to_thread(gate.wait_for_batch)
+        others.append(asyncio.ensure_future(reranker.rerank("who", ["man"] * 4, strategy="accurate")))
+        await until(lambda: reranker.queue.waiting_tasks == 1)
+        asked = asyncio.ensure_future(reranker.rerank("who", texts, strategy="cascade"))
+        await until(lambda: reranker.queue.waiting_tasks == 2)
+        gate.let_through()
+        ranking = await asked
+        gate.let_through(9)
+        await asyncio.gather(*others)
+
+    assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
+    assert ranking.degraded
+    assert [stage.stage for stage in ranking.stages] == ["fast"]
+
+
+async def test_a_strategy_that_is_not_served_is_told() -> None:
+    """With the setting that would serve it."""
+    reranker = Reranker(StageModels.of(loaded(lookup())), Settings(device="cpu"))
+    for strategy in ("fast", "cascade"):
+        with pytest.raises(InvalidInput, match="BANDRANK_FAST_MODEL"):
+            await reranker.rerank("who", ["man"], strategy=strategy)  # type: ignore[arg-type]
+    await reranker.close()
+
+
+async def test_closing_lets_a_cascade_finish() -> None:
+    """A request whose first stage is running when the service stops gets its second stage too."""
+    gate = Gate()
+    fast = encoded_lookup(watch=lambda _: gate(None), **FAST)  # type: ignore[arg-type]
+    async with cascade(fast=fast) as reranker:
+        asked = asyncio.ensure_future(reranker.rerank("who", WORDS, strategy="cascade"))
+        await asyncio.to_thread(gate.wait_for_batch)
+        closing = asyncio.ensure_future(reranker.close())
+        await asyncio.sleep(0)
+        gate.let_through()
+        ranking = await asked
+        await closing
+
+    assert order(ranking) == ["he", "you", "she", "man", "no", "is"]
+    assert not ranking.degraded
+
+
+def test_a_fast_model_must_precompute() -> None:
+    """Another one is refused when the service starts."""
+    with pytest.raises(BadSetting, match="BANDRANK_FAST_MODEL"):
+        StageModels(fast=loaded(lookup()), accurate=loaded(lookup()))
+
+
+async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
+    """By the measured speed: of candidates that cost 10 ms each, as many as fit."""
+    slow = WatchedScorer(lookup(**ACCURATE), lambda batch: time.sleep(0.01 * len(batch.candidates)))
+    words = ["man", "she", "you"] * 20
+    settings = Settings(device="cpu", cascade_depth=60)
+    async with cascade(accurate=slow, settings=settings) as reranker:
+        await reranker.rerank("who", words, strategy="accurate")
+        depths = []
+        for budget_s in (0.05, 0.3, 60.0):
+            ranking = await reranker.rerank("who", words, strategy="cascade", budget_s=budget_s)
+            depths.append(ranking.stages[1].candidates)
+
+    assert depths[0] < depths[1] < depths[2] == 60

@@ -1,0 +1,59 @@
+"""Batches keep every candidate with its query, and a representation that was cached scores as a fresh one."""
+
+import random
+
+import pytest
+import torch
+from bandrank.engine.cache.codec import RepresentationCodec
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import random_ids, score_batch, tiny_bi_encoder
+from support.tasks import task_of
+
+from bandrank.engine.lanes import EncodeLane, ScoreLane, collate
+from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.models.ragged import Ragged
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=8))
+def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, int, int]]) -> None:
+    """Cut back by the slices that `collate` returns, a batch has each slice's candidates under the slice's query, and
+    no query twice.
+    """
+    slices = []
+    for number, (query, size, skipped) in enumerate(shapes):
+        task = task_of([1] * (size + skipped))
+        task.query = [query] * (query + 1)
+        task.candidates = [[number] * (place % 3) + [place] for place in range(size + skipped)]
+        slices.append(TaskSlice(task, skipped, skipped + size))
+    batch, order = collate(slices, Ragged.from_token_ids)
+
+    ordered = [slices[index] for index in order]
+    queries = [tuple(batch.queries[owner].tolist()) for owner in range(len(batch.queries))]
+    found = [(queries[owner], batch.candidates[place].tolist()) for place, owner in enumerate(batch.candidate_query)]
+    expected = [(tuple(s.task.query), candidate) for s in ordered for candidate in s.candidates]
+    assert found == expected
+    assert len(set(queries)) == len(queries)
+    assert sorted(order) == list(range(len(slices)))
+
+
+def test_encoding_and_scoring_apart_are_the_scores_of_one_pass() -> None:
+    """A bi-encoder's candidates of two tasks, encoded in one batch and scored in another."""
+    rng = random.Random(2)
+    scorer = tiny_bi_encoder().prepare(device=torch.device("cpu"), dtype=torch.float32)
+    codec = RepresentationCodec(scorer.representation_size, "float32")
+    encode, score = EncodeLane("encode", scorer, codec), ScoreLane("score", scorer, codec.decode)
+    queries = [random_ids(rng, 5), random_ids(rng, 3)]
+    candidates = [[random_ids(rng, n) for n in (0, 7, 20)], [random_ids(rng, n) for n in (9, 4)]]
+    with torch.inference_mode():
+        tasks = [Task(encode, [], group, [1.0] * len(group), 0.0, 1.0) for group in candidates]
+        payloads = encode.run([TaskSlice(task, 0, len(task.candidates)) for task in tasks])
+        assert not any(isinstance(group, Exception) for group in payloads)
+        tasks = [
+            Task(score, query, group, [1.0] * len(group), 0.0, 1.0)  # type: ignore[arg-type]
+            for query, group in zip(queries, payloads, strict=True)
+        ]
+        scores = score.run([TaskSlice(task, 0, len(task.candidates)) for task in tasks])
+        expected = scorer(score_batch(queries, candidates)).tolist()
+
+    assert [one for group in scores for one in group] == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]

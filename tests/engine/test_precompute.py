@@ -1,0 +1,126 @@
+"""`bandrank precompute`: a corpus into a real Redis, found again by id, gone on with after an interruption."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.models import loaded
+from support.redis_server import RedisServer, redis_server
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.__main__ import precompute
+from bandrank.engine.assembly import StageModels
+from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.precompute import LINES_AT_ONCE
+from bandrank.engine.reranker import Reranker
+from bandrank.models.ragged import Ragged
+from bandrank.settings import BadSetting, Settings
+
+WORDS = ("man", "she", "you", "he")
+NUM_LINES = 2 * LINES_AT_ONCE + 7
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server that is ours."""
+    with redis_server(tmp_path / "redis") as running:
+        yield running
+
+
+def settings(server: RedisServer) -> Settings:
+    """Of a replica that keeps nothing in memory."""
+    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
+
+
+def models(encoded: list[int] | None = None) -> StageModels:
+    """A scorer that precomputes; the sizes of its batches go to `encoded`."""
+
+    def watch(tokens: Ragged) -> None:
+        if encoded is not None:
+            encoded.append(len(tokens))
+
+    return StageModels.of(loaded(encoded_lookup(watch, man=3.0, she=2.0)))
+
+
+def records() -> list[dict[str, str]]:
+    """A corpus: every text differs, by its number of words."""
+    return [{"_id": str(n), "title": WORDS[n % 4], "text": "no " * (n % 50) + str(n)} for n in range(NUM_LINES)]
+
+
+def write(path: Path, lines: list[Any]) -> Path:
+    """JSON lines, compressed if the name says so."""
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
+    """The best candidate by id alone, on another replica, and how many representations that replica had to make."""
+    encoded: list[int] = []
+    reranker = Reranker(models(encoded), settings(server))
+    texts = await CandidateStore(reranker.redis, max_bytes=0).get_many(ids)
+    ranking = await reranker.rerank("who", [text or "" for text in texts])
+    await reranker.close()
+    return ids[ranking.candidates[0].index], sum(encoded)
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_a_corpus_is_ranked_by_id_from_what_was_precomputed(
+    server: RedisServer, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Title before text; nothing is left to encode; the progress and the sums are told."""
+    status = precompute(write(tmp_path / name, records()), models(), settings(server))
+
+    output = capsys.readouterr()
+    assert status == 0
+    assert f"{NUM_LINES} candidates registered; {NUM_LINES} encoded, 0 were in the cache" in output.out
+    assert "100%" in output.err
+    assert asyncio.run(best_by_id(server, ["1", "3", "4", "2"])) == ("4", 0)
+
+
+def test_a_second_run_goes_on_where_the_first_one_stopped(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A bad line stops the first run after two chunks, by its number; the second, with the line mended, encodes the
+    rest alone.
+    """
+    lines: list[Any] = records()
+    bad = [*lines[: LINES_AT_ONCE * 2], '{"_id": "x"}', *lines[LINES_AT_ONCE * 2 :]]
+    encoded: list[int] = []
+
+    assert precompute(write(tmp_path / "bad.jsonl", bad), models(), settings(server)) == 1
+    assert f"line {2 * LINES_AT_ONCE + 1}" in capsys.readouterr().err
+    assert precompute(write(tmp_path / "good.jsonl", lines), models(encoded), settings(server)) == 0
+    assert sum(encoded) == NUM_LINES - 2 * LINES_AT_ONCE
+
+
+def test_a_redis_that_goes_away_ends_the_run_with_an_error(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is said to be stored that is not."""
+    server.kill()
+
+    assert precompute(write(tmp_path / "corpus.jsonl", records()), models(), settings(server)) == 1
+    assert "run it again" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_told(server: RedisServer, tmp_path: Path) -> None:
+    """A Redis, a scorer that precomputes, a file."""
+    path = write(tmp_path / "corpus.jsonl", records())
+    with pytest.raises(BadSetting, match="BANDRANK_REDIS_URL"):
+        precompute(path, models(), Settings(device="cpu"))
+    with pytest.raises(BadSetting, match="BANDRANK_FAST_MODEL"):
+        precompute(path, StageModels.of(loaded(lookup())), settings(server))
+    with pytest.raises(BadSetting, match="no such file"):
+        precompute(tmp_path / "nothing.jsonl", models(), settings(server))
+
+
+@pytest.mark.parametrize("line", ["[]", '{"id": 7, "text": "man"}', '{"id": "", "text": "man"}', '{"id": "a"}', "{"])
+def test_a_bad_line_is_told(server: RedisServer, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its number."""
+    assert precompute(write(tmp_path / "corpus.jsonl", ["", line]), models(), settings(server)) == 1
+    assert "line 2" in capsys.readouterr().err

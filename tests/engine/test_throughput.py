@@ -1,0 +1,39 @@
+"""Predictions follow what was measured, and large batches more than small ones."""
+
+import pytest
+
+from bandrank.engine.throughput import DECAY, Throughput
+
+
+def test_nothing_is_predicted_before_the_first_batch() -> None:
+    """Zero seconds: no request is turned away for a guess."""
+    assert Throughput().seconds("lane", 1000) == 0.0
+
+
+def test_a_prediction_is_in_proportion_to_the_rows() -> None:
+    """100 rows took 2 s: 50 take 1 s, of that lane alone."""
+    throughput = Throughput()
+    throughput.report("lane", 100, 2.0)
+
+    assert throughput.seconds("lane", 50) == pytest.approx(1.0)
+    assert throughput.seconds("other", 50) == 0.0
+    assert throughput.total({"lane": 50, "other": 7}) == pytest.approx(1.0)
+
+
+def test_a_batch_counts_by_its_size_and_age() -> None:
+    """A tiny batch with its fixed cost hardly moves the speed of large ones; the past fades by DECAY a batch."""
+    throughput = Throughput()
+    throughput.report("lane", 1000, 1.0)
+    throughput.report("lane", 1, 0.1)
+
+    assert throughput.seconds("lane", 1) == pytest.approx((DECAY * 1.0 + 0.1) / (DECAY * 1000 + 1))
+
+
+def test_a_changed_speed_is_learnt() -> None:
+    """After many batches of another speed the old one is forgotten."""
+    throughput = Throughput()
+    throughput.report("lane", 1000, 1.0)
+    for _ in range(100):
+        throughput.report("lane", 1000, 4.0)
+
+    assert throughput.seconds("lane", 1000) == pytest.approx(4.0, rel=1e-3)

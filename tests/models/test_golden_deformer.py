@@ -1,0 +1,94 @@
+"""Deformer on the layers of `transformers`' BERT: each text alone, then one pair at a time."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.dense_scorers import bert_of, linear, states_of, weights_of
+from support.models import NUM_HEADS, random_ids, score_batch, tiny_deformer
+from support.tokenizer import CLS_ID, SEP_ID
+from transformers import BertModel
+
+from bandrank.models.architectures import Deformer
+
+CPU = torch.device("cpu")
+CLOSE = 1e-5  # float32 in another order of summation; scores are of the order of 1
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "one of three": {},
+    "two of three": {"split": 2},
+    "two of four": {"num_layers": 4, "split": 2},
+    "own cls": {"candidate_cls": True, "num_layers": 4, "split": 2},
+}
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def dense_score(scorer: Deformer, bert: BertModel, query: list[int], candidate: list[int]) -> float:
+    """The score of one candidate."""
+    split = scorer.config.split
+    ours, theirs = states_of(bert, query)[split], states_of(bert, candidate, token_type=1)[split]
+    hidden = torch.cat([ours, theirs])[None]
+    for layer in bert.encoder.layer[split:]:
+        hidden = layer(hidden)
+    pooled = torch.tanh(linear(hidden[0, 0], weights_of(scorer, "head."), "pooler"))
+    return float(linear(pooled, weights_of(scorer, "head."), "classifier"))
+
+
+@every_variant
+@pytest.mark.parametrize("prepared", [False, True], ids=["as trained", "as served"])
+def test_scores_are_the_joined_layers(variant: str, prepared: bool) -> None:
+    """A batch of several queries, one of them without candidates, one of [CLS] and [SEP] alone."""
+    scorer = tiny_deformer(**VARIANTS[variant])
+    rng = random.Random(0)
+    queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in (12, 3, 0, 2)]
+    pieces = [[random_ids(rng, n) for n in group] for group in [[0, 1, 9, 70], [], [12], [40, 2, 2]]]
+    candidates = [[[*scorer.candidate_template.prefix, *ids] for ids in group] for group in pieces]
+    bert = bert_of(weights_of(scorer, "encoder."), num_heads=NUM_HEADS)
+    with torch.inference_mode():
+        expected = [
+            dense_score(scorer, bert, q, ids) for q, group in zip(queries, candidates, strict=True) for ids in group
+        ]
+    if prepared:
+        scorer.prepare(device=CPU, dtype=torch.float32)
+
+    with torch.inference_mode():
+        scores = scorer(score_batch(queries, candidates)).tolist()
+
+    assert scores == pytest.approx(expected, abs=CLOSE)
+    assert max(expected) - min(expected) > 1000 * CLOSE
+
+
+def test_templates() -> None:
+    """The query has a [CLS]; the candidate has one in the MixEncoder paper's code alone."""
+    assert tiny_deformer().query_template.apply([9]) == ([CLS_ID, 9, SEP_ID], 0)
+    assert tiny_deformer().candidate_template.apply([9]) == ([9, SEP_ID], 0)
+    assert tiny_deformer(candidate_cls=True).candidate_template.apply([9]) == ([CLS_ID, 9, SEP_ID], 0)
+
+
+def test_initialised_from_an_encoder() -> None:
+    """All layers are taken over, the head keeps its random start."""
+    scorer, donor = tiny_deformer(), tiny_deformer(seed=1)
+    head = scorer.head.pooler.weight.clone()
+
+    scorer.initialise(donor.encoder)
+
+    ours, theirs = weights_of(scorer, "encoder."), weights_of(donor, "encoder.")
+    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    assert torch.equal(scorer.head.pooler.weight, head)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"split": 0}, "split must be within 1..2, got 0"),
+        ({"split": 3}, "split must be within 1..2, got 3"),
+        ({"max_query_tokens": 1}, "max_query_tokens must be within 2..512, got 1"),
+        ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
+    ],
+)
+def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
+    """No lower layer, no upper layer, no room for a text, more tokens than positions."""
+    with pytest.raises(ValueError, match=message):
+        replace(tiny_deformer().config, **fields)  # type: ignore[arg-type]

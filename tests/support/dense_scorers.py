@@ -1,0 +1,99 @@
+"""What the slow, obvious scorers of the golden tests are made of: `transformers`' BERT for whole layers, and a loop
+over heads for attention that is not in BERT. Of the code under test these functions use the weights alone.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from support.tokenizer import PAD_ID
+from torch import Tensor, nn
+from torch.nn.functional import gelu, layer_norm
+from transformers import BertConfig, BertModel
+
+Weights = dict[str, Tensor]
+
+OUT_OF_LAYER = {
+    "attention_out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "out_norm": "output.LayerNorm",
+}
+
+
+def weights_of(module: nn.Module, prefix: str = "") -> Weights:
+    """The weights whose names start with `prefix`, by the rest of their names."""
+    state = module.state_dict()
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def bert_of(encoder: Weights, *, num_heads: int) -> BertModel:
+    """The same encoder in `transformers`, in eval mode."""
+    num_layers = 1 + max(int(name.split(".")[1]) for name in encoder if name.startswith("layers."))
+    vocab_size, hidden_size = encoder["embeddings.word.weight"].shape
+    config = BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=num_heads,
+        intermediate_size=len(encoder["layers.0.up.weight"]),
+        max_position_embeddings=len(encoder["embeddings.position.weight"]),
+        pad_token_id=PAD_ID,
+    )
+    theirs = {
+        f"embeddings.{name}_embeddings.weight": encoder[f"embeddings.{name}.weight"]
+        for name in ("word", "position", "token_type")
+    }
+    for part in ("weight", "bias"):
+        theirs[f"embeddings.LayerNorm.{part}"] = encoder[f"embeddings.norm.{part}"]
+        for layer in range(num_layers):
+            qkv = encoder[f"layers.{layer}.qkv.{part}"].chunk(3)
+            for name, tensor in zip(("query", "key", "value"), qkv, strict=True):
+                theirs[f"encoder.layer.{layer}.attention.self.{name}.{part}"] = tensor
+            for ours, their_name in OUT_OF_LAYER.items():
+                theirs[f"encoder.layer.{layer}.{their_name}.{part}"] = encoder[f"layers.{layer}.{ours}.{part}"]
+    bert = BertModel(config, add_pooling_layer=False)
+    bert.load_state_dict(theirs)
+    return bert.eval()  # type: ignore[no-any-return, no-untyped-call]  # transformers leaves it bare
+
+
+def states_of(bert: BertModel, ids: Sequence[int], *, token_type: int = 0) -> list[Tensor]:
+    """What enters each layer, and at the end what leaves the last: (len, hidden_size) each."""
+    out = bert(
+        input_ids=torch.tensor([ids]),
+        token_type_ids=torch.full((1, len(ids)), token_type),
+        output_hidden_states=True,
+    )
+    return [states[0] for states in out.hidden_states]
+
+
+def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
+    """X W^T + b."""
+    return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", torch.zeros(()))
+
+
+def norm(x: Tensor, weights: Weights, name: str) -> Tensor:
+    """BERT's LayerNorm."""
+    return layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], eps=1e-12)
+
+
+def feed_forward(x: Tensor, weights: Weights) -> Tensor:
+    """LN(W2 GELU(W1 x) + x)."""
+    return norm(linear(gelu(linear(x, weights, "up")), weights, "down") + x, weights, "out_norm")
+
+
+def attention(query: Tensor, keys: Tensor, values: Tensor, num_heads: int) -> Tensor:
+    """Multi-head attention of one row, head by head. query: (hidden_size,).  keys, values: (len, hidden_size)."""
+    size = len(query) // num_heads
+    heads = [slice(begin, end) for begin, end in pairwise(range(0, len(query) + 1, size))]
+    return torch.cat([
+        torch.softmax(keys[:, own] @ query[own] / math.sqrt(size), 0) @ values[:, own] for own in heads
+    ])  # fmt: skip
+
+
+def similarity_of(ours: Tensor, theirs: Tensor, kind: str) -> float:
+    """Dot product or cosine of two vectors."""
+    dot = float(ours @ theirs)
+    return dot / float(ours.norm() * theirs.norm()) if kind == "cosine" else dot

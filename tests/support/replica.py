@@ -1,0 +1,102 @@
+"""One replica's cache of representations, with a stand-in for the scorer that counts what it encodes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+
+import numpy as np
+import torch
+
+from bandrank.engine.cache.codec import RepresentationCodec
+from bandrank.engine.cache.keys import digest
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.cache.representations import Lookup, RepresentationCache
+from bandrank.metrics import Metrics
+
+SIZE = 24
+CODEC = RepresentationCodec(SIZE, "float16")
+PATIENT_S = 20.0  # a timeout for tests in which Redis answers: no machine is that slow
+FINGERPRINT = bytes(range(16))
+
+
+@cache
+def payload_of(key: bytes) -> bytes:
+    """The one right payload of a key."""
+    numbers = np.random.default_rng(list(key)).standard_normal((1 + key[0] % 3, SIZE), np.float32)
+    return CODEC.payloads(torch.from_numpy(numbers), np.array([0, len(numbers)]))[0]
+
+
+def texts_of(rng: Random, count: int) -> list[str]:
+    """Different texts."""
+    return [f"text {number}" for number in rng.sample(range(10**9), count)]
+
+
+@dataclass
+class Replica:
+    """A cache and what it has to do with."""
+
+    cache: RepresentationCache
+    metrics: Metrics
+    redis: RedisClient | None
+    computed: list[bytes] = field(default_factory=list)
+
+    async def fetch(self, texts: Sequence[str]) -> Lookup:
+        """Looks texts up and computes those missing; checks that every payload is right, and the counts add up."""
+        keys = [digest(text) for text in texts]
+        lookup = await self.cache.lookup(keys)
+        missing = [key for key, payload in zip(keys, lookup.payloads, strict=True) if payload is None]
+        computed = await self.cache.compute_missing(missing, self._compute) if missing else {}
+        for key, payload in zip(keys, lookup.payloads, strict=True):
+            assert (payload or computed[key]) == payload_of(key)
+        assert lookup.memory_hits + lookup.redis_hits + lookup.misses == len(keys)
+        assert lookup.misses == len(missing)
+        return lookup
+
+    async def store(self, texts: Sequence[str]) -> bool:
+        """Fetches texts, and waits until Redis has them; whether it has."""
+        await self.fetch(texts)
+        return await self.cache.drained()
+
+    def sample(self, name: str, **labels: str) -> float:
+        """What a metric says."""
+        value = self.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
+        assert value is not None, (name, labels)
+        return value
+
+    async def _compute(self, keys: list[bytes]) -> list[bytes]:
+        self.computed += keys
+        await asyncio.sleep(0)
+        return [payload_of(key) for key in keys]
+
+
+@asynccontextmanager
+async def replica(
+    url: str | None = None,
+    *,
+    timeout_s: float = PATIENT_S,
+    memory_bytes: int = 2**24,
+    ttl_s: float | None = 3600.0,
+    fingerprint: bytes = FINGERPRINT,
+    max_pending_writes_bytes: int = 2**26,
+) -> AsyncIterator[Replica]:
+    """A replica that shares the Redis at a URL, closed at the end."""
+    metrics = Metrics()
+    redis = RedisClient.from_url(url, timeout_s=timeout_s, metrics=metrics) if url else None
+    cache = RepresentationCache(
+        fingerprint,
+        CODEC,
+        memory_bytes=memory_bytes,
+        redis=redis,
+        ttl_s=ttl_s,
+        metrics=metrics,
+        max_pending_writes_bytes=max_pending_writes_bytes,
+    )
+    try:
+        yield Replica(cache, metrics, redis)
+    finally:
+        await cache.close()
+        if redis is not None:
+            await redis.close()
