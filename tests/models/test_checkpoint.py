@@ -82,6 +82,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "part is no object": (lambda config: config | {"pattern": 4}, "expected an object for AttentionPattern, got 4"),
     "part is null": (lambda config: config | {"encoder": None}, "expected an object for EncoderConfig, got None"),
     "impossible value": (lambda config: in_encoder(config, num_heads=5), "hidden_size 32 is not a multiple"),
+    "no such choice": (lambda config: config | {"long_candidates": "drop"}, "'drop' is none of 'maxp', 'truncate'"),
     "impossible limit": (lambda config: config | {"max_tokens": 513}, "max_tokens 513 must hold a query of"),
     "negative window": (lambda config: config | {"pattern": {"window": -2}}, "window must be at least 0"),
     "unknown architecture": (

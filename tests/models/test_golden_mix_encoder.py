@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -222,21 +221,11 @@ def test_interaction_layers_that_are_none(layers: tuple[int, ...]) -> None:
     [
         ({"num_embeddings": 0}, "num_embeddings must be within"),
         ({"num_embeddings": 20, "max_candidate_tokens": 20}, "num_embeddings must be within"),
-        ({"max_query_tokens": 513}, "max_query_tokens must be within"),
-        ({"max_candidate_tokens": 513}, "max_candidate_tokens 513 exceeds 512 positions"),
+        ({"max_query_tokens": 513}, "max_query_tokens must be within 2..512, got 513"),
+        ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 2..512, got 513"),
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, int], message: str) -> None:
     """No room for the codes, or more tokens than positions."""
     with pytest.raises(ValueError, match=message):
         replace(tiny_mix_encoder().config, **fields)  # type: ignore[arg-type]
-
-
-def test_groups_of_a_block() -> None:
-    """A block of candidates knows whose they are; it may begin and end within a query's."""
-    batch = score_batch([[1]] * 4, [[[1]] * 3, [], [[1]] * 2, [[1]]])
-
-    assert list(batch.groups()) == [(0, slice(0, 3)), (2, slice(3, 5)), (3, slice(5, 6))]
-    for begin, end in pairwise([0, 2, 4, 6]):
-        owners = [query for query, own in batch.groups(begin, end) for _ in range(own.start, own.stop)]
-        assert owners == batch.candidate_query[begin:end].tolist()

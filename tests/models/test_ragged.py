@@ -1,13 +1,16 @@
 """Ragged sequences, batches of them, and token templates."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.models import score_batch
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged, offsets, places
 from bandrank.models.scorer import TokenTemplate
 
 token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
@@ -59,6 +62,22 @@ def test_candidates_know_their_query() -> None:
     batch = ScoreBatch(Ragged.from_token_ids([[1], [2], [3]]), Ragged.from_token_ids([[]] * 5), offsets([2, 0, 3]))
 
     assert batch.candidate_query.tolist() == [0, 0, 2, 2, 2]
+
+
+def test_groups_of_a_block() -> None:
+    """A block of candidates knows whose they are; it may begin and end within a query's."""
+    batch = score_batch([[1]] * 4, [[[1]] * 3, [], [[1]] * 2, [[1]]])
+
+    assert list(batch.groups()) == [(0, slice(0, 3)), (2, slice(3, 5)), (3, slice(5, 6))]
+    for begin, end in pairwise([0, 2, 4, 6]):
+        owners = [query for query, own in batch.groups(begin, end) for _ in range(own.start, own.stop)]
+        assert owners == batch.candidate_query[begin:end].tolist()
+
+
+@given(st.lists(st.integers(0, 5), max_size=6))
+def test_places_within_sequences(lengths: list[int]) -> None:
+    """Each sequence counts its rows from 0."""
+    assert places(np.array(lengths, np.int64)).tolist() == [place for length in lengths for place in range(length)]
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(2, 12), st.one_of(st.none(), st.integers(2, 30)))

@@ -8,7 +8,7 @@ import shutil
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -94,6 +94,8 @@ def _parse(kind: Any, value: Any) -> Any:
     """A (nested) dataclass from JSON. Raises TypeError for a missing or unknown key, ValueError for a bad value."""
     if get_origin(kind) is tuple:
         return tuple(value)
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ValueError(f"{value!r} is none of {', '.join(map(repr, get_args(kind)))}")
     if not is_dataclass(kind):
         inner = [option for option in get_args(kind) if is_dataclass(option)]
         return _parse(inner[0], value) if inner and NoneType in get_args(kind) and value is not None else value

@@ -4,8 +4,8 @@ redis.
 Nothing is retried: the cache would rather miss, and its circuit breaker decides when to ask again.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -98,31 +98,70 @@ class ClusterCommands:
         self._client = client
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        async with self._learning():
-            return _as_bytes(await self._client.mget_nonatomic(keys))
+        groups = self._by_slot(keys)
+        replies = await self._do([("MGET", *group) for group in groups])
+        _raise_first(_refusals(replies))
+        values: dict[bytes, bytes | None] = {}
+        for group, reply in zip(groups, replies, strict=True):
+            values |= zip(group, reply, strict=True)
+        return [values[key] for key in keys]
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
-        async with self._learning():
-            pipeline = self._client.pipeline()
-            for key, value in entries.items():
-                pipeline.set(key, value, px=ttl_ms)
-            return _refusals(await pipeline.execute(raise_on_error=False))
+        expiry = () if ttl_ms is None else ("PX", ttl_ms)
+        return _refusals(await self._do([("SET", key, value, *expiry) for key, value in entries.items()]))
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
-        async with self._learning():
-            return await self._client.unlink(*keys)
+        replies = await self._do([("UNLINK", *group) for group in self._by_slot(keys)])
+        _raise_first(_refusals(replies))
+        return sum(replies)
 
     async def close(self) -> None:
         await self._client.aclose()
+        for node in (*self._client.get_nodes(), *self._client.nodes_manager.startup_nodes.values()):
+            await node.disconnect()  # what a call had opened after `aclose` was last called, for whatever reason
 
-    @asynccontextmanager
-    async def _learning(self) -> AsyncIterator[None]:
-        """After an error the next command asks which nodes there are: without retries redis-py would not."""
+    def _by_slot(self, keys: Sequence[bytes]) -> list[list[bytes]]:
+        groups: dict[int, list[bytes]] = {}
+        for key in dict.fromkeys(keys):
+            groups.setdefault(self._client.keyslot(key), []).append(key)
+        return list(groups.values())
+
+    async def _do(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The reply to each command, whose first argument is a key, or the server's error in its place."""
         try:
-            yield
+            replies = await self._scatter(commands)
+            _refusals(replies)
         except Exception:
+            # Without retries redis-py would go on with the nodes that it knows; now it asks anew.
             await self._client.aclose()
             raise
+        return replies
+
+    async def _scatter(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """A pipeline for every node concerned, not one for all: if one node failed, redis-py would leave what it sends
+        to the others running on its own.
+        """
+        await self._client.initialize()
+        by_node: dict[str, list[int]] = {}
+        for place, (_, key, *_) in enumerate(commands):
+            node = self._client.get_node_from_key(key)
+            assert node is not None, "only a slot's replica may be missing. This is a bug."
+            by_node.setdefault(node.name, []).append(place)
+        pipelines = [self._pipeline([commands[place] for place in places]) for places in by_node.values()]
+        replies: list[Any] = [None] * len(commands)
+        answers = await asyncio.gather(*pipelines, return_exceptions=True)
+        for places, answer in zip(by_node.values(), answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            for place, reply in zip(places, answer, strict=True):
+                replies[place] = reply
+        return replies
+
+    async def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        pipeline = self._client.pipeline()
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await pipeline.execute(raise_on_error=False)
 
 
 def _as_bytes(values: list[Any]) -> list[bytes | None]:
@@ -137,3 +176,8 @@ def _refusals(replies: Sequence[Any]) -> list[Exception]:
         if not isinstance(error, ResponseError):
             raise error
     return errors
+
+
+def _raise_first(errors: Sequence[Exception]) -> None:
+    if errors:
+        raise errors[0]

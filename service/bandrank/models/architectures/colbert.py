@@ -20,7 +20,7 @@ from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
 from bandrank.models.ragged import Ragged, offsets
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,7 @@ class ColBERTConfig:
     max_candidate_tokens: int = 220
 
     def __post_init__(self) -> None:
-        for name in ("max_query_tokens", "max_candidate_tokens"):
-            if not 3 <= getattr(self, name) <= self.encoder.max_positions:
-                raise ValueError(f"{name} must be within 3..{self.encoder.max_positions}, got {getattr(self, name)}")
+        check_limits(self, least=3)
         if self.floor and self.similarity != "cosine":
             raise ValueError("floor goes with the cosine alone")
 

@@ -16,7 +16,7 @@ from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged, offsets, places
-from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank.models.scorer import Scorer, TokenTemplate, check_limits
 from bandrank_kernels.windowed_attention import PackedRows, plan_attention
 
 
@@ -40,9 +40,7 @@ class DeformerConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.split < self.encoder.num_layers:
             raise ValueError(f"split must be within 1..{self.encoder.num_layers - 1}, got {self.split}")
-        for name in ("max_query_tokens", "max_candidate_tokens"):
-            if not 2 <= getattr(self, name) <= self.encoder.max_positions:
-                raise ValueError(f"{name} must be within 2..{self.encoder.max_positions}, got {getattr(self, name)}")
+        check_limits(self)
 
 
 class Deformer(Scorer):

@@ -19,7 +19,7 @@ from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfig, EncoderLayer
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.ragged import Ragged, offsets, places
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,7 @@ class MixEncoderConfig:
             raise ValueError(f"interaction_layers must ascend within 0..{self.encoder.num_layers - 1}, got {layers}")
         if not 1 <= self.num_embeddings <= self.max_candidate_tokens - 1:
             raise ValueError(f"num_embeddings must be within 1..max_candidate_tokens - 1, got {self.num_embeddings}")
-        if not 2 <= self.max_query_tokens <= self.encoder.max_positions:
-            raise ValueError(
-                f"max_query_tokens must be within 2..{self.encoder.max_positions}, got {self.max_query_tokens}"
-            )
-        if self.max_candidate_tokens > self.encoder.max_positions:
-            raise ValueError(
-                f"max_candidate_tokens {self.max_candidate_tokens} exceeds {self.encoder.max_positions} positions"
-            )
+        check_limits(self)
 
     @classmethod
     def of_paper(cls, name: Literal["a", "b", "c"], encoder: EncoderConfig, **more: Any) -> Self:

@@ -17,7 +17,7 @@ from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
 
 BLOCK_CANDIDATES = 4096  # looked at in one go: with 64 codes their weights take 1 MB
 
@@ -27,7 +27,7 @@ class PolyEncoderConfig:
     """What a poly-encoder is, saved beside its weights.
 
     codes: "learnt" codes that attend to the query's states, or the "first" states themselves; a shorter query has
-    fewer.  num_codes: m.  reduction: how a candidate's states become its vector.
+    fewer.  num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
     separate_towers: whether candidates have an encoder of their own.
     scaled: whether the products in both attentions are divided by the root of hidden_size; the paper's are not.
     output_scaling: factor on the last states of both towers.
@@ -47,9 +47,7 @@ class PolyEncoderConfig:
     max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("max_query_tokens", "max_candidate_tokens"):
-            if not 2 <= getattr(self, name) <= self.encoder.max_positions:
-                raise ValueError(f"{name} must be within 2..{self.encoder.max_positions}, got {getattr(self, name)}")
+        check_limits(self)
         if self.num_codes < 1:
             raise ValueError(f"num_codes must be at least 1, got {self.num_codes}")
 

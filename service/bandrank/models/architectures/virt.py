@@ -18,7 +18,7 @@ from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.padded import like_lengths
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
 
 BLOCK_ROWS = 4096  # candidate rows at once: their states, 6 MB of 384 dimensions, stay in a CPU's cache
 
@@ -41,9 +41,7 @@ class VIRTConfig:
     def __post_init__(self) -> None:
         if self.encoder.num_layers < 2:
             raise ValueError(f"an encoder of at least 2 layers is needed, got {self.encoder.num_layers}")
-        for name in ("max_query_tokens", "max_candidate_tokens"):
-            if not 2 <= getattr(self, name) <= self.encoder.max_positions:
-                raise ValueError(f"{name} must be within 2..{self.encoder.max_positions}, got {getattr(self, name)}")
+        check_limits(self)
 
 
 class VIRT(Scorer):
@@ -126,13 +124,13 @@ class _Crossing:
 
         rows: (n, width, hidden_size).  real: (n, width) bool, with a real row in each candidate.
         """
-        scores = (rows @ self._keys.T).float().unflatten(-1, (2, *self._biases.shape))
-        to_candidate = scores[:, :, 0].masked_fill(~real[..., None, None], -torch.inf)
-        weights = to_candidate.softmax(1).mean(-1)  # (n, width, num_heads)
-        averages = weights.transpose(1, 2) @ rows.float()  # (n, num_heads, hidden_size)
+        scores = (self._keys @ rows.flatten(0, 1).T).float()
+        to_candidate, to_query = scores.view(2, *self._biases.shape, *real.shape)  # (num_heads, query_len, n, width)
+        weights = to_candidate.masked_fill(~real, -torch.inf).softmax(-1).mean(1)  # (num_heads, n, width)
+        averages = weights.transpose(0, 1) @ rows.float()  # (n, num_heads, hidden_size)
         in_candidate = torch.einsum("nhe,hde->nhd", averages, self._value_weight.float()) + self._value_bias
 
-        to_query = (scores[:, :, 1] + self._biases).softmax(-1) * real[..., None, None]
-        weights = to_query.sum(1) / real.sum(1)[:, None, None]  # (n, num_heads, query_len)
-        in_query = torch.einsum("nhl,hld->nhd", weights, self._values.float())
+        weights = (to_query + self._biases[..., None, None]).softmax(1)
+        weights = (weights * real).sum(-1) / real.sum(-1)  # (num_heads, query_len, n)
+        in_query = torch.einsum("hln,hld->nhd", weights, self._values.float())
         return in_candidate.flatten(1), in_query.flatten(1)

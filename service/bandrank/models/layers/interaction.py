@@ -122,17 +122,17 @@ class InteractionLayer(nn.Module):
         qkv: (n, k, 3, num_heads, head_dim).  Returns (n * k, hidden_size).
         """
         query, key, value = qkv.unbind(2)
-        num_rows, num_own, query_len = len(query) * query.shape[1], query.shape[1], view.keys.shape[1]
-        by_head = query.flatten(0, 1).transpose(0, 1)  # (num_heads, n * k, head_dim)
-        to_own = torch.stack([(query * key[:, j : j + 1]).sum(-1) for j in range(num_own)], -1)  # (n, k, num_heads, k)
-        to_own = to_own.flatten(0, 1).transpose(0, 1)
-        scores = torch.cat([by_head @ view.keys.transpose(1, 2), to_own], -1) * self.scale
-        weights = scores.softmax(-1)  # (num_heads, n * k, query_len + k)
-        attended: Tensor = (weights[..., :query_len] @ view.values).transpose(0, 1).reshape_as(query)
-        of_own = weights[..., query_len:].transpose(0, 1).reshape(*query.shape[:3], num_own)
+        num_own, query_len = query.shape[1], view.keys.shape[1]
+        to_own = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(num_own)]  # (num_heads, n * k)
+        to_query = view.keys @ query.flatten(0, 1).permute(1, 2, 0)  # (num_heads, query_len, n * k)
+        # The long dimension last: a softmax over ten neighbours in memory takes a CPU ten times as long.
+        weights = (torch.cat([to_query, torch.stack(to_own, 1)], 1) * self.scale).softmax(1)
+        attended: Tensor = weights[:, :query_len].transpose(1, 2) @ view.values
+        attended = attended.transpose(0, 1).reshape_as(query)
         for j in range(num_own):
-            attended = torch.addcmul(attended, of_own[..., j : j + 1], value[:, j : j + 1])
-        return attended.reshape(num_rows, -1)
+            weight = weights[:, query_len + j].T.reshape(*query.shape[:3], 1)
+            attended = torch.addcmul(attended, weight, value[:, j : j + 1])
+        return attended.flatten(0, 1).flatten(1)
 
     def _read(self, hint: Tensor, groups: Groups) -> Tensor:
         """dense(c): what each hint finds in its query. hint: (n, hidden_size).  Returns the same shape."""
@@ -148,8 +148,8 @@ class InteractionLayer(nn.Module):
 
     def _read_absorbed(self, hint: Tensor, query: AbsorbedQuery | None) -> Tensor:
         assert query is not None, "checked by the caller. This is a bug."
-        scores = torch.addmm(query.biases, hint, query.keys.T).view(len(hint), self.chunk.num_heads, -1)
-        return torch.addmm(self.chunk.attention_out.bias, scores.softmax(-1).flatten(1), query.values)
+        scores = torch.addmm(query.biases[:, None], query.keys, hint.T).view(self.chunk.num_heads, -1, len(hint))
+        return torch.addmm(self.chunk.attention_out.bias, scores.softmax(1).flatten(0, 1).T, query.values)
 
 
 def _by_group(groups: Groups, attend: Callable[[slice, QueryView], Tensor]) -> Tensor:

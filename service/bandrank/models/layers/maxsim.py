@@ -17,14 +17,15 @@ def maxsim(query: Tensor, candidates: Ragged) -> Tensor:
     query: (query_len, dim) float32.  candidates: (total, dim) of any dtype, on any device.
     A candidate without rows gives -inf.
     """
-    cu_seqlens, best = candidates.cu_seqlens, []
-    lengths = torch.from_numpy(candidates.lengths).to(query.device)
-    for begin, end in _blocks(cu_seqlens):
-        rows = candidates.values[cu_seqlens[begin] : cu_seqlens[end]].to(query)
-        best.append(
-            torch.segment_reduce(rows @ query.T, "max", lengths=lengths[begin:end], initial=-torch.inf, unsafe=True)
-        )
-    return torch.cat(best) if best else query.new_empty(0, len(query))
+    parts = [query.new_empty(0, len(query))]
+    for begin, end in _blocks(candidates.cu_seqlens):
+        similarities = candidates.values[candidates.cu_seqlens[begin] : candidates.cu_seqlens[end]].to(query) @ query.T
+        lengths = torch.from_numpy(candidates.lengths[begin:end]).to(query.device)
+        owner = torch.repeat_interleave(lengths, output_size=len(similarities))
+        best = query.new_full((end - begin, len(query)), -torch.inf)
+        # On a CPU three times as fast as segment_reduce, which runs on one thread.
+        parts.append(best.scatter_reduce(0, owner[:, None].expand_as(similarities), similarities, "amax"))
+    return torch.cat(parts)
 
 
 def _blocks(cu_seqlens: Offsets) -> Iterator[tuple[int, int]]:

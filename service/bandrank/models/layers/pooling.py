@@ -22,7 +22,8 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
         sums = rows.new_zeros(len(states), rows.shape[1]).index_add_(0, owner, rows)
         return sums / lengths.clamp(min=1)[:, None]
     if how == "max":
-        return torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True).nan_to_num(neginf=0)
+        best = torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True)
+        return best.masked_fill((lengths == 0)[:, None], 0.0)
     first = torch.from_numpy(states.cu_seqlens[:-1]).to(rows.device)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # an empty last sequence starts one past the end
     return padded[first] * (lengths > 0)[:, None]

@@ -1,0 +1,33 @@
+"""One vector of a sequence of rows."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bandrank.models.layers.pooling import Pooling, pool
+from bandrank.models.ragged import Ragged, offsets
+
+BY_HAND = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.max(0).values}
+
+
+@pytest.mark.parametrize("how", ["mean", "cls", "max"])
+@pytest.mark.parametrize("lengths", [[], [0], [3, 0, 1, 0], [0, 7, 2]])
+def test_each_sequence_has_its_vector(how: Pooling, lengths: list[int]) -> None:
+    """In float32 whatever comes in; an empty sequence gives zeros."""
+    rows = torch.randn(sum(lengths), 4, generator=torch.Generator().manual_seed(0)).half() - 2
+    empty = torch.zeros(4)
+
+    vectors = pool(Ragged(rows, offsets(lengths)), how)
+
+    expected: list[Tensor] = [BY_HAND[how](own.float()) if len(own) else empty for own in rows.split(lengths)]
+    assert (vectors.dtype, vectors.shape) == (torch.float32, (len(lengths), 4))
+    for ours, theirs in zip(vectors, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("how", ["mean", "cls", "max"])
+def test_no_number_stays_no_number(how: Pooling) -> None:
+    """A broken state is not mended on its way to the score."""
+    rows = torch.full((2, 4), torch.nan)
+
+    assert pool(Ragged(rows, offsets([2])), how).isnan().all()
