@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import bert_of, weights_of
-from support.models import NUM_HEADS, random_ids, score_batch, tiny_colbert, tiny_tokenizer
+from support.models import NUM_HEADS, random_ids, score_batch, tiny_tokenizer
+from support.precomputing import tiny_colbert
 from support.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID
 from torch import Tensor
 from transformers import BertModel

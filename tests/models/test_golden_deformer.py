@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import bert_of, linear, states_of, weights_of
-from support.models import NUM_HEADS, random_ids, score_batch, tiny_deformer
+from support.models import NUM_HEADS, random_ids, score_batch
+from support.precomputing import tiny_deformer
 from support.tokenizer import CLS_ID, SEP_ID
 from transformers import BertModel
 

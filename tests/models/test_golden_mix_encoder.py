@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import attention, bert_of, feed_forward, linear, norm, similarity_of, states_of, weights_of
-from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch, tiny_mix_encoder
+from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
+from support.precomputing import tiny_mix_encoder
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 from transformers import BertModel

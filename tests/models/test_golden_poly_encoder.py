@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import bert_of, states_of, weights_of
-from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch, tiny_poly_encoder
+from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
+from support.precomputing import tiny_poly_encoder
 from support.tokenizer import CLS_ID
 from torch import Tensor
 from transformers import BertModel

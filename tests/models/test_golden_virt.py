@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.dense_scorers import attention, bert_of, linear, similarity_of, states_of, weights_of
-from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch, tiny_virt
+from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
+from support.precomputing import tiny_virt
 from support.tokenizer import CLS_ID
 from transformers import BertModel
 

@@ -11,17 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import (
-    random_ids,
-    score_batch,
-    tiny_bi_encoder,
-    tiny_colbert,
-    tiny_cross_encoder,
-    tiny_deformer,
-    tiny_mix_encoder,
-    tiny_poly_encoder,
-    tiny_virt,
-)
+from support.models import random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, TOKENIZER_FILE
 
 from bandrank.models import checkpoint

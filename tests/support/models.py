@@ -5,27 +5,21 @@
 
 import json
 import random
-import string
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
+from support.tokenizer import CLS_ID, PAD_ID, SEP_ID, SPECIAL, TOKENIZER_FILE, WORDS
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from bandrank.models.architectures import VIRT, BiEncoder, ColBERT, CrossEncoder, Deformer, MixEncoder, PolyEncoder
+from bandrank.models.architectures import BiEncoder, CrossEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
-from bandrank.models.architectures.colbert import ColBERTConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
-from bandrank.models.architectures.deformer import DeformerConfig
-from bandrank.models.architectures.mix_encoder import MixEncoderConfig
-from bandrank.models.architectures.poly_encoder import PolyEncoderConfig
-from bandrank.models.architectures.virt import VIRTConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
@@ -286,7 +280,7 @@ def tiny_cross_encoder(
     max_tokens = more.get("max_tokens", positions)
     limits = {"max_tokens": max_tokens, "max_query_tokens": max_tokens * 2 // 5}
     config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, **limits | more)
-    return _random_scorer(CrossEncoder(config), seed)
+    return random_scorer(CrossEncoder(config), seed)
 
 
 def tiny_bi_encoder(
@@ -307,42 +301,7 @@ def tiny_bi_encoder(
         similarity=similarity,
         max_tokens=max_tokens,
     )
-    return _random_scorer(BiEncoder(config), seed)
-
-
-def _texts(num_layers: int, **more: Any) -> dict[str, Any]:
-    """Fields that the scorers below share. more: to be set or changed."""
-    encoder = tiny_encoder_config(num_layers=num_layers)
-    return {"encoder": encoder, "cls_id": CLS_ID, "sep_id": SEP_ID} | more
-
-
-def tiny_mix_encoder(*, seed: int = 0, num_layers: int = 2, paper: str | None = None, **more: Any) -> MixEncoder:
-    """A random MixEncoder in eval mode, not yet prepared. paper: "a", "b" or "c".  more: of MixEncoderConfig."""
-    make: Any = MixEncoderConfig if paper is None else partial(MixEncoderConfig.of_paper, paper)
-    layers = {"interaction_layers": (num_layers - 1,)} if paper is None else {}
-    return _random_scorer(MixEncoder(make(**_texts(num_layers, **layers | more))), seed)
-
-
-def tiny_poly_encoder(*, seed: int = 0, num_layers: int = 2, **more: Any) -> PolyEncoder:
-    """A random poly-encoder in eval mode, not yet prepared. more: of PolyEncoderConfig."""
-    return _random_scorer(PolyEncoder(PolyEncoderConfig(**_texts(num_layers, **{"num_codes": 5} | more))), seed)
-
-
-def tiny_colbert(*, seed: int = 0, num_layers: int = 2, **more: Any) -> ColBERT:
-    """A random ColBERT in eval mode, not yet prepared; its markers are [unused0], [unused1]. more: of ColBERTConfig."""
-    punctuation = tuple(range(len(SPECIAL), len(SPECIAL) + len(string.punctuation)))
-    markers = {"query_marker": 1, "candidate_marker": 2, "skipped_ids": punctuation, "mask_id": MASK_ID, "dim": 16}
-    return _random_scorer(ColBERT(ColBERTConfig(**_texts(num_layers, **markers | more))), seed)
-
-
-def tiny_deformer(*, seed: int = 0, num_layers: int = 3, **more: Any) -> Deformer:
-    """A random Deformer in eval mode, not yet prepared, split after its first layer. more: of DeformerConfig."""
-    return _random_scorer(Deformer(DeformerConfig(**_texts(num_layers, **{"split": 1} | more))), seed)
-
-
-def tiny_virt(*, seed: int = 0, num_layers: int = 2, **more: Any) -> VIRT:
-    """A random VIRT in eval mode, not yet prepared. more: of VIRTConfig."""
-    return _random_scorer(VIRT(VIRTConfig(**_texts(num_layers, **more))), seed)
+    return random_scorer(BiEncoder(config), seed)
 
 
 def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
@@ -357,6 +316,7 @@ def some_scores(scorer: Scorer) -> list[float]:
         return scorer(score_batch([random_ids(rng, 5)], [[random_ids(rng, n) for n in (0, 9, 30, 60)]])).tolist()  # type: ignore[no-any-return]
 
 
-def _random_scorer(scorer: AnyScorer, seed: int) -> AnyScorer:
+def random_scorer(scorer: AnyScorer, seed: int) -> AnyScorer:
+    """The scorer with weights that `randomise` draws, in eval mode."""
     randomise(scorer, seed=seed)
     return scorer.eval()
