@@ -3,7 +3,7 @@
 #   make demo     re-ranks real questions over HTTP and shows the lists before and after
 #   make test     what CI runs: linters, types, import rules, tests (under ten minutes on two cores)
 #   make check    what would be served here, and a self-test
-#   make bench    side by side with other runtimes: writes docs/benchmarks.md (about an hour)
+#   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -67,8 +67,9 @@ test: $(VENV)/dev.stamp servers
 soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s
 
-bench: $(VENV)/bench.stamp
+bench: $(VENV)/bench.stamp servers
 	@$(VENV)/bin/python benchmarks/run.py --out docs/benchmarks.md
+	@$(VENV)/bin/python benchmarks/precomputed.py --out docs/benchmarks-precomputed.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
