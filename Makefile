@@ -58,7 +58,7 @@ demo: $(VENV)/dev.stamp
 	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(DATA)}" $(VENV)/bin/python loadtests/demo.py --candidates 20
 
 test: $(VENV)/dev.stamp servers
-	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff check --no-cache .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports

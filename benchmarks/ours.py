@@ -76,8 +76,7 @@ def serve_client(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iter
     more: further settings, by their names without BANDRANK_.
     Raises RuntimeError with the end of its log if it dies or is not ready in time.
     """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {
         "MODEL": str(checkpoint),
         "HOST": "127.0.0.1",
@@ -102,6 +101,12 @@ def serve_client(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iter
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=30)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _http_score(client: httpx.Client) -> Score:

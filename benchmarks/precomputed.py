@@ -11,7 +11,6 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, an
 import argparse
 import asyncio
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,8 +25,9 @@ import machine
 import torch
 from calibrate import Calibration, clean, take_turns
 from checkpoint import write_checkpoint
-from ours import load, serve_client
+from ours import free_port, load, serve_client
 from precomputed_report import AIMS, CROSS_ENCODER, MANY, MANY_BYTES, NUM_CANDIDATES, REPEATS, Cached, Latency, report
+from progress import say
 from systems import WINDOW, Score
 from tokenizers import Tokenizer
 from workloads import WORKLOADS, Writer
@@ -198,8 +198,7 @@ def running_redis() -> Iterator[str]:
     program = shutil.which("redis-server")
     if program is None:
         raise SystemExit("redis-server is not installed: apt-get install redis-server")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     arguments = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
     with subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL) as process:
         try:
@@ -213,11 +212,6 @@ def milliseconds(run: Callable[[], object]) -> float:
     begun = time.perf_counter()
     run()
     return (time.perf_counter() - begun) * 1e3
-
-
-def say(text: str) -> None:
-    """Progress, on stderr."""
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from checkpoint import write_checkpoint
 from floor import full_flops, measure_ceilings, needed_flops
 from ours import open_ours
 from peers import load_peers
+from progress import say
 from report import Results, json_lines, markdown
 from summary import Floor, summarise
 from systems import WINDOW, Pattern, Precision, System
@@ -57,7 +58,7 @@ def main() -> int:
             "sparse": write_checkpoint(work / "sparse", window=WINDOW),
         }
         writer = Writer(Tokenizer.from_file(str(checkpoints["full"] / "tokenizer.json")))
-        _say("loading and converting")
+        say("loading and converting")
         every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
         chosen = [system for system in every if _chosen(system.name, options)]
         systems, left_out = leave_out_slow(chosen, WORKLOADS["W2"].request(writer, PROBE_ROUND))
@@ -69,7 +70,7 @@ def main() -> int:
         try:
             agreements = check(systems, checked, references)
         except Disagreement as disagreement:
-            _say(f"no report: {disagreement}")
+            say(f"no report: {disagreement}")
             return 1
         calibration = Calibration()
         ceilings = measure_ceilings()
@@ -99,7 +100,7 @@ def main() -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(markdown(results), encoding="utf-8")
     out.with_suffix(".jsonl").write_text(json_lines(results, samples), encoding="utf-8")
-    _say(f"wrote {out}")
+    say(f"wrote {out}")
     return 0
 
 
@@ -129,9 +130,9 @@ def measure(
     """Samples of all systems on one workload, after a warm-up request that is not counted."""
     warm_up = workload.request(writer, WARM_UP_ROUND)
     for system in systems:
-        _say(f"{workload.name} warm-up: {system.name}")
+        say(f"{workload.name} warm-up: {system.name}")
         system.score(warm_up.query, warm_up.passages)
-    _say(f"{workload.name}: {rounds} clean samples of each system")
+    say(f"{workload.name}: {rounds} clean samples of each system")
 
     def caller(system: System) -> Callable[[Request], object]:
         return lambda request: system.score(request.query, request.passages)
@@ -146,7 +147,7 @@ def measure(
         rounds=rounds,
         calibration=calibration,
         tokens=lambda request: request.total_tokens,
-        on_round=lambda number, count: _say(f"{workload.name} round {number}: {count} systems"),
+        on_round=lambda number, count: say(f"{workload.name} round {number}: {count} systems"),
     )
 
 
@@ -185,10 +186,6 @@ def _options() -> argparse.Namespace:
 def _chosen(name: str, options: argparse.Namespace) -> bool:
     skipped = options.skip and options.skip in name
     return name == YARDSTICK or (options.only in name and not skipped)
-
-
-def _say(text: str) -> None:
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

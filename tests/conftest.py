@@ -1,8 +1,12 @@
 """What all tests share: the event loop, how hypothesis draws, and torch on one thread."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
+from support.redis_server import RedisServer, redis_server
 
 # A deadline would time the machine; a failure prints the line that repeats it.
 settings.register_profile("bandrank", deadline=None, print_blob=True)
@@ -16,3 +20,10 @@ torch.set_num_threads(1)
 def anyio_backend() -> str:
     """The service runs on asyncio alone."""
     return "asyncio"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis server for the test to mistreat."""
+    with redis_server(tmp_path / "redis") as running:
+        yield running

@@ -45,9 +45,7 @@ class Metrics:
         self.truncated_tokens = counter("truncated_tokens", "Word pieces cut from texts longer than the model takes.")
         self.stages = counter("stages", "Stages run for answered requests.", "stage")
         self.stage_candidates = counter("stage_candidates", "Candidates that a stage scored.", "stage")
-        self.stage_seconds = Histogram(
-            "bandrank_stage_seconds", "Per stage of a request.", ["stage"], buckets=SECONDS, registry=self.registry
-        )
+        self.stage_seconds = histogram("stage_seconds", "Per stage of a request.", SECONDS, "stage")
         for stage in ("fast", "accurate"):
             self.stages.labels(stage)
             self.stage_candidates.labels(stage)

@@ -2,14 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.app import RunningApp, assert_error, running_app
 from support.models import random_text, tiny_bi_encoder
-from support.redis_server import RedisServer, redis_server
+from support.redis_server import RedisServer
 from support.scorers import encoded_lookup
 
 from bandrank.settings import Settings
@@ -17,13 +15,6 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server for the test to mistreat."""
-    with redis_server(tmp_path / "redis") as running:
-        yield running
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:

@@ -4,12 +4,12 @@ import random
 
 import pytest
 import torch
-from bandrank.engine.cache.codec import RepresentationCodec
 from hypothesis import given
 from hypothesis import strategies as st
 from support.models import random_ids, score_batch, tiny_bi_encoder
 from support.tasks import task_of
 
+from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.lanes import EncodeLane, ScoreLane, collate
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.ragged import Ragged

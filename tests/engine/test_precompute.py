@@ -3,13 +3,12 @@
 import asyncio
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.models import loaded
-from support.redis_server import RedisServer, redis_server
+from support.redis_server import RedisServer
 from support.scorers import encoded_lookup, lookup
 
 from bandrank.__main__ import precompute
@@ -22,13 +21,6 @@ from bandrank.settings import BadSetting, Settings
 
 WORDS = ("man", "she", "you", "he")
 NUM_LINES = 2 * LINES_AT_ONCE + 7
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server that is ours."""
-    with redis_server(tmp_path / "redis") as running:
-        yield running
 
 
 def settings(server: RedisServer) -> Settings:

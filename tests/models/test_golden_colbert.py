@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.dense_scorers import bert_of, weights_of
-from support.models import NUM_HEADS, random_ids, score_batch, tiny_tokenizer
+from support.dense_scorers import batch_scores, bert_of, weights_of
+from support.models import NUM_HEADS, random_ids, tiny_tokenizer
 from support.precomputing import tiny_colbert
 from support.tokenizer import CLS_ID, MASK_ID, PAD_ID, SEP_ID
 from torch import Tensor
@@ -92,11 +92,8 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
             if group
             for score in dense_scores(scorer, bert, query, group)
         ]
-    if prepared:
-        scorer.prepare(device=CPU, dtype=torch.float32)
 
-    with torch.inference_mode():
-        scores = scorer(score_batch(queries, candidates)).tolist()
+    scores = batch_scores(scorer, queries, candidates, prepared=prepared)
 
     assert scores == pytest.approx(expected, abs=CLOSE)
     assert max(expected) - min(expected) > 100 * CLOSE

@@ -2,12 +2,13 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from support.dense_scorers import bert_of, linear, states_of, weights_of
-from support.models import NUM_HEADS, random_ids, score_batch
+from support.dense_scorers import batch_scores, bert_of, linear, pair_scores, states_of, weights_of
+from support.models import NUM_HEADS, random_ids
 from support.precomputing import tiny_deformer
 from support.tokenizer import CLS_ID, SEP_ID
 from transformers import BertModel
@@ -47,15 +48,9 @@ def test_scores_are_the_joined_layers(variant: str, prepared: bool) -> None:
     pieces = [[random_ids(rng, n) for n in group] for group in [[0, 1, 9, 70], [], [12], [40, 2, 2]]]
     candidates = [[[*scorer.candidate_template.prefix, *ids] for ids in group] for group in pieces]
     bert = bert_of(weights_of(scorer, "encoder."), num_heads=NUM_HEADS)
-    with torch.inference_mode():
-        expected = [
-            dense_score(scorer, bert, q, ids) for q, group in zip(queries, candidates, strict=True) for ids in group
-        ]
-    if prepared:
-        scorer.prepare(device=CPU, dtype=torch.float32)
+    expected = pair_scores(partial(dense_score, scorer, bert), queries, candidates)
 
-    with torch.inference_mode():
-        scores = scorer(score_batch(queries, candidates)).tolist()
+    scores = batch_scores(scorer, queries, candidates, prepared=prepared)
 
     assert scores == pytest.approx(expected, abs=CLOSE)
     assert max(expected) - min(expected) > 1000 * CLOSE

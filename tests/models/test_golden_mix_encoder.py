@@ -2,11 +2,23 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from support.dense_scorers import attention, bert_of, feed_forward, linear, norm, similarity_of, states_of, weights_of
+from support.dense_scorers import (
+    attention,
+    batch_scores,
+    bert_of,
+    feed_forward,
+    linear,
+    norm,
+    pair_scores,
+    similarity_of,
+    states_of,
+    weights_of,
+)
 from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
 from support.precomputing import tiny_mix_encoder
 from support.tokenizer import CLS_ID, SEP_ID
@@ -97,10 +109,7 @@ def with_cls(scorer: MixEncoder, candidates: list[list[list[int]]]) -> list[list
 def dense_scores(scorer: MixEncoder, queries: list[list[int]], candidates: list[list[list[int]]]) -> list[float]:
     """Of a whole batch."""
     bert = bert_of(weights_of(scorer, "encoder."), num_heads=NUM_HEADS)
-    with torch.inference_mode():
-        return [
-            dense_score(scorer, bert, q, ids) for q, group in zip(queries, candidates, strict=True) for ids in group
-        ]
+    return pair_scores(partial(dense_score, scorer, bert), queries, candidates)
 
 
 @every_variant
@@ -111,11 +120,8 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
     queries, candidates = texts()
     candidates = with_cls(scorer, candidates)
     expected = dense_scores(scorer, queries, candidates)
-    if prepared:
-        scorer.prepare(device=CPU, dtype=torch.float32)
 
-    with torch.inference_mode():
-        scores = scorer(score_batch(queries, candidates)).tolist()
+    scores = batch_scores(scorer, queries, candidates, prepared=prepared)
 
     assert scores == pytest.approx(expected, abs=CLOSE[scorer.config.similarity])
     assert max(expected) - min(expected) > 1000 * CLOSE[scorer.config.similarity]

@@ -3,11 +3,12 @@
 import math
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from support.dense_scorers import bert_of, states_of, weights_of
+from support.dense_scorers import batch_scores, bert_of, pair_scores, states_of, weights_of
 from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
 from support.precomputing import tiny_poly_encoder
 from support.tokenizer import CLS_ID
@@ -72,13 +73,9 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
     queries = [[CLS_ID, *random_ids(rng, num_pieces)] for num_pieces in (12, 3, 0, 2, 3)]
     lengths = [[0, 1, 9, 70], [], [12], [40, 2], [3]]
     candidates = [[[CLS_ID, *random_ids(rng, n)] for n in group] for group in lengths]
-    with torch.inference_mode():
-        expected = [dense_score(scorer, q, ids) for q, group in zip(queries, candidates, strict=True) for ids in group]
-    if prepared:
-        scorer.prepare(device=CPU, dtype=torch.float32)
+    expected = pair_scores(partial(dense_score, scorer), queries, candidates)
 
-    with torch.inference_mode():
-        scores = scorer(score_batch(queries, candidates)).tolist()
+    scores = batch_scores(scorer, queries, candidates, prepared=prepared)
 
     assert scores == pytest.approx(expected, abs=CLOSE)
     assert max(expected) - min(expected) > 100 * CLOSE

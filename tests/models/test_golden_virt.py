@@ -2,13 +2,23 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.dense_scorers import attention, bert_of, linear, similarity_of, states_of, weights_of
-from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
+from support.dense_scorers import (
+    attention,
+    batch_scores,
+    bert_of,
+    linear,
+    pair_scores,
+    similarity_of,
+    states_of,
+    weights_of,
+)
+from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids
 from support.precomputing import tiny_virt
 from support.tokenizer import CLS_ID
 from transformers import BertModel
@@ -47,15 +57,9 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
     lengths = [[0, 70, 1, 9, 71, 30, 0], [], [12], [40, 2]]
     candidates = [[[CLS_ID, *random_ids(rng, n)] for n in group] for group in lengths]
     bert = bert_of(weights_of(scorer, "encoder."), num_heads=NUM_HEADS)
-    with torch.inference_mode():
-        expected = [
-            dense_score(scorer, bert, q, ids) for q, group in zip(queries, candidates, strict=True) for ids in group
-        ]
-    if prepared:
-        scorer.prepare(device=CPU, dtype=torch.float32)
+    expected = pair_scores(partial(dense_score, scorer, bert), queries, candidates)
 
-    with torch.inference_mode():
-        scores = scorer(score_batch(queries, candidates)).tolist()
+    scores = batch_scores(scorer, queries, candidates, prepared=prepared)
 
     assert scores == pytest.approx(expected, abs=CLOSE)
     assert max(expected) - min(expected) > 1000 * CLOSE

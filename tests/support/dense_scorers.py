@@ -1,16 +1,19 @@
 """What the slow, obvious scorers of the golden tests are made of: `transformers`' BERT for whole layers, and a loop
-over heads for attention that is not in BERT. Of the code under test these functions use the weights alone.
+over heads for attention that is not in BERT. Of the code under test the dense functions use the weights alone.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
+from support.models import score_batch
 from support.tokenizer import PAD_ID
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 from transformers import BertConfig, BertModel
+
+from bandrank.models.scorer import Scorer
 
 Weights = dict[str, Tensor]
 
@@ -21,6 +24,24 @@ OUT_OF_LAYER = {
     "down": "output.dense",
     "out_norm": "output.LayerNorm",
 }
+
+
+def pair_scores(
+    score: Callable[[list[int], list[int]], float], queries: list[list[int]], candidates: list[list[list[int]]]
+) -> list[float]:
+    """`score` of each query with each of its candidates, in the order of a batch."""
+    with torch.inference_mode():
+        return [score(query, ids) for query, group in zip(queries, candidates, strict=True) for ids in group]
+
+
+def batch_scores(
+    scorer: Scorer, queries: list[list[int]], candidates: list[list[list[int]]], *, prepared: bool
+) -> list[float]:
+    """The scores of one batch by the scorer under test, as it was trained or as it is served on a CPU."""
+    if prepared:
+        scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
+    with torch.inference_mode():
+        return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
 
 
 def weights_of(module: nn.Module, prefix: str = "") -> Weights:

@@ -60,9 +60,11 @@ class StageBuilder:
     redis: RedisClient | None
     metrics: Metrics
     clock: Callable[[], float]
+    device: torch.device
+    dtype: torch.dtype
 
     def build(self, name: StageName, model: LoadedModel) -> Stage:
-        """The model's stage; its weights are moved to the device. Raises BadSetting for a device that is not there."""
+        """The model's stage; its weights are moved to the device."""
         settings, scorer = self.settings, model.scorer
         codec = cache = None
         if scorer.precomputes:
@@ -75,10 +77,9 @@ class StageBuilder:
                 ttl_s=settings.cache_ttl_s or None,
                 metrics=self.metrics,
             )
-        device, dtype = choose_device(settings)
         tokenizer = RequestTokenizer(
             model.tokenizer,
-            scorer.prepare(device=device, dtype=dtype),
+            scorer.prepare(device=self.device, dtype=self.dtype),
             cache_bytes=settings.token_cache_bytes,
             num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
             metrics=self.metrics,

@@ -1,12 +1,10 @@
 """Texts registered by id, so that requests need not carry them; in Redis for all replicas, or in this process."""
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 
+from bandrank.engine.cache.keys import BUCKETS, digest
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.errors import NotReady, StoreFull
-
-BUCKETS = 64  # hash tags: keys spread over a cluster's slots, and one request still needs few commands
 
 
 class CandidateStore:
@@ -63,8 +61,7 @@ class CandidateStore:
 
 
 def _key(name: str) -> bytes:
-    bucket = blake2b(name.encode(), digest_size=1).digest()[0] % BUCKETS
-    return b"bandrank:candidate:{%02x}:" % bucket + name.encode()
+    return b"bandrank:candidate:{%02x}:" % (digest(name)[0] % BUCKETS) + name.encode()
 
 
 def _size(name: str, text: str) -> int:

@@ -66,7 +66,7 @@ class Reranker:
         )
         self.metrics.watch_queue(lambda: self.queue.waiting_tokens, lambda: self.queue.waiting_tasks)
         self.redis = connect(settings, self.metrics)
-        builder = StageBuilder(settings, self.queue, self.redis, self.metrics, clock)
+        builder = StageBuilder(settings, self.queue, self.redis, self.metrics, clock, self.device, self.dtype)
         self.stages = {name: builder.build(name, model) for name, model in models.by_stage().items()}
         self.worker = ScoringWorker(
             self.queue,

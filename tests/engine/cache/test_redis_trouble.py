@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ pytestmark = pytest.mark.anyio
 
 SHORT_S = 0.05  # the timeout that the service has unless it is told otherwise
 BOUND_S = 1.0  # of a lookup that waits for SHORT_S, with room for a machine that does other things too
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server for the test to mistreat."""
-    with redis_server(tmp_path / "redis") as running:
-        yield running
 
 
 async def fetch_new(one: Replica, rng: random.Random) -> float:

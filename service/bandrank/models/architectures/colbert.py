@@ -80,8 +80,8 @@ class ColBERT(Scorer):
         """The products of MaxSim, as a part of a row's through the encoder."""
         config = self.config.encoder
         query_rows = self.config.max_query_tokens if self.config.augment else query_tokens
-        row = config.num_layers * config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
-        return LIGHT_ROWS + query_rows * candidate_rows * self.config.dim / row
+        products = query_rows * candidate_rows * self.config.dim
+        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """A vector for each token that is not skipped. (total, dim)."""

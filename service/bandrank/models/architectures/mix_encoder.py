@@ -105,11 +105,10 @@ class MixEncoder(Scorer):
         """The interaction layers' products, as a part of a row's through the encoder."""
         del query_tokens  # its keys and values are too few to count
         config = self.config.encoder
-        square, feed_forward = config.hidden_size**2, 2 * config.hidden_size * config.intermediate_size
-        embeddings = candidate_rows * (4 * square + feed_forward)
-        summary = 5 * square + feed_forward  # compress_query, dense, and the gate's three blocks
-        share = len(self.interactions) / config.num_layers
-        return LIGHT_ROWS + share * (embeddings + summary) / (4 * square + feed_forward)
+        layer = config.products_per_layer
+        summary = layer + config.hidden_size**2  # compress_query and the gate's three blocks in the place of qkv
+        products = len(self.interactions) * (candidate_rows * layer + summary)
+        return LIGHT_ROWS + products / (config.num_layers * layer)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Each candidate's k context embeddings."""

@@ -83,8 +83,8 @@ class PolyEncoder(Scorer):
         """One product with m vectors, as a part of a row's through the encoder."""
         del query_tokens, candidate_rows
         config = self.config.encoder
-        row = config.num_layers * (4 * config.hidden_size + 2 * config.intermediate_size)
-        return LIGHT_ROWS + self.config.num_codes / row
+        products = self.config.num_codes * config.hidden_size
+        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """One vector each."""

@@ -75,8 +75,8 @@ class VIRT(Scorer):
         encoder.
         """
         config = self.config.encoder
-        row = config.num_layers * (4 * config.hidden_size + 2 * config.intermediate_size)
-        return LIGHT_ROWS + candidate_rows * 2 * config.num_heads * query_tokens / row
+        products = candidate_rows * 2 * config.num_heads * query_tokens * config.hidden_size
+        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Each token's state before the last layer."""

@@ -32,6 +32,11 @@ class EncoderConfig:
     num_token_types: int = 2
     layer_norm_eps: float = 1e-12
 
+    @property
+    def products_per_layer(self) -> int:
+        """Multiplications of one row with a layer's weights."""
+        return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
