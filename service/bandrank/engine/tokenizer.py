@@ -3,7 +3,6 @@
 from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
 
 import asyncio
-import re
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from bandrank.engine.token_cache import TokenCache
 from bandrank.metrics import Metrics
 from bandrank.models.scorer import Scorer
-
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+from bandrank.models.texts import TextEncoder
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,7 @@ class RequestTokenizer:
     def __init__(
         self, tokenizer: FastTokenizer, scorer: Scorer, *, cache_bytes: int, num_threads: int, metrics: Metrics
     ) -> None:
-        self._tokenizer = tokenizer
-        self._scorer = scorer
+        self._encoder = TextEncoder(tokenizer, scorer)
         self._cache = TokenCache(cache_bytes)
         self._metrics = metrics
         self._characters, self._tokens = 4.0, 1.0  # as in English, until texts were seen
@@ -51,11 +48,9 @@ class RequestTokenizer:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self.tokenize_now, query, candidates)
 
     def tokenize_now(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
-        """Tokenises a request in the calling thread. A long candidate never takes room from the query."""
-        scorer = self._scorer
-        query_ids, query_cut = scorer.query_template.apply(self._tokenizer.encode(query, add_special_tokens=False).ids)
-        limit = scorer.candidate_limit(len(query_ids))
-        applied = [scorer.candidate_template.apply(pieces, limit=limit) for pieces in self._pieces(candidates)]
+        """Tokenises a request in the calling thread."""
+        query_ids, query_cut = self._encoder.query(query)
+        applied = self._encoder.candidates(self._pieces(candidates), query_tokens=len(query_ids))
         return TokenizedRequest(
             query=query_ids,
             candidates=[ids for ids, _ in applied],
@@ -70,7 +65,7 @@ class RequestTokenizer:
     def _pieces(self, texts: Sequence[str]) -> list[array[int]]:
         found = self._cache.get_many(texts)
         missing = list(dict.fromkeys(text for text, ids in zip(texts, found, strict=True) if ids is None))
-        encoded = dict(zip(missing, self._encode(missing), strict=True))
+        encoded = dict(zip(missing, self._encoder.pieces(missing), strict=True))
         self._cache.put_many(missing, list(encoded.values()))
         if missing:
             self._characters = 0.9 * self._characters + sum(map(len, missing))
@@ -80,14 +75,3 @@ class RequestTokenizer:
         self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)
         self._metrics.token_cache_bytes.set(self._cache.num_bytes)
         return [encoded[text] if ids is None else ids for text, ids in zip(texts, found, strict=True)]
-
-    def _encode(self, texts: Sequence[str]) -> list[array[int]]:
-        sentence_token = self._scorer.candidate_template.sentence_token
-        if sentence_token is None:
-            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [array("i", encoding.ids) for encoding in encodings]
-        marked = []
-        for text in texts:
-            sentences = self._tokenizer.encode_batch_fast(SENTENCE_END.split(text.strip()), add_special_tokens=False)
-            marked.append(array("i", [token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
-        return marked

@@ -1,0 +1,151 @@
+"""Judged collections: a folder in BEIR layout (Thakur et al. 2021), or a dataset of `ir_datasets`.
+
+BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), qrels/<split>.tsv with a header
+(query id, document id, relevance); each may be plain or .gz. Documents are streamed: a corpus need not fit in memory.
+"""
+
+import gzip
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+Qrels = dict[str, dict[str, int]]  # relevance by query and document
+IR_DATASETS = "ir_datasets:"
+
+
+class BadCollection(ValueError):
+    """A collection that is not there or cannot be read; the message says which part, and what was expected."""
+
+
+class Collection(Protocol):
+    """What training and evaluation read. All methods raise BadCollection for a part that is missing or damaged."""
+
+    name: str
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """Id and text of each document; a title, where there is one, comes before the text."""
+
+    def queries(self) -> dict[str, str]:
+        """Texts by id."""
+
+    def qrels(self, split: str) -> Qrels:
+        """Judgements of a split, zeros included."""
+
+
+def open_collection(source: str | Path) -> Collection:
+    """A folder in BEIR layout, or "ir_datasets:<id>" (needs `pip install ir_datasets`). Raises BadCollection."""
+    if isinstance(source, str) and source.startswith(IR_DATASETS):
+        return IrDataset(source.removeprefix(IR_DATASETS))
+    return BeirFolder(Path(source))
+
+
+def documents_of(collection: Collection, wanted: set[str]) -> dict[str, str]:
+    """Texts of the wanted documents; one that the corpus lacks is left out."""
+    return {document_id: text for document_id, text in collection.documents() if document_id in wanted}
+
+
+class BeirFolder:
+    """A collection on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise BadCollection(
+                f"{folder} is no folder; expected one in BEIR layout: corpus.jsonl, queries.jsonl, qrels/"
+            )
+        self.folder = folder
+        self.name = folder.resolve().name
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        for row in self._json_lines("corpus.jsonl"):
+            title, text = str(row.get("title") or "").strip(), row["text"]
+            yield row["_id"], f"{title} {text}" if title else text
+
+    def queries(self) -> dict[str, str]:
+        return {row["_id"]: row["text"] for row in self._json_lines("queries.jsonl")}
+
+    def qrels(self, split: str) -> Qrels:
+        found: Qrels = {}
+        with self._open(f"qrels/{split}.tsv") as lines:
+            next(lines, None)
+            for number, line in enumerate(lines, 2):
+                try:
+                    query_id, document_id, relevance = line.split("\t")
+                    found.setdefault(query_id, {})[document_id] = int(relevance)
+                except ValueError as error:
+                    raise BadCollection(f"{self.folder}/qrels/{split}.tsv, line {number}: {error}") from error
+        return found
+
+    def _json_lines(self, name: str) -> Iterator[dict[str, Any]]:
+        with self._open(name) as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    row = json.loads(line)
+                    yield {"_id": str(row["_id"]), "title": row.get("title"), "text": str(row["text"])}
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise BadCollection(
+                        f"{self.folder}/{name}, line {number}: {type(error).__name__}: {error}"
+                    ) from error
+
+    def _open(self, name: str) -> TextIO:
+        for path in (self.folder / name, self.folder / f"{name}.gz"):
+            if path.is_file():
+                return open_text(path)
+        raise BadCollection(
+            f"{self.folder} has no {name}[.gz]; expected corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
+        )
+
+
+class IrDataset:
+    """A dataset of `ir_datasets`. Its split is part of its id: `qrels` gives that one whatever it is asked."""
+
+    def __init__(self, dataset_id: str) -> None:
+        try:
+            ir_datasets = importlib.import_module("ir_datasets")
+        except ImportError:
+            raise BadCollection(f"{IR_DATASETS}{dataset_id} needs the package: pip install ir_datasets") from None
+        try:
+            self._dataset = ir_datasets.load(dataset_id)
+        except KeyError:
+            raise BadCollection(f"ir_datasets has no dataset {dataset_id!r}") from None
+        self.name = dataset_id.replace("/", "-")
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        for document in self._dataset.docs_iter():
+            yield document.doc_id, document.default_text()
+
+    def queries(self) -> dict[str, str]:
+        return {query.query_id: query.default_text() for query in self._dataset.queries_iter()}
+
+    def qrels(self, split: str) -> Qrels:
+        del split
+        found: Qrels = {}
+        for judgement in self._dataset.qrels_iter():
+            found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
+        return found
+
+
+def read_run(path: Path) -> dict[str, dict[str, float]]:
+    """Scores by query and document of a TREC run file (query Q0 document rank score tag), plain or .gz.
+
+    Raises BadCollection for a file or line that is not one.
+    """
+    found: dict[str, dict[str, float]] = {}
+    try:
+        with open_text(path) as lines:
+            for number, line in enumerate(lines, 1):  # noqa: B007 - for the error
+                query_id, _, document_id, _, score, _ = line.split()
+                found.setdefault(query_id, {})[document_id] = float(score)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCollection(f"{path}: {error}") from error
+    except ValueError as error:
+        raise BadCollection(f"{path}, line {number}: not a line of a TREC run: {error}") from error
+    return found
+
+
+def open_text(path: Path) -> TextIO:
+    """A UTF-8 text file, decompressed if it ends in .gz."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", newline="\n")
+    return path.open(encoding="utf-8", newline="\n")
