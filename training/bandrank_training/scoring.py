@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -35,15 +38,32 @@ class OfflineScorer:
         dtype: torch.dtype = torch.float32,
         max_batch_tokens: int = 8192,
     ) -> None:
-        self.scorer = model.scorer.prepare(device=torch.device(device), dtype=dtype)
-        self._texts = TextEncoder(model.tokenizer, self.scorer)
+        scorer = model.scorer.prepare(device=torch.device(device), dtype=dtype)
+        self._set_up(TextEncoder(model.tokenizer, scorer), max_batch_tokens)
+
+    @classmethod
+    def as_it_is(cls, texts: TextEncoder, *, max_batch_tokens: int = 8192) -> Self:
+        """Of a scorer that is being trained, and stays so: nothing of it is changed."""
+        self = cls.__new__(cls)
+        self._set_up(texts, max_batch_tokens)
+        return self
+
+    def _set_up(self, texts: TextEncoder, max_batch_tokens: int) -> None:
+        self.scorer, self._texts = texts.scorer, texts
         self._max_batch_tokens = max_batch_tokens
         self._representations: dict[str, Tensor] = {}
 
     def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
         """Raw scores of each question's candidates, in the order given."""
+        waiting: list[_Asked] = []
+        rows = 0.0
         for question in questions:
-            yield self._score_one(question) if question.candidates else []
+            waiting.append(self._ask(question))
+            rows += waiting[-1].rows
+            if rows >= self._max_batch_tokens:
+                yield from self._score_all(waiting)
+                waiting, rows = [], 0.0
+        yield from self._score_all(waiting)
 
     def forget(self) -> None:
         """Drops the representations."""
@@ -60,33 +80,53 @@ class OfflineScorer:
             for index, text in enumerate(missing[part]):
                 self._representations[text] = found[index].cpu().clone()
 
-    @torch.inference_mode()
-    def _score_one(self, question: Question) -> list[float]:
+    def _ask(self, question: Question) -> "_Asked":
         query, _ = self._texts.query(question.query)
-        scores = torch.empty(len(question.candidates))
+        candidates: list[Tensor]
         if self.scorer.precomputes:
             self.encode(question.candidates)
-            parts = [list(range(len(question.candidates)))]
-            rows = [self._representations[text] for text in question.candidates]
-            batches = [Ragged.from_tensors(rows)]
+            candidates = [self._representations[text] for text in question.candidates]
         else:
             pieces = self._texts.pieces(question.candidates)
-            tokens = [ids for ids, _ in self._texts.candidates(pieces, query_tokens=len(query))]
-            order = sorted(range(len(tokens)), key=lambda index: len(tokens[index]))
-            parts = [order[part] for part in _within(self._max_batch_tokens, [len(tokens[index]) for index in order])]
-            batches = [Ragged.from_token_ids([tokens[index] for index in part]) for part in parts]
-        for part, candidates in zip(parts, batches, strict=True):
-            batch = ScoreBatch(Ragged.from_token_ids([query]), candidates, offsets([len(part)]))
-            scores[part] = self.scorer.score(batch).float().cpu()
-        return scores.tolist()
+            applied = self._texts.candidates(pieces, query_tokens=len(query))
+            candidates = [torch.tensor(ids) for ids, _ in applied]
+        costs = [self.scorer.num_rows(len(query), len(candidate)) for candidate in candidates]
+        return _Asked(query, candidates, costs, [0.0] * len(candidates))
+
+    @torch.inference_mode()
+    def _score_all(self, asked: Sequence["_Asked"]) -> Iterator[list[float]]:
+        pairs = [(one, index) for one in asked for index in range(len(one.candidates))]
+        for part in _within(self._max_batch_tokens, [one.costs[index] for one, index in pairs]):
+            groups = [(one, [index for _, index in run]) for one, run in groupby(pairs[part], itemgetter(0))]
+            batch = ScoreBatch(
+                Ragged.from_token_ids([one.query for one, _ in groups]),
+                Ragged.from_tensors([one.candidates[index] for one, index in pairs[part]]),
+                offsets([len(indices) for _, indices in groups]),
+            )
+            found = self.scorer.score(batch).tolist()
+            for (one, index), score in zip(pairs[part], found, strict=True):
+                one.scores[index] = score
+        return iter([one.scores for one in asked])
 
 
-def _within(budget: int, costs: Sequence[int]) -> list[slice]:
+@dataclass(eq=False)
+class _Asked:
+    query: list[int]
+    candidates: list[Tensor]  # representations
+    costs: list[float]  # of each, in rows of the encoder
+    scores: list[float]
+
+    @property
+    def rows(self) -> float:
+        return len(self.query) + sum(self.costs)
+
+
+def _within(budget: int, costs: Sequence[float]) -> list[slice]:
     """Consecutive runs whose costs add up to `budget` at most, each of at least one item."""
-    runs, begin, spent = [], 0, 0
+    runs, begin, spent = [], 0, 0.0
     for index, cost in enumerate(costs):
         if index > begin and spent + cost > budget:
             runs.append(slice(begin, index))
-            begin, spent = index, 0
+            begin, spent = index, 0.0
         spent += cost
     return [*runs, slice(begin, len(costs))] if len(costs) > begin else runs

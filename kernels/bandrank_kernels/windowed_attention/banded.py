@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.pieces import Piece, Sources
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Bools, Ints, Spans
 
@@ -23,8 +24,8 @@ MAX_CHUNK_KEYS = 1 << 12
 
 
 @dataclass(frozen=True)
-class BlockChunk:
-    """Blocks that are attended together.
+class BlockChunk(Piece):
+    """Blocks that are attended together, from qkv (num_rows, 3, num_heads, head_dim).
 
     first_row: of the chunk's consecutive rows.  key_index: (num_blocks, num_keys) row numbers.
     bias: (num_blocks, 1, block_rows, num_keys) 0 or -inf.
@@ -33,6 +34,36 @@ class BlockChunk:
     first_row: int
     key_index: Tensor
     bias: Tensor
+
+    @property
+    def own(self) -> slice:
+        """The chunk's rows."""
+        return slice(self.first_row, self.first_row + self.bias.shape[0] * self.bias.shape[2])
+
+    def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
+        (qkv,) = sources
+        return qkv[self.own, 0], qkv[:, 1:].index_select(0, self.key_index.view(-1))
+
+    def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
+        num_blocks, _, height, num_keys = self.bias.shape
+        heads = query.shape[1:]
+        queries = query.view(num_blocks, height, *heads)
+        keys, values = key_value.view(num_blocks, num_keys, 2, *heads).unbind(2)
+        attended = scaled_dot_product_attention(
+            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.bias
+        )
+        return attended.transpose(1, 2).flatten(0, 1)
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        out[self.own] = rows
+
+    def read(self, out: Tensor) -> Tensor:
+        return out[self.own]
+
+    def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
+        (qkv,) = sources
+        qkv[self.own, 0] += query
+        qkv[:, 1:].index_add_(0, self.key_index.view(-1), key_value)
 
 
 def plan_blocks(
@@ -121,20 +152,3 @@ def _cut(num_keys: Ints) -> Iterator[tuple[int, int]]:
         widest = max(widest, keys)
     if len(num_keys):
         yield begin, len(num_keys)
-
-
-def attend_chunk(chunk: BlockChunk, qkv: Tensor, out: Tensor) -> None:
-    """Writes the attention of the chunk's rows into `out`.
-
-    qkv: (num_rows, 3, num_heads, head_dim).  out: (num_rows, num_heads, head_dim).
-    """
-    num_blocks, _, height, num_keys = chunk.bias.shape
-    heads = qkv.shape[2:]
-    own = slice(chunk.first_row, chunk.first_row + num_blocks * height)
-    query = qkv[own, 0].view(num_blocks, height, *heads)
-    key_value = qkv[:, 1:].index_select(0, chunk.key_index.view(-1)).view(num_blocks, num_keys, 2, *heads)
-    key, value = key_value.unbind(2)
-    attended = scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=chunk.bias
-    )
-    out[own] = attended.transpose(1, 2).flatten(0, 1)

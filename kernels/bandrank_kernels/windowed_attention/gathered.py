@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank_kernels.windowed_attention.pieces import Piece, Sources
 from bandrank_kernels.windowed_attention.spans import Ints, Spans
 
 LENGTH_RATIO = 1.15  # longest over shortest sequence of a group: 7 % padding at most on average
@@ -16,8 +17,9 @@ MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it
 
 
 @dataclass(frozen=True)
-class SequenceGroup:
-    """Sequences padded together; every query row of one sees every key row of the same.
+class SequenceGroup(Piece):
+    """Sequences padded together; every query row of one sees every key row of the same. From qkv (num_rows, 3,
+    num_heads, head_dim).
 
     query_index, key_index: (n, width) row numbers.  key_bias: (n, 1, 1, width) 0 or -inf, None when nothing is padded.
     out_rows: the row numbers of the real query rows.  out_places: where they lie in the flattened (n * width).
@@ -28,6 +30,70 @@ class SequenceGroup:
     key_bias: Tensor | None
     out_rows: Tensor
     out_places: Tensor
+
+    def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
+        (qkv,) = sources
+        query = qkv[:, 0].index_select(0, self.query_index.view(-1))
+        return query, qkv[:, 1:].index_select(0, self.key_index.view(-1))
+
+    def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
+        heads = query.shape[1:]
+        queries = query.view(*self.query_index.shape, *heads)
+        keys, values = key_value.view(*self.key_index.shape, 2, *heads).unbind(2)
+        attended = scaled_dot_product_attention(
+            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.key_bias
+        )
+        rows = attended.transpose(1, 2).reshape(-1, *heads)
+        return rows if len(self.out_places) == len(rows) else rows.index_select(0, self.out_places)
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        out.index_copy_(0, self.out_rows, rows)
+
+    def read(self, out: Tensor) -> Tensor:
+        return out.index_select(0, self.out_rows)
+
+    def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
+        (qkv,) = sources
+        qkv[:, 0].index_add_(0, self.query_index.view(-1), query)
+        qkv[:, 1:].index_add_(0, self.key_index.view(-1), key_value)
+
+
+@dataclass(frozen=True)
+class ClsGroup(Piece):
+    """The same sequences in the absorbed last layer: the heads of a [CLS] row are the query rows of one attention.
+
+    From queries (num_candidates, num_heads, hidden_size) and rows (num_rows, hidden_size).
+    """
+
+    group: SequenceGroup
+    scale: float
+
+    @property
+    def candidates(self) -> Tensor:
+        """(n,)."""
+        return self.group.query_index[:, 0]
+
+    def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
+        queries, rows = sources
+        return queries.index_select(0, self.candidates), rows.index_select(0, self.group.key_index.view(-1))
+
+    def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
+        keys = key_value.view(*self.group.key_index.shape, -1)[:, None]
+        attended = scaled_dot_product_attention(
+            query[:, None], keys, keys, attn_mask=self.group.key_bias, scale=self.scale
+        )
+        return attended[:, 0]
+
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        out.index_copy_(0, self.candidates, rows)
+
+    def read(self, out: Tensor) -> Tensor:
+        return out.index_select(0, self.candidates)
+
+    def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
+        queries, rows = sources
+        queries.index_add_(0, self.candidates, query)
+        rows.index_add_(0, self.group.key_index.view(-1), key_value)
 
 
 def plan_groups(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> list[SequenceGroup]:
@@ -69,34 +135,3 @@ def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: tor
         out_rows=torch.from_numpy(query_index.reshape(-1)[places]).to(device),
         out_places=torch.from_numpy(places).to(device),
     )
-
-
-def attend_group(group: SequenceGroup, qkv: Tensor, out: Tensor) -> None:
-    """Writes the attention of the group's query rows into `out`.
-
-    qkv: (num_rows, 3, num_heads, head_dim).  out: (num_rows, num_heads, head_dim).
-    """
-    heads = qkv.shape[2:]
-    query = qkv[:, 0].index_select(0, group.query_index.view(-1)).view(*group.query_index.shape, *heads)
-    key_value = qkv[:, 1:].index_select(0, group.key_index.view(-1)).view(*group.key_index.shape, 2, *heads)
-    key, value = key_value.unbind(2)
-    attended = scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=group.key_bias
-    )
-    flat = attended.transpose(1, 2).reshape(-1, *heads)
-    if len(group.out_places) < len(flat):
-        flat = flat.index_select(0, group.out_places)
-    out.index_copy_(0, group.out_rows, flat)
-
-
-def attend_group_cls(group: SequenceGroup, query: Tensor, rows: Tensor, scale: float, out: Tensor) -> None:
-    """Writes the absorbed attention of the group's [CLS] rows into `out`; the heads are the query rows of one
-    attention.
-
-    query, out: (num_candidates, num_heads, hidden_size).  rows: (num_rows, hidden_size).
-    """
-    candidates = group.query_index[:, 0]
-    keys = rows.index_select(0, group.key_index.view(-1)).view(*group.key_index.shape, -1)[:, None]
-    queries = query.index_select(0, candidates)[:, None]
-    attended = scaled_dot_product_attention(queries, keys, keys, attn_mask=group.key_bias, scale=scale)
-    out.index_copy_(0, candidates, attended[:, 0])

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from bandrank_kernels.windowed_attention.banded import BlockChunk, attend_chunk, plan_blocks
-from bandrank_kernels.windowed_attention.gathered import SequenceGroup, attend_group, attend_group_cls, plan_groups
+from bandrank_kernels.windowed_attention.banded import plan_blocks
+from bandrank_kernels.windowed_attention.gathered import ClsGroup, SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.pieces import Piece, attend_pieces
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
@@ -39,27 +40,20 @@ class VectorizedPlan(AttentionPlan):
             return plan_groups(queries, seen, device=device, dtype=dtype)
 
         self._cls_groups = groups(cls, cls_keys)
-        self._blocks: list[BlockChunk] = []
+        self._pieces: list[Piece]
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
-            self._groups = groups(sequence, sequence)
+            self._pieces = [*groups(sequence, sequence)]
             return
-        self._groups = self._cls_groups + groups(own_query, query_keys)
+        self._pieces = [*self._cls_groups, *groups(own_query, query_keys)]
         if pattern.window is None:
-            self._groups += groups(candidate, candidate_keys)
+            self._pieces += groups(candidate, candidate_keys)
         else:
-            self._blocks = plan_blocks(rows, pattern, device=device, dtype=dtype)
+            self._pieces += plan_blocks(rows, pattern, device=device, dtype=dtype)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
-        for group in self._groups:
-            attend_group(group, qkv, out)
-        for chunk in self._blocks:
-            attend_chunk(chunk, qkv, out)
-        return out
+        return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), qkv)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        out = torch.empty_like(query)
-        for group in self._cls_groups:
-            attend_group_cls(group, query, rows, scale, out)
-        return out
+        pieces = [ClsGroup(group, scale) for group in self._cls_groups]
+        return attend_pieces(pieces, torch.empty_like(query), query, rows)

@@ -5,16 +5,16 @@ Who needs another layout writes it here, with a new FORMAT.
 
 import json
 import shutil
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 
 FORMAT = 1
@@ -49,7 +49,7 @@ def load(folder: Path) -> Scorer:
         raise BadCheckpoint(f"{folder}: architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
     architecture = ARCHITECTURES[name]
     try:
-        parsed = _parse(architecture.config_class, config)
+        parsed = parse(architecture.config_class, config)
     except (TypeError, ValueError) as error:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from error
     path = folder / "model.safetensors"
@@ -88,21 +88,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise BadCheckpoint(f"{path}: expected a JSON object")
     return config
-
-
-def _parse(kind: Any, value: Any) -> Any:
-    """A (nested) dataclass from JSON. Raises TypeError for a missing or unknown key, ValueError for a bad value."""
-    if get_origin(kind) is tuple:
-        return tuple(value)
-    if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ValueError(f"{value!r} is none of {', '.join(map(repr, get_args(kind)))}")
-    if not is_dataclass(kind):
-        inner = [option for option in get_args(kind) if is_dataclass(option)]
-        return _parse(inner[0], value) if inner and NoneType in get_args(kind) and value is not None else value
-    if not isinstance(value, dict):
-        raise TypeError(f"expected an object for {getattr(kind, '__name__', kind)}, got {value!r}")
-    hints = get_type_hints(kind)
-    if unknown := value.keys() - {field.name for field in fields(kind)}:
-        raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
-    make: Any = kind
-    return make(**{name: _parse(hints[name], item) for name, item in value.items()})

@@ -1,0 +1,70 @@
+"""A layer's attention as pieces that are gathered, attended and written one after the other, forward and backward.
+
+Autograd through gathers and in-place writes would fill a gradient of the whole layer's size for each piece; here the
+backward pass gathers a piece again, attends again, and adds its gradients to the one tensor they belong to. So a layer
+keeps nothing but its inputs for the backward pass.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Sources = tuple[Tensor, ...]  # what queries and keys are gathered from
+
+
+class Piece(ABC):
+    """Some rows of the result, with all they depend on."""
+
+    @abstractmethod
+    def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
+        """The piece's queries, and its keys and values, copied or viewed."""
+
+    @abstractmethod
+    def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
+        """The piece's rows of the result."""
+
+    @abstractmethod
+    def write(self, rows: Tensor, out: Tensor) -> None:
+        """Puts the piece's rows where they belong in the whole result."""
+
+    @abstractmethod
+    def read(self, out: Tensor) -> Tensor:
+        """The piece's rows of the whole result."""
+
+    @abstractmethod
+    def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
+        """Adds what `gather` would give to where it would take it from."""
+
+
+def attend_pieces(pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Tensor:
+    """`out`, whose rows are all written by the pieces."""
+    if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
+        return _AttendPieces.apply(pieces, out, *sources)  # type: ignore[no-any-return, no-untyped-call]  # torch's
+    for piece in pieces:
+        piece.write(piece.attend(*piece.gather(sources)), out)
+    return out
+
+
+class _AttendPieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Tensor:
+        ctx.pieces = pieces
+        ctx.save_for_backward(*sources)
+        ctx.mark_dirty(out)
+        return attend_pieces(pieces, out, *(source.detach() for source in sources))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, out_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        sources = tuple(source.detach() for source in ctx.saved_tensors)
+        gradients = tuple(torch.zeros_like(source) for source in sources)
+        for piece in ctx.pieces:
+            inputs = tuple(gathered.requires_grad_() for gathered in piece.gather(sources))
+            with torch.enable_grad():
+                rows = piece.attend(*inputs)
+            piece.add(*torch.autograd.grad(rows, inputs, piece.read(out_gradient)), gradients)
+        return (None, None, *gradients)

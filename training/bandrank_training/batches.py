@@ -1,0 +1,167 @@
+"""Groups to batches of token ids, in an order that depends on nothing but the recipe."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.texts import TextEncoder
+from bandrank_training.collection import documents_of, open_collection
+from bandrank_training.groups import BadGroups, Group, read_groups
+from bandrank_training.losses import UNKNOWN, Scored
+from bandrank_training.recipe import DataRecipe
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """What a step scores, and what its losses compare that with.
+
+    texts: of the candidates.  labels: of each candidate, UNKNOWN where nobody judged.  teachers: scores of each
+    candidate, by name; only teachers that scored all of the batch.  groups_read: since the start of the run.
+    """
+
+    batch: ScoreBatch
+    texts: list[str]
+    labels: Tensor
+    teachers: dict[str, Tensor]
+    groups_read: int
+
+    def scored(self, scores: Tensor) -> Scored:
+        """Padded, each group a row. scores: (C,)."""
+        sizes = torch.from_numpy(self.batch.cu_candidates).diff()
+        mask = (torch.arange(int(sizes.max())) < sizes[:, None]).to(scores.device)
+
+        def padded(values: Tensor) -> Tensor:
+            return values.new_zeros(mask.shape).masked_scatter(mask, values)
+
+        return Scored(
+            padded(scores),
+            mask,
+            padded(self.labels.to(scores.device)),
+            {name: padded(values.to(scores.device)) for name, values in self.teachers.items()},
+        )
+
+    def everyone_scored(self, scores: Tensor) -> Scored:
+        """Each query a row with all candidates of the batch; other queries' are irrelevant to it.
+
+        scores: (Q * C,). A copy of one of its own candidates is left out, and so are teachers, who scored its own only.
+        """
+        count, device = len(self.batch.queries), scores.device
+        owner = torch.from_numpy(self.batch.candidate_query).to(device)
+        own = owner == torch.arange(count, device=device)[:, None]
+        number = {text: place for place, text in enumerate(dict.fromkeys(self.texts))}
+        which = torch.tensor([number[text] for text in self.texts], device=device)
+        same = which[:, None] == which  # (C, C)
+        also_own = (own.float() @ same.float()) > 0  # (Q, C) is the same text as one of its own
+        labels = torch.where(own, self.labels.to(device), torch.where(also_own, UNKNOWN, 0))
+        judged = ((self.labels.to(device) != UNKNOWN) & own).any(1, keepdim=True)
+        mask = torch.ones_like(own)
+        return Scored(scores.view(count, -1), mask, torch.where(judged, labels, UNKNOWN), {})
+
+
+class GroupReader:
+    """Reads the recipe's files again and again. Texts of all candidates stay in memory, groups do not.
+
+    Raises BadGroups, BadCollection.
+    """
+
+    def __init__(self, recipe: DataRecipe, texts: TextEncoder, *, seed: int) -> None:
+        self._recipe, self._texts, self._seed = recipe, texts, seed
+        self._files = [Path(name) for name in recipe.groups]
+        self.documents = read_documents(self._files)
+
+    def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
+        """Endless, on from where `groups_read` groups were read."""
+        ready: list[_Ready] = []
+        rows = 0
+        for number, group in enumerate(self._groups()):
+            if number < groups_read:
+                continue
+            one = self._prepare(group, random.Random(f"{self._seed} {number}"))
+            if ready and rows + one.rows > self._recipe.batch_rows:
+                yield _join(ready, number)
+                ready, rows = [], 0
+            ready.append(one)
+            rows += one.rows
+
+    def _groups(self) -> Iterator[Group]:
+        while True:
+            count = 0
+            for path in self._files:
+                for group in read_groups(path):
+                    count += 1
+                    yield group
+            if not count:
+                raise BadGroups(f"no groups in {', '.join(map(str, self._files))}")
+
+    def _prepare(self, group: Group, chance: random.Random) -> "_Ready":
+        places = choose(group, self._recipe.group_size, self._recipe.max_relevant, chance)
+        texts = [self.documents[group.collection, group.candidates[place]] for place in places]
+        query, _ = self._texts.query(group.query)
+        pieces = [piece[: self._recipe.max_candidate_tokens] for piece in self._texts.pieces(texts)]
+        return _Ready(
+            query=query,
+            texts=texts,
+            candidates=[ids for ids, _ in self._texts.candidates(pieces, query_tokens=len(query))],
+            labels=[UNKNOWN if group.labels is None else group.labels[place] for place in places],
+            teachers={name: [scores[place] for place in places] for name, scores in group.scores.items()},
+        )
+
+
+def read_documents(files: Sequence[Path]) -> dict[tuple[str, str], str]:
+    """Texts of all candidates of the files' groups, by collection and id. Raises BadGroups, BadCollection."""
+    wanted: dict[str, set[str]] = {}
+    for path in files:
+        for group in read_groups(path):
+            wanted.setdefault(group.collection, set()).update(group.candidates)
+    found = {}
+    for source, ids in wanted.items():
+        texts = documents_of(open_collection(source), ids)
+        if missing := ids - texts.keys():
+            raise BadGroups(f"{source} lacks {len(missing)} candidates that groups name, such as {min(missing)}")
+        found.update({(source, document_id): text for document_id, text in texts.items()})
+    return found
+
+
+def choose(group: Group, size: int, max_relevant: int, chance: random.Random) -> list[int]:
+    """Places of `size` candidates, at most `max_relevant` relevant ones among them, in random order."""
+    labels = group.labels or [0] * len(group.candidates)
+    relevant = [place for place, label in enumerate(labels) if label > 0]
+    others = [place for place, label in enumerate(labels) if label <= 0]
+    chosen = chance.sample(relevant, min(max_relevant, len(relevant), size))
+    chosen += chance.sample(others, min(size - len(chosen), len(others)))
+    chance.shuffle(chosen)
+    return chosen
+
+
+@dataclass
+class _Ready:
+    query: list[int]
+    texts: list[str]
+    candidates: list[list[int]]
+    labels: list[int]
+    teachers: dict[str, list[float]]
+
+    @property
+    def rows(self) -> int:
+        return len(self.query) + sum(len(ids) + 1 for ids in self.candidates)
+
+
+def _join(groups: Sequence[_Ready], groups_read: int) -> TrainingBatch:
+    names = set.intersection(*(set(group.teachers) for group in groups))
+    return TrainingBatch(
+        batch=ScoreBatch(
+            Ragged.from_token_ids([group.query for group in groups]),
+            Ragged.from_token_ids([ids for group in groups for ids in group.candidates]),
+            offsets([len(group.candidates) for group in groups]),
+        ),
+        texts=[text for group in groups for text in group.texts],
+        labels=torch.tensor([label for group in groups for label in group.labels]),
+        teachers={name: torch.tensor([x for group in groups for x in group.teachers[name]]) for name in sorted(names)},
+        groups_read=groups_read,
+    )

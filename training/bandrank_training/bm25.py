@@ -1,0 +1,51 @@
+"""BM25 (Robertson & Zaragoza 2009), to find negatives and as a teacher that knows which words are rare."""
+
+from collections.abc import Iterator, Sequence
+
+import bm25s
+import numpy as np
+import numpy.typing as npt
+import Stemmer
+
+WORD = r"(?u)\b\w+\b"  # numbers of one digit are words too
+CHUNK = 1024  # queries at once
+
+
+class BM25:
+    """An index of texts: Lucene's variant, English stop words, Porter's second stemmer."""
+
+    def __init__(self, texts: Sequence[str], *, k1: float = 0.9, b: float = 0.4) -> None:
+        self._index = bm25s.BM25(method="lucene", k1=k1, b=b)
+        self._size = len(texts)
+        self._index.index(self._words(texts), show_progress=False)
+
+    def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], list[float]]]:
+        """For each query the numbers of the `depth` best texts and their scores, best first; fewer where fewer share a
+        word with the query.
+        """
+        for begin in range(0, len(queries), CHUNK):
+            found, scores = self._index.retrieve(
+                self._words(queries[begin : begin + CHUNK]), k=min(depth, self._size), show_progress=False
+            )
+            for texts, of_texts in zip(found, scores, strict=True):
+                hits = of_texts > 0
+                yield texts[hits].astype(np.int64), of_texts[hits].tolist()
+
+    @staticmethod
+    def _words(texts: Sequence[str]) -> list[list[str]]:
+        words: list[list[str]] = bm25s.tokenize(
+            list(texts),
+            token_pattern=WORD,
+            stopwords="en",
+            stemmer=Stemmer.Stemmer("english"),
+            return_ids=False,
+            show_progress=False,
+        )
+        return words
+
+    def scores(self, query: str, texts: npt.NDArray[np.int64]) -> list[float]:
+        """BM25 of the given texts, 0 where no word is shared."""
+        words = self._words([query])[0]
+        if not words:
+            return [0.0] * len(texts)
+        return self._index.get_scores(words)[texts].tolist()  # type: ignore[no-any-return]

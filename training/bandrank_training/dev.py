@@ -1,0 +1,58 @@
+"""Judged groups that training never sees, to measure on the way."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bandrank.models.texts import TextEncoder
+from bandrank_training.batches import read_documents
+from bandrank_training.groups import BadGroups, Group, read_groups
+from bandrank_training.scoring import OfflineScorer, Question
+
+CUTOFF = 10
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Groups with their texts."""
+
+    groups: Sequence[Group]
+    texts: dict[tuple[str, str], str]
+
+    @classmethod
+    def read(cls, path: Path) -> "DevSet":
+        """The judged groups of a file. Raises BadGroups, BadCollection."""
+        groups = [group for group in read_groups(path) if group.labels and max(group.labels) > 0]
+        if not groups:
+            raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
+        return cls(groups, read_documents([path]))
+
+    def measure(self, texts: TextEncoder) -> float:
+        """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is."""
+        scorer, offline = texts.scorer, OfflineScorer.as_it_is(texts)
+        was_training = scorer.training
+        scorer.eval()
+        found: dict[str, list[float]] = {}
+        questions = (
+            Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
+            for group in self.groups
+        )
+        for group, scores in zip(self.groups, offline.score(questions), strict=True):
+            order = torch.tensor(scores).argsort(descending=True, stable=True).tolist()
+            assert group.labels is not None, "an unjudged group. This is a bug."
+            found.setdefault(group.collection, []).append(ndcg([group.labels[place] for place in order]))
+        scorer.train(was_training)
+        return sum(sum(values) / len(values) for values in found.values()) / len(found)
+
+
+def ndcg(labels: Sequence[int], cutoff: int = CUTOFF) -> float:
+    """NDCG of labels in ranked order, linear gain (Jarvelin & Kekalainen 2002, as trec_eval computes it)."""
+
+    def gain(ranked: Sequence[int]) -> float:
+        return sum(max(0, label) / math.log2(rank + 2) for rank, label in enumerate(ranked[:cutoff]))
+
+    best = gain(sorted(labels, reverse=True))
+    return gain(labels) / best if best else 0.0

@@ -1,0 +1,64 @@
+"""What training reads: a query with some candidates, their labels, and what teachers think of them.
+
+A file of groups is JSON lines (.jsonl or .jsonl.gz); candidates are named by id, their texts stay in the collection.
+"""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bandrank_training.collection import open_text
+
+
+class BadGroups(ValueError):
+    """A file of groups that is not there or damaged; the message says where."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One query with candidates of one collection.
+
+    labels: relevance of each candidate (0: not judged relevant), or None where nobody judged.
+    scores: by teacher, one raw score for each candidate, higher is better.
+    """
+
+    collection: str
+    query: str
+    candidates: list[str]
+    labels: list[int] | None
+    scores: dict[str, list[float]]
+
+    def __post_init__(self) -> None:
+        lengths = {len(values) for values in self.scores.values()} | {len(self.labels or self.candidates)}
+        if lengths != {len(self.candidates)}:
+            raise ValueError("labels and scores must have one entry for each candidate")
+
+
+def write_groups(path: Path, groups: Iterable[Group]) -> int:
+    """Writes a file of groups and returns how many. It appears when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with gzip.open(partial, "wt", compresslevel=5) if path.suffix == ".gz" else partial.open("w") as lines:
+        for group in groups:
+            count += 1
+            row = asdict(group)
+            row["scores"] = {name: [round(score, 5) for score in scores] for name, scores in group.scores.items()}
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    partial.replace(path)
+    return count
+
+
+def read_groups(path: Path) -> Iterator[Group]:
+    """The groups of a file. Raises BadGroups for a file or line that is none."""
+    try:
+        with open_text(path) as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    yield Group(**json.loads(line))
+                except (ValueError, TypeError) as error:
+                    raise BadGroups(f"{path}, line {number}: {error}") from error
+    except OSError as error:
+        raise BadGroups(f"{path}: {error}") from error

@@ -1,0 +1,126 @@
+"""Losses over groups of scores. All take raw scores, and give the mean over what they compare.
+
+A teacher is named by weights over the scores in the groups, {"minilm": 20.0, "bm25": 0.3}: its logit for a candidate
+is their weighted sum.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+UNKNOWN = -1  # the label of a candidate that nobody judged
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of some groups, padded: (num_groups, width) each, real where `mask` is set.
+
+    labels: relevance, UNKNOWN where nobody judged.  teachers: raw scores by name.
+    """
+
+    scores: Tensor
+    mask: Tensor
+    labels: Tensor
+    teachers: Mapping[str, Tensor]
+
+    def teacher(self, weights: Mapping[str, float]) -> Tensor:
+        """(num_groups, width) logits. Raises ValueError for a teacher whose scores are not there."""
+        if missing := weights.keys() - self.teachers.keys():
+            raise ValueError(f"no teacher scores {sorted(missing)}; the groups have {sorted(self.teachers)}")
+        return torch.stack([weight * self.teachers[name] for name, weight in weights.items()]).sum(0)
+
+
+@dataclass(frozen=True)
+class LossRecipe:
+    """A loss and its share.
+
+    teacher: weights of teachers for a loss that distils.  temperature: both sides' logits are divided by it.
+    denoise: "contrastive" ignores a candidate judged irrelevant that the teacher puts this much above the relevant one,
+    or closer; such ones are often relevant and were never judged (Qu et al. 2021, RocketQA).
+    """
+
+    name: str
+    weight: float = 1.0
+    teacher: Mapping[str, float] = field(default_factory=dict)
+    temperature: float = 1.0
+    denoise: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in LOSSES:
+            raise ValueError(f"loss {self.name!r} is unknown; there are {', '.join(LOSSES)}")
+        if self.name in {"margin_mse", "distil"} and not self.teacher:
+            raise ValueError(f"loss {self.name!r} needs a teacher")
+
+
+def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
+    """The student's margins follow the teacher's (Hofstaetter et al. 2020, arXiv 2010.02666).
+
+    Between each group's best candidate by the teacher and its others; where somebody judged, the best is a relevant
+    one.
+    """
+    teacher = scored.teacher(recipe.teacher)
+    judged = torch.where(scored.labels > 0, torch.inf, 0.0)
+    best = (teacher + judged).masked_fill(~scored.mask, -torch.inf).argmax(1, keepdim=True)
+    others = scored.mask.scatter(1, best, value=False)
+    margins = scored.scores.gather(1, best) - scored.scores
+    wanted = teacher.gather(1, best) - teacher
+    return _mean(((margins - wanted) / recipe.temperature).square(), others)
+
+
+def ranknet(scored: Scored, recipe: LossRecipe) -> Tensor:
+    """The logistic loss of every pair of which one is better (Burges et al. 2005), by label, or by teacher if one is
+    named.
+    """
+    value = scored.teacher(recipe.teacher) if recipe.teacher else scored.labels.float()
+    known = scored.mask if recipe.teacher else scored.mask & (scored.labels != UNKNOWN)
+    better = (value[:, :, None] > value[:, None, :]) & known[:, :, None] & known[:, None, :]
+    return _mean(functional.softplus(scored.scores[:, None, :] - scored.scores[:, :, None]), better)
+
+
+def distil(scored: Scored, recipe: LossRecipe) -> Tensor:
+    """Kullback-Leibler divergence from the teacher's softmax over a group (Cao et al. 2007, ListNet; with a teacher as
+    in Santhanam et al. 2022, ColBERTv2).
+    """
+    wanted = _softmax_input(scored.teacher(recipe.teacher) / recipe.temperature, scored.mask).log_softmax(1)
+    found = _softmax_input(scored.scores / recipe.temperature, scored.mask).log_softmax(1)
+    terms = wanted.exp() * (wanted - found)
+    return terms.masked_fill(~scored.mask, 0).sum(1).mean() * recipe.temperature**2
+
+
+def contrastive(scored: Scored, recipe: LossRecipe) -> Tensor:
+    """Softmax cross-entropy of each relevant candidate against its group's irrelevant ones: localized contrastive
+    estimation (Gao et al. 2021, arXiv 2101.08751). Groups that nobody judged take no part.
+    """
+    relevant = scored.mask & (scored.labels > 0)
+    negative = scored.mask & (scored.labels == 0)
+    if recipe.denoise is not None:
+        teacher = scored.teacher(recipe.teacher)
+        least = teacher.masked_fill(~relevant, torch.inf).amin(1, keepdim=True)
+        negative &= teacher < least + recipe.denoise
+    logits = scored.scores / recipe.temperature
+    against = logits.masked_fill(~negative, -torch.inf).logsumexp(1, keepdim=True)
+    # softplus(against - own) = -log(exp(own) / (exp(own) + sum of exp(negatives)))
+    return _mean(functional.softplus(against - logits), relevant)
+
+
+def in_batch(scored: Scored, recipe: LossRecipe) -> Tensor:
+    """`contrastive` where a group holds the batch's other candidates too (Yang et al. 2023, 4.2; Humeau et al. 2020,
+    4.2): every query is scored against every candidate of the batch.
+    """
+    return contrastive(scored, recipe)
+
+
+Loss = Callable[[Scored, LossRecipe], Tensor]
+LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (margin_mse, ranknet, distil, contrastive, in_batch)}
+
+
+def _mean(values: Tensor, chosen: Tensor) -> Tensor:
+    """Over the chosen, 0 if there are none; what was not chosen may be anything."""
+    return torch.where(chosen, values, 0.0).sum() / chosen.sum().clamp(min=1)
+
+
+def _softmax_input(logits: Tensor, mask: Tensor) -> Tensor:
+    return logits.masked_fill(~mask, torch.finfo(logits.dtype).min)

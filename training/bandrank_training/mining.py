@@ -1,0 +1,182 @@
+"""Groups from collections: candidates found by BM25, scored by teachers, the hardest of them kept.
+
+Hard negatives are those that BM25 and a scorer rank high (Xiong et al. 2021, ANCE; Qu et al. 2021, RocketQA): the
+teachers' scores go into the file, so that training can tell an unjudged relevant candidate from a negative.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tqdm import tqdm
+
+from bandrank_training.bm25 import BM25
+from bandrank_training.collection import BadCollection, Collection, open_collection
+from bandrank_training.groups import Group, write_groups
+from bandrank_training.scoring import OfflineScorer, Question
+from bandrank_training.start import load_start
+
+# Words that a person who types keywords leaves out.
+FUNCTION_WORDS = frozenset(
+    """a an and are as at be been but by can could did do does for from had has have how i if in into is it its me my
+    of on or our so than that the their them then there these they this to was we were what when where which who whom
+    whose why will with would you your""".split()  # noqa: SIM905 - a list of 80 quoted words reads worse
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where queries come from.
+
+    queries: "judged" queries of the split; "keywords": the same without function words; "titles": the first words of
+    documents, which nobody judged.
+    """
+
+    collection: str
+    split: str = "train"
+    queries: Literal["judged", "keywords", "titles"] = "judged"
+    max_queries: int = 10**9
+    max_documents: int = 10**9  # of the corpus, from its start; queries without a relevant one among them are left out
+
+
+@dataclass(frozen=True)
+class MiningRecipe:
+    """How a file of groups is made.
+
+    depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
+    into a group beside the judged ones, of which at most `max_judged` do.  teachers: scorers by the name that their
+    scores get; BM25's scores are always there.  max_tokens: what teachers read of a document.
+    """
+
+    out: str
+    sources: tuple[Source, ...]
+    teachers: Mapping[str, str]
+    depth: int = 50
+    hard: int = 10
+    random: int = 3
+    max_judged: int = 4
+    max_tokens: int = 256
+    seed: int = 1
+
+
+def mine(recipe: MiningRecipe) -> int:
+    """Writes the groups and returns how many. Raises BadCollection, BadCheckpoint."""
+    teachers = {name: _teacher(model, recipe.max_tokens) for name, model in recipe.teachers.items()}
+    return write_groups(Path(recipe.out), _shuffled(_all_groups(recipe, teachers), recipe.seed))
+
+
+def _teacher(name: str, max_tokens: int) -> OfflineScorer:
+    model = load_start(name)
+    template = model.scorer.candidate_template
+    model.scorer.candidate_template = replace(template, max_tokens=min(max_tokens, template.max_tokens))
+    return OfflineScorer(model)
+
+
+def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
+    """Of all sources together, so that training can read the file from its start."""
+    listed = list(groups)
+    random.Random(seed).shuffle(listed)
+    return listed
+
+
+def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer]) -> Iterator[Group]:
+    opened: tuple[str, int] | None = None
+    for source in recipe.sources:
+        if (source.collection, source.max_documents) != opened:
+            opened = source.collection, source.max_documents
+            corpus = _Corpus(open_collection(source.collection), source.max_documents)
+            for teacher in teachers.values():
+                teacher.forget()
+        yield from _mine_source(recipe, source, corpus, teachers)
+
+
+class _Corpus:
+    """A collection's texts by number, and BM25 over them."""
+
+    def __init__(self, collection: Collection, max_documents: int) -> None:
+        self.collection = collection
+        documents = dict(islice(collection.documents(), max_documents))
+        self.ids, self.texts = list(documents), list(documents.values())
+        self.number = {document_id: number for number, document_id in enumerate(self.ids)}
+        self.bm25 = BM25(self.texts)
+
+
+def _mine_source(
+    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, OfflineScorer]
+) -> Iterator[Group]:
+    chance = random.Random(f"{recipe.seed} {source}")
+    asked = _queries(source, corpus, chance)
+    texts = [text for text, _ in asked]
+    judged: list[dict[int, int]] = []
+    pools: list[list[int]] = []
+    for (_, judgements), (found, _) in zip(asked, corpus.bm25.search(texts, recipe.depth), strict=True):
+        known = {corpus.number[name]: label for name, label in judgements.items() if name in corpus.number}
+        kept = dict(sorted(known.items(), key=lambda item: -item[1])[: recipe.max_judged])
+        others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
+        judged.append(kept)
+        pools.append(list(dict.fromkeys([*kept, *found.tolist(), *others])))
+    columns = [
+        tqdm(
+            teacher.score(
+                Question(text, [corpus.texts[number] for number in pool])
+                for text, pool in zip(texts, pools, strict=True)
+            ),
+            total=len(texts),
+            desc=f"{corpus.collection.name} {source.queries}: {name}",
+        )
+        for name, teacher in teachers.items()
+    ]
+    rows = zip(asked, judged, pools, *columns, strict=True)
+    for (text, _), known, pool, *by_teacher in rows:
+        scores = dict(zip(teachers, by_teacher, strict=True))
+        scores["bm25"] = corpus.bm25.scores(text, np.array(pool))
+        chosen = _choose(recipe, known, pool, scores)
+        yield Group(
+            collection=source.collection,
+            query=text,
+            candidates=[corpus.ids[pool[place]] for place in chosen],
+            labels=None if source.queries == "titles" else [known.get(pool[place], 0) for place in chosen],
+            scores={name: [values[place] for place in chosen] for name, values in scores.items()},
+        )
+
+
+def _choose(
+    recipe: MiningRecipe, known: Mapping[int, int], pool: Sequence[int], scores: Mapping[str, Sequence[float]]
+) -> list[int]:
+    """Places in the pool: the judged, the hardest by each teacher in turn, and the random ones at its end."""
+    chosen = dict.fromkeys(range(len(known)))
+    rankings = [sorted(range(len(pool)), key=lambda place: -values[place]) for values in scores.values()]
+    wanted = len(known) + min(recipe.hard, len(pool) - len(known))
+    for places in zip(*rankings, strict=True):
+        for place in places:
+            if len(chosen) < wanted:
+                chosen[place] = None
+    for place in range(max(len(known), len(pool) - recipe.random), len(pool)):
+        chosen[place] = None
+    return list(chosen)
+
+
+def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tuple[str, dict[str, int]]]:
+    """Texts, with the judgements of each."""
+    if source.queries == "titles":
+        first_words = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0] for text in corpus.texts]
+        fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
+        return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
+    queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
+    known = sorted(name for name in qrels.keys() & queries.keys() if qrels[name].keys() & corpus.number.keys())
+    if not known:
+        raise BadCollection(f"{corpus.collection.name}: no query of split {source.split!r} has a text and a document")
+    chosen = chance.sample(known, min(source.max_queries, len(known)))
+    if source.queries == "judged":
+        return [(queries[query_id], qrels[query_id]) for query_id in chosen]
+    return [(_keywords(queries[query_id]), qrels[query_id]) for query_id in chosen]
+
+
+def _keywords(query: str) -> str:
+    words = [word for word in re.findall(r"[\w'-]+", query) if word.lower() not in FUNCTION_WORDS]
+    return " ".join(words) or query

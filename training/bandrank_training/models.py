@@ -1,0 +1,54 @@
+"""From a recipe to the scorer that is trained."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+
+from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.checkpoint import assemble
+from bandrank.models.loading import LoadedModel
+from bandrank.models.plain import parse
+from bandrank.models.scorer import Scorer
+from bandrank_training.recipe import BadRecipe, ModelRecipe
+from bandrank_training.start import load_start
+
+
+def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
+    """The start's weights in the recipe's architecture; what the start lacks is random, the same for the same seed.
+
+    Raises BadRecipe for an architecture or config that cannot be, BadCheckpoint for a start that is none.
+    """
+    start = load_start(recipe.start)
+    name = recipe.architecture or start.scorer.architecture
+    if name not in ARCHITECTURES:
+        raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
+    architecture = ARCHITECTURES[name]
+    same = isinstance(start.scorer, architecture)
+    try:
+        config = parse(architecture.config_class, _inherited(start, architecture, same=same) | dict(recipe.config))
+    except (TypeError, ValueError) as error:
+        raise BadRecipe(f"config of {name}: {error}") from error
+    if same:
+        scorer = assemble(architecture, config, start.scorer.state_dict(), source=recipe.start)
+    else:
+        torch.manual_seed(seed)
+        scorer = architecture(config).initialise(start.scorer.encoder)
+    return LoadedModel(name, start.folder, scorer, start.tokenizer)
+
+
+def tokenizer_file(model: LoadedModel) -> Path:
+    """What a checkpoint's tokenizer.json is a copy of."""
+    return model.folder / "tokenizer.json"
+
+
+def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) -> dict[str, object]:
+    """Of the start's config: all of it, or the encoder and the special tokens."""
+    config = start.scorer.config
+    if same:
+        return {field.name: getattr(config, field.name) for field in fields(config)}
+    known = {"encoder": config.encoder}
+    for name, token in {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}.items():
+        known[name] = start.tokenizer.token_to_id(token)
+    wanted = {field.name for field in fields(architecture.config_class)}
+    return {name: value for name, value in known.items() if name in wanted}

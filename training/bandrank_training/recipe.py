@@ -1,0 +1,105 @@
+"""What a training run is: a TOML file, saved beside its result."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bandrank.models.plain import parse
+from bandrank_training.losses import LossRecipe
+
+
+class BadRecipe(ValueError):
+    """A recipe that cannot be used; the message names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What is trained. start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" is at hand everywhere.
+
+    architecture and config: of the new scorer; without an architecture the start itself is trained further.
+    """
+
+    start: str = "all-MiniLM-L6-v2"
+    architecture: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """What a step reads.
+
+    groups: files that `mine` wrote, read in turn, again and again.  group_size: candidates of a group, its relevant
+    ones among them, the others drawn anew each time.  batch_rows: token ids of a step, at least one group.
+    max_candidate_tokens: what is read of a candidate.  encode_once: candidates are encoded when they are first met and
+    kept, for runs that freeze what encodes them.
+    """
+
+    groups: tuple[str, ...]
+    group_size: int = 8
+    max_relevant: int = 1
+    batch_rows: int = 4096
+    max_candidate_tokens: int = 256
+    encode_once: bool = False
+
+
+@dataclass(frozen=True)
+class OptimiserRecipe:
+    """AdamW (Loshchilov & Hutter 2019): linear warm-up, a constant rate, and a linear decay over the last steps.
+
+    max_norm: gradients are scaled down to this L2 norm.  frozen: parameters whose names start so are not trained.
+    """
+
+    steps: int
+    learning_rate: float = 5e-5
+    warmup_steps: int = 100
+    decay_steps: int = 0
+    weight_decay: float = 0.01
+    max_norm: float = 1.0
+    frozen: tuple[str, ...] = ()
+
+    def rate(self, step: int) -> float:
+        """The share of `learning_rate` at a step, counted from 0."""
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        left = (self.steps - step) / self.decay_steps if self.decay_steps else 1.0
+        return min(warm, max(0.0, min(1.0, left)))
+
+
+@dataclass(frozen=True)
+class DevRecipe:
+    """What is measured on the way: nDCG@10 of re-ranked judged groups that training never sees.
+
+    groups: a file that `mine` wrote.  patience: measurements without a better one before training stops; None: never.
+    """
+
+    groups: str
+    every_steps: int = 500
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainingRecipe:
+    """A run. out: the folder of its checkpoint, its state, its log and its plot."""
+
+    out: str
+    model: ModelRecipe
+    data: DataRecipe
+    losses: tuple[LossRecipe, ...]
+    optimiser: OptimiserRecipe
+    dev: DevRecipe | None = None
+    seed: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    checkpoint_minutes: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.losses:
+            raise ValueError("a recipe needs at least one [[losses]]")
+
+
+def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
+    """The recipe in a TOML file, of class `kind`. Raises BadRecipe."""
+    try:
+        return parse(kind, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise BadRecipe(f"{path}: {error}") from error

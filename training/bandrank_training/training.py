@@ -1,0 +1,233 @@
+"""The loop: batches, losses, steps; it can be killed at any moment and goes on as if it had not been."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+from tqdm import tqdm
+
+from bandrank.models import checkpoint
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.loading import LoadedModel
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.texts import TextEncoder
+from bandrank_training.batches import GroupReader, TrainingBatch
+from bandrank_training.dev import DevSet
+from bandrank_training.losses import LOSSES
+from bandrank_training.models import build, tokenizer_file
+from bandrank_training.plot import plot_log
+from bandrank_training.recipe import BadRecipe, TrainingRecipe
+
+STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
+
+
+@dataclass
+class Progress:
+    """Where a run is, beside its weights.
+
+    best: the best dev measure; since_best: measurements after it.  log: one entry for each step or measurement.
+    """
+
+    step: int = 0
+    groups_read: int = 0
+    best: float = float("-inf")
+    since_best: int = 0
+    log: list[dict[str, float]] = field(default_factory=list)
+
+
+class Trainer:
+    """One run of a recipe. Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint."""
+
+    def __init__(self, recipe: TrainingRecipe, *, device: torch.device | None = None) -> None:
+        self.recipe = recipe
+        self.out = Path(recipe.out)
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = build(recipe.model, seed=recipe.seed)
+        self.scorer = self.model.scorer.train().to(self.device)
+        self.scorer.device = self.device
+        self.progress = Progress()
+        trained = self._freeze()
+        settings = recipe.optimiser
+        self.optimiser = torch.optim.AdamW(
+            trained, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+        self.reader = GroupReader(recipe.data, TextEncoder(self.model.tokenizer, self.scorer), seed=recipe.seed)
+        self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
+        self._representations: dict[str, Tensor] = {}
+
+    def run(self) -> Progress:
+        """Trains to the recipe's last step, or until dev stops getting better, and returns the progress.
+
+        Goes on from the state in the folder, if one is there. The best checkpoint by dev, or without dev the last one,
+        is in the folder at the end.
+        """
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "recipe.json").write_text(json.dumps(asdict(self.recipe), indent=2) + "\n", encoding="utf-8")
+        self._resume()
+        steps = self.recipe.optimiser.steps
+        saved = time.monotonic()
+        batches = self.reader.batches(self.progress.groups_read)
+        with tqdm(total=steps, initial=self.progress.step, desc=self.out.name, unit="step") as bar:
+            while self.progress.step < steps and not self._is_over():
+                entry = self._step(next(batches))
+                bar.update()
+                bar.set_postfix(loss=f"{entry['loss']:.3f}")
+                if self.dev and (self.progress.step % self.recipe.dev.every_steps == 0 or self.progress.step == steps):  # type: ignore[union-attr]  # a dev set has its recipe
+                    bar.write(f"step {self.progress.step}: dev nDCG@10 {self._measure():.4f}")
+                    self._save_state()
+                    saved = time.monotonic()
+                elif time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes:
+                    self._save_state()
+                    saved = time.monotonic()
+        self._save_state()
+        if self.dev is None:
+            self._save_checkpoint()
+        return self.progress
+
+    def _step(self, read: TrainingBatch) -> dict[str, float]:
+        settings, began = self.recipe.optimiser, time.monotonic()
+        rate = settings.rate(self.progress.step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * settings.learning_rate
+        enabled = self.recipe.precision == "bfloat16"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
+            losses = dict(self._losses(read))
+        loss = torch.stack(list(losses.values())).sum()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+        norm = clip_grad_norm_(self.scorer.parameters(), settings.max_norm)
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        self.progress.step += 1
+        self.progress.groups_read = read.groups_read
+        entry = {
+            "step": self.progress.step,
+            "loss": loss.item(),
+            **{name: value.item() for name, value in losses.items()},
+            "gradient_norm": norm.item(),
+            "rate": rate,
+            "rows": len(read.batch.candidates.values) + len(read.batch.queries.values),
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        self.progress.log.append(entry)
+        return entry
+
+    def _losses(self, read: TrainingBatch) -> Iterator[tuple[str, Tensor]]:
+        batch = self._with_representations(read)
+        scores: dict[bool, Tensor] = {}
+        for recipe in self.recipe.losses:
+            everyone = recipe.name == "in_batch"
+            if everyone not in scores:
+                scores[everyone] = self._score(batch, everyone=everyone)
+            scored = read.everyone_scored(scores[True]) if everyone else read.scored(scores[False])
+            yield recipe.name, recipe.weight * LOSSES[recipe.name](scored, recipe)
+
+    def _score(self, batch: ScoreBatch, *, everyone: bool) -> Tensor:
+        """(C,) scores of each query's own candidates, or (Q * C,) of the batch's candidates for every query."""
+        if not everyone:
+            return self.scorer.score(batch)
+        count = len(batch.queries)
+        candidates = Ragged(
+            batch.candidates.values.repeat(count, *[1] * (batch.candidates.values.dim() - 1)),
+            offsets([*batch.candidates.lengths] * count),
+        )
+        owned = offsets([len(batch.candidates)] * count)
+        return self.scorer.score(ScoreBatch(batch.queries, candidates, owned))
+
+    def _with_representations(self, read: TrainingBatch) -> ScoreBatch:
+        batch = read.batch
+        if not self.recipe.data.encode_once:
+            return ScoreBatch(batch.queries, self.scorer.encode_candidates(batch.candidates), batch.cu_candidates)
+        missing = [place for place, text in enumerate(read.texts) if text not in self._representations]
+        if missing:
+            with torch.no_grad():
+                found = self.scorer.encode_candidates(
+                    Ragged.from_tensors([batch.candidates[place] for place in missing])
+                )
+            for index, place in enumerate(missing):
+                self._representations[read.texts[place]] = found[index].clone()
+        rows = [self._representations[text] for text in read.texts]
+        return ScoreBatch(batch.queries, Ragged.from_tensors(rows), batch.cu_candidates)
+
+    def _measure(self) -> float:
+        """Measures on dev, and keeps the checkpoint if it is the best."""
+        assert self.dev is not None, "measuring without a dev set. This is a bug."
+        progress = self.progress
+        measure = self.dev.measure(TextEncoder(self.model.tokenizer, self.scorer))
+        progress.log.append({"step": progress.step, "dev": measure})
+        if measure > progress.best:
+            progress.best, progress.since_best = measure, 0
+            self._save_checkpoint()
+        else:
+            progress.since_best += 1
+        plot_log(progress.log, self.out / PLOT)
+        return measure
+
+    def _is_over(self) -> bool:
+        patience = self.recipe.dev.patience if self.recipe.dev else None
+        return patience is not None and self.progress.since_best > patience
+
+    def _freeze(self) -> list[torch.nn.Parameter]:
+        """The parameters that are trained. Raises BadRecipe if the recipe freezes what is not there, or everything."""
+        frozen = self.recipe.optimiser.frozen
+        named = dict(self.scorer.named_parameters())
+        for prefix in frozen:
+            if not any(name.startswith(prefix) for name in named):
+                raise BadRecipe(
+                    f"frozen: no parameter starts with {prefix!r}; there are {', '.join(sorted(named)[:8])}"
+                )
+        for name, parameter in named.items():
+            parameter.requires_grad_(not name.startswith(frozen))
+        trained = [parameter for parameter in named.values() if parameter.requires_grad]
+        if not trained:
+            raise BadRecipe("frozen: no parameter is left to train")
+        if self.recipe.data.encode_once and not self.scorer.precomputes:
+            raise BadRecipe(f"encode_once: a {self.scorer.architecture} encodes nothing ahead")
+        return trained
+
+    def _save_checkpoint(self) -> None:
+        checkpoint.save(self.scorer, self.out, tokenizer=tokenizer_file(self.model))
+
+    def _save_state(self) -> None:
+        """All that another process needs to go on; written beside the old state, then put in its place."""
+        state = {
+            "recipe": asdict(self.recipe),
+            "progress": asdict(self.progress),
+            "scorer": self.scorer.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+        }
+        partial = self.out / f"{STATE}.partial"
+        torch.save(state, partial)
+        partial.replace(self.out / STATE)
+        lines = "".join(json.dumps(entry) + "\n" for entry in self.progress.log)
+        (self.out / LOG).write_text(lines, encoding="utf-8")
+
+    def _resume(self) -> None:
+        path = self.out / STATE
+        if not path.is_file():
+            return
+        state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        if changed := _changed(state["recipe"], asdict(self.recipe)):
+            raise BadRecipe(
+                f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
+            )
+        self.scorer.load_state_dict(state["scorer"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.progress = Progress(**state["progress"])
+
+
+def train(recipe: TrainingRecipe) -> LoadedModel:
+    """Runs the recipe and returns the model as it was trained last."""
+    trainer = Trainer(recipe)
+    trainer.run()
+    return trainer.model
+
+
+def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Parts of the recipe without which a run cannot go on as it began. A longer run, or another dev set, can."""
+    return [name for name in ("model", "data", "losses", "seed", "precision") if then[name] != now[name]]
