@@ -7,15 +7,18 @@ BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "t
 import gzip
 import importlib
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, TextIO
+
+from bandrank_training.errors import BadInput
 
 Qrels = dict[str, dict[str, int]]  # relevance by query and document
 IR_DATASETS = "ir_datasets:"
 
 
-class BadCollection(ValueError):
+class BadCollection(BadInput):
     """A collection that is not there or cannot be read; the message says which part, and what was expected."""
 
 
@@ -67,31 +70,30 @@ class BeirFolder:
 
     def qrels(self, split: str) -> Qrels:
         found: Qrels = {}
-        with self._open(f"qrels/{split}.tsv") as lines:
-            next(lines, None)
-            for number, line in enumerate(lines, 2):
-                try:
-                    query_id, document_id, relevance = line.split("\t")
-                    found.setdefault(query_id, {})[document_id] = int(relevance)
-                except ValueError as error:
-                    raise BadCollection(f"{self.folder}/qrels/{split}.tsv, line {number}: {error}") from error
+        path = self._find(f"qrels/{split}.tsv")
+        for number, line in numbered_lines(path):
+            if number == 1:
+                continue
+            try:
+                query_id, document_id, relevance = line.split("\t")
+                found.setdefault(query_id, {})[document_id] = int(relevance)
+            except ValueError as error:
+                raise BadCollection(f"{path}, line {number}: {error}") from error
         return found
 
     def _json_lines(self, name: str) -> Iterator[dict[str, Any]]:
-        with self._open(name) as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    row = json.loads(line)
-                    yield {"_id": str(row["_id"]), "title": row.get("title"), "text": str(row["text"])}
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise BadCollection(
-                        f"{self.folder}/{name}, line {number}: {type(error).__name__}: {error}"
-                    ) from error
+        path = self._find(name)
+        for number, line in numbered_lines(path):
+            try:
+                row = json.loads(line)
+                yield {"_id": str(row["_id"]), "title": row.get("title"), "text": str(row["text"])}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
 
-    def _open(self, name: str) -> TextIO:
+    def _find(self, name: str) -> Path:
         for path in (self.folder / name, self.folder / f"{name}.gz"):
             if path.is_file():
-                return open_text(path)
+                return path
         raise BadCollection(
             f"{self.folder} has no {name}[.gz]; expected corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
         )
@@ -132,16 +134,26 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
     Raises BadCollection for a file or line that is not one.
     """
     found: dict[str, dict[str, float]] = {}
+    for number, line in numbered_lines(path):
+        try:
+            query_id, _, document_id, _, score, _ = line.split()
+            found.setdefault(query_id, {})[document_id] = float(score)
+        except ValueError as error:
+            raise BadCollection(f"{path}, line {number}: not a line of a TREC run: {error}") from error
+    return found
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a UTF-8 text file, plain or .gz, numbered from 1. Raises BadCollection if it cannot be read."""
+    number = 0
     try:
         with open_text(path) as lines:
-            for number, line in enumerate(lines, 1):  # noqa: B007 - for the error
-                query_id, _, document_id, _, score, _ = line.split()
-                found.setdefault(query_id, {})[document_id] = float(score)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadCollection(f"{path}: {error}") from error
-    except ValueError as error:
-        raise BadCollection(f"{path}, line {number}: not a line of a TREC run: {error}") from error
-    return found
+            for number, line in enumerate(lines, 1):
+                yield number, line
+    except FileNotFoundError:
+        raise BadCollection(f"{path}: no such file") from None
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadCollection(f"{path}, after line {number}: {error}") from error
 
 
 def open_text(path: Path) -> TextIO:

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bandrank_training.collection import open_text
+from bandrank_training.errors import BadInput
 
 
-class BadGroups(ValueError):
+class BadGroups(BadInput):
     """A file of groups that is not there or damaged; the message says where."""
 
 

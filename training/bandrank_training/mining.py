@@ -1,9 +1,10 @@
-"""Groups from collections: candidates found by BM25, scored by teachers, the hardest of them kept.
+"""mine: groups from collections; candidates found by BM25, scored by teachers, the hardest of them kept.
 
 Hard negatives are those that BM25 and a scorer rank high (Xiong et al. 2021, ANCE; Qu et al. 2021, RocketQA): the
 teachers' scores go into the file, so that training can tell an unjudged relevant candidate from a negative.
 """
 
+import argparse
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from tqdm import tqdm
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
 from bandrank_training.groups import Group, write_groups
+from bandrank_training.recipe import read_recipe
 from bandrank_training.scoring import OfflineScorer, Question
 from bandrank_training.start import load_start
 
@@ -62,6 +64,18 @@ class MiningRecipe:
     max_judged: int = 4
     max_tokens: int = 256
     seed: int = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `mine` reads."""
+    parser.add_argument("recipe", type=Path, help="a TOML file; training/recipes/ has some")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Mines."""
+    recipe: MiningRecipe = read_recipe(args.recipe, MiningRecipe)
+    print(f"{mine(recipe)} groups in {recipe.out}")  # noqa: T201 - the answer
+    return 0
 
 
 def mine(recipe: MiningRecipe) -> int:

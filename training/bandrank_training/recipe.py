@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bandrank.models.plain import parse
+from bandrank_training.errors import BadInput
 from bandrank_training.losses import LossRecipe
 
 
-class BadRecipe(ValueError):
+class BadRecipe(BadInput):
     """A recipe that cannot be used; the message names the file and what is wrong."""
 
 

@@ -1,6 +1,8 @@
-"""The loop: batches, losses, steps; it can be killed at any moment and goes on as if it had not been."""
+"""train: runs a recipe; a run can be killed at any moment, and the same command goes on as if it had not been."""
 
+import argparse
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -14,7 +16,6 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch
@@ -22,7 +23,7 @@ from bandrank_training.dev import DevSet
 from bandrank_training.losses import LOSSES
 from bandrank_training.models import build, tokenizer_file
 from bandrank_training.plot import plot_log
-from bandrank_training.recipe import BadRecipe, TrainingRecipe
+from bandrank_training.recipe import BadRecipe, TrainingRecipe, read_recipe
 
 STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
 
@@ -68,7 +69,6 @@ class Trainer:
         is in the folder at the end.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "recipe.json").write_text(json.dumps(asdict(self.recipe), indent=2) + "\n", encoding="utf-8")
         self._resume()
         steps = self.recipe.optimiser.steps
         saved = time.monotonic()
@@ -221,11 +221,21 @@ class Trainer:
         self.progress = Progress(**state["progress"])
 
 
-def train(recipe: TrainingRecipe) -> LoadedModel:
-    """Runs the recipe and returns the model as it was trained last."""
-    trainer = Trainer(recipe)
-    trainer.run()
-    return trainer.model
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `train` reads."""
+    parser.add_argument("recipe", type=Path, help="a TOML file; training/recipes/ has some")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains, with the recipe beside the result."""
+    recipe: TrainingRecipe = read_recipe(args.recipe)
+    out = Path(recipe.out)
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(args.recipe, out / "recipe.toml")
+    progress = Trainer(recipe).run()
+    best = f", best dev nDCG@10 {progress.best:.4f}" if recipe.dev else ""
+    print(f"{progress.step} steps{best}; the checkpoint is in {out}")  # noqa: T201 - the answer
+    return 0
 
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:

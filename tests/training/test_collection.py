@@ -1,0 +1,134 @@
+"""Collections and runs on disk: what is read, and what is said of a file that cannot be."""
+
+import gzip
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.collections import write_collection, write_lines
+
+from bandrank_training.collection import BadCollection, documents_of, open_collection, read_run
+
+DOCUMENTS = {"d1": "the man", "d2": "she\u2028he\x85\r who", "d3": ""}
+QUERIES = {"q1": "who", "q2": "was it"}
+QRELS = {"q1": {"d1": 2, "d3": 0}, "q2": {"d2": -1}}
+
+READ: dict[str, Callable[[Path], Any]] = {
+    "corpus.jsonl": lambda folder: list(open_collection(folder).documents()),
+    "queries.jsonl": lambda folder: open_collection(folder).queries(),
+    "qrels/test.tsv": lambda folder: open_collection(folder).qrels("test"),
+    "run.trec": lambda folder: read_run(folder / "run.trec"),
+    "run.trec.gz": lambda folder: read_run(folder / "run.trec.gz"),
+    "queries.jsonl.gz": lambda folder: open_collection(folder).queries(),
+}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_collection_is_read_as_it_was_written(tmp_path: Path, compressed: bool, as_text: bool) -> None:
+    """Plain or .gz; a text may hold what other readers take for the end of a line."""
+    write_collection(tmp_path / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels=QRELS, compressed=compressed)
+    collection = open_collection(str(tmp_path / "tiny") if as_text else tmp_path / "tiny")
+
+    assert collection.name == "tiny"
+    assert dict(collection.documents()) == DOCUMENTS
+    assert collection.queries() == QUERIES
+    assert collection.qrels("test") == QRELS
+
+
+def test_a_title_comes_before_the_text(tmp_path: Path) -> None:
+    """Where there is one; and ids that are numbers become text."""
+    write_collection(tmp_path)
+    rows = ['{"_id": 7, "title": " Men ", "text": "a man"}', '{"_id": "8", "title": " ", "text": "she"}']
+    write_lines(tmp_path / "corpus.jsonl", *rows, '{"_id": "9", "title": null, "text": "he"}')
+
+    assert list(open_collection(tmp_path).documents()) == [("7", "Men a man"), ("8", "she"), ("9", "he")]
+
+
+def test_only_the_wanted_documents_are_kept(tmp_path: Path) -> None:
+    """One that the corpus lacks is left out."""
+    collection = open_collection(write_collection(tmp_path, documents=DOCUMENTS))
+
+    assert documents_of(collection, {"d1", "d9"}) == {"d1": "the man"}
+
+
+@pytest.mark.parametrize("name", ["run.trec", "run.trec.gz"])
+def test_a_run_is_read(tmp_path: Path, name: str) -> None:
+    """Scores by query and document, in the order of the file, separated by spaces or tabs."""
+    path = write_lines(tmp_path / name, "q1 Q0 d1 1 2.5 bm25", "q1\tQ0\td3\t2\t-1e3\tbm25", "q2 Q0 d2 1 0 bm25")
+
+    assert read_run(path) == {"q1": {"d1": 2.5, "d3": -1000.0}, "q2": {"d2": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("corpus.jsonl", '{"_id": "d1"}'),
+        ("corpus.jsonl", '["d1", "text"]'),
+        ("corpus.jsonl", '{"_id": "d1", "text": "the'),
+        ("corpus.jsonl", ""),
+        ("queries.jsonl", '{"text": "who"}'),
+        ("queries.jsonl.gz", "who"),
+        ("qrels/test.tsv", "q1\td1"),
+        ("qrels/test.tsv", "q1\td1\thigh"),
+        ("qrels/test.tsv", "q1 d1 1"),
+        ("run.trec", "q1 Q0 d1 1 2.5"),
+        ("run.trec", "q1 Q0 d1 1 high bm25"),
+        ("run.trec.gz", ""),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str) -> None:
+    """By file and number."""
+    good = {"corpus": '{"_id": "d", "text": ""}', "queries": '{"_id": "q", "text": ""}', "qrels/test": "q\td\t1"}
+    write_collection(tmp_path)
+    if name.endswith(".jsonl.gz"):
+        (tmp_path / name.removesuffix(".gz")).unlink()
+    write_lines(tmp_path / name, good.get(name.split(".", maxsplit=1)[0], "q Q0 d 1 1 tag"), line)
+
+    with pytest.raises(BadCollection) as error:
+        READ[name](tmp_path)
+
+    assert str(error.value).startswith(f"{tmp_path / name}, line 2: ")
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "qrels/test.tsv", "run.trec"])
+def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path, name: str) -> None:
+    """With a sentence, and not with a decoder's error."""
+    write_collection(tmp_path)
+    (tmp_path / name).write_bytes(b"\xff\xfe\n")
+
+    with pytest.raises(BadCollection, match=name):
+        READ[name](tmp_path)
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-12], lambda _: b"plain", lambda c: c[:12] + c[11:]])
+@pytest.mark.parametrize("name", ["queries.jsonl.gz", "run.trec.gz"])
+def test_a_damaged_gz_file_is_named(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+    """Cut short, never compressed, or with a wrong byte."""
+    write_collection(tmp_path)
+    (tmp_path / "queries.jsonl").unlink()
+    (tmp_path / name).write_bytes(damage(gzip.compress(b'{"_id": "q", "text": ""}\n' * 20)))
+
+    with pytest.raises(BadCollection, match=name):
+        READ[name](tmp_path)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    """A folder, a part of a collection, a split, a run."""
+    with pytest.raises(BadCollection, match=r"nowhere is no folder; expected one in BEIR layout"):
+        open_collection(tmp_path / "nowhere")
+    with pytest.raises(BadCollection, match=r"has no corpus.jsonl\[.gz\]; expected"):
+        list(open_collection(tmp_path).documents())
+    with pytest.raises(BadCollection, match=r"has no qrels/dev.tsv\[.gz\]; expected"):
+        open_collection(write_collection(tmp_path)).qrels("dev")
+    with pytest.raises(BadCollection, match=r"bm25.trec: no such file"):
+        read_run(tmp_path / "bm25.trec")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ir_datasets") is not None, reason="ir_datasets is installed")
+def test_ir_datasets_is_asked_for() -> None:
+    """With the command that installs it."""
+    with pytest.raises(BadCollection, match="ir_datasets:beir/scifact needs the package: pip install ir_datasets"):
+        open_collection("ir_datasets:beir/scifact")

@@ -1,0 +1,194 @@
+"""`evaluate`, through the command line: what it re-ranks, measures, writes, and refuses."""
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.collections import write_collection, write_lines, write_run_lines
+from support.models import loaded, random_text, save_cross_encoder
+from support.scorers import lookup
+
+from bandrank_training.__main__ import main
+from bandrank_training.collection import BadCollection, open_collection, read_run
+from bandrank_training.evaluation import rerank
+from bandrank_training.measures import MEASURES
+from bandrank_training.results import BadEvaluation, read_evaluation
+from bandrank_training.scoring import OfflineScorer
+
+# d2 is relevant and in no run; q3 has no candidates; q4 has nothing to find; q9 is not judged.
+DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(6)}
+QUERIES = {f"q{number}": random_text(random.Random(number), 3) for number in range(1, 10)}
+QRELS = {"q1": {"d1": 2, "d2": 1}, "q2": {"d0": 1, "d5": 0}, "q3": {"d1": 1}, "q4": {"d3": 0}}
+RUN = {"q1": {"d0": 1.0, "d1": 3.0, "d4": 2.0}, "q2": {"d5": 2.0, "d4": 1.0, "d0": 1.0}, "q9": {"d0": 1.0}}
+# By hand, in the run's own order: q1 finds d1 first (ideal: d1, d2), q2 finds d0 third, after the tie with d4.
+BY_HAND = {
+    "q1": {"nDCG@10": 2 / (2 + 1 / math.log2(3)), "MRR@10": 1.0, "R@1": 1.0},
+    "q2": {"nDCG@10": 1 / math.log2(4), "MRR@10": 1 / 3, "R@1": 0.0},
+    "q3": dict.fromkeys(MEASURES, 0.0),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A collection, its run, and candidate lists."""
+    write_collection(tmp_path / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels=QRELS)
+    write_run_lines(tmp_path / "bm25.test.trec.gz", RUN)
+    write_lines(tmp_path / "lists.tsv", "query-id\tcandidate-ids", "q1\td5 d1", "q2\td0", "q3\td0 d1 d4", "q8\td0")
+    return tmp_path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny cross-encoder's folder."""
+    return save_cross_encoder(tmp_path / "scorer")
+
+
+def evaluate(folder: Path, model: object, *more: object) -> int:
+    """The exit code; results go to out/."""
+    arguments = ["evaluate", model, folder / "tiny", "--device", "cpu", "--out", folder / "out", *more]
+    return main([str(argument) for argument in arguments])
+
+
+def test_a_first_stage_is_measured_as_it_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Missing documents stay missing, a query without candidates counts as 0, ties keep the order of the run."""
+    assert evaluate(folder, "run", "--run", folder / "bm25.test.trec.gz") == 0
+
+    evaluation = read_evaluation(folder / "out" / "tiny.test.run.bm25.json")
+    assert evaluation.system == "bm25"
+    assert str(evaluation.benchmark) == "tiny test, bm25.test.trec.gz top 100"
+    assert list(evaluation.values) == ["q1", "q2", "q3"]
+    for query_id, values in BY_HAND.items():
+        assert evaluation.values[query_id] == pytest.approx(values)
+    printed = capsys.readouterr()
+    assert "MRR@10 0.4444, R@1 0.3333 (3 queries, 1 of them without candidates)" in printed.out
+    assert printed.err == ""
+    assert (folder / "out" / "tiny.test.run.bm25.trec").read_text().splitlines() == [
+        "q1 Q0 d1 1 3.0 bm25",
+        "q1 Q0 d4 2 2.0 bm25",
+        "q1 Q0 d0 3 1.0 bm25",
+        "q2 Q0 d5 1 2.0 bm25",
+        "q2 Q0 d4 2 1.0 bm25",
+        "q2 Q0 d0 3 1.0 bm25",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "stem"),
+    [
+        (["--run", "bm25.test.trec.gz"], {"q1": {"d0", "d1", "d4"}, "q2": {"d5", "d4", "d0"}}, "run"),
+        (["--run", "bm25.test.trec.gz", "--depth", 2], {"q1": {"d1", "d4"}, "q2": {"d5", "d4"}}, "run"),
+        (["--pool"], {"q1": {"d1", "d2"}, "q2": {"d0", "d5"}, "q3": {"d1"}}, "pool"),
+        (["--candidates", "lists.tsv"], {"q1": {"d5", "d1"}, "q2": {"d0"}, "q3": {"d0", "d1", "d4"}}, "candidates"),
+        (["--pool", "--limit", 1], {"q1": {"d1", "d2"}}, "pool"),
+        (["--pool", "--min-relevance", 2], {"q1": {"d1", "d2"}}, "pool"),
+    ],
+)
+def test_candidates_are_re_ranked(
+    folder: Path, model: Path, source: list[Any], expected: dict[str, set[str]], stem: str
+) -> None:
+    """Those of a run, of the judged pools, or of a list, of the judged queries; by the scores of the model."""
+    source = [folder / each if str(each).endswith(("gz", "tsv")) else each for each in source]
+    assert evaluate(folder, model, *source) == 0
+
+    run = read_run(folder / "out" / f"tiny.test.{stem}.scorer.trec")
+    assert {query_id: set(scores) for query_id, scores in run.items()} == expected
+    for scores in run.values():
+        assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    values = read_evaluation(folder / "out" / f"tiny.test.{stem}.scorer.json").values
+    for query_id, scores in run.items():
+        relevant = [QRELS[query_id].get(document_id, 0) >= 1 for document_id in scores]
+        if "--min-relevance" not in source:
+            assert values[query_id]["R@1"] == relevant[0]
+
+
+def test_the_least_relevance_is_kept_with_the_values(folder: Path) -> None:
+    """MRR and R@1 with another one are other measures."""
+    assert evaluate(folder, "run", "--run", folder / "bm25.test.trec.gz", "--min-relevance", 2, "--tag", "a b/c") == 0
+
+    path = folder / "out" / "tiny.test.run.a-b-c.json"
+    assert json.loads(path.read_text())["means"]["MRR@10"] == 1.0
+    evaluation = read_evaluation(path)
+    assert (evaluation.system, evaluation.benchmark.min_relevance, list(evaluation.values)) == ("a-b-c", 2, ["q1"])
+
+
+def test_ties_keep_the_order_given(tmp_path: Path) -> None:
+    """Whatever the ids are, as in an answer of the service."""
+    ids = ["m", "z", "a", "10", "9", "Z"]
+    words = {"m": "you", "z": "man", "a": "she", "10": "he", "9": "man", "Z": "it"}
+    collection = open_collection(write_collection(tmp_path, documents=words, queries={"q": "who"}))
+    scorer = OfflineScorer(loaded(lookup(man=1.0)))
+
+    assert dict(rerank(scorer, collection, {"q": ids})) == {
+        "q": [("z", 1.0), ("9", 1.0), ("m", 0.0), ("a", 0.0), ("10", 0.0), ("Z", 0.0)]
+    }
+
+
+def test_a_score_that_is_nan_is_told(tmp_path: Path) -> None:
+    """It has no place in an order."""
+    collection = open_collection(write_collection(tmp_path / "tiny", documents={"d": "man"}, queries={"q": "who"}))
+
+    with pytest.raises(BadEvaluation, match="query q of tiny: a score is NaN"):
+        dict(rerank(OfflineScorer(loaded(lookup(man=math.nan))), collection, {"q": ["d"]}))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ({"q": ["d", "x", "y"]}, "tiny lacks 2 of 3 candidates, the first is x"),
+        ({"q": ["d"], "q7": ["d"]}, "tiny lacks the texts of 1 queries, the first is q7"),
+    ],
+)
+def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, list[str]], message: str) -> None:
+    """Ranking without them would measure something else."""
+    collection = open_collection(write_collection(tmp_path / "tiny", documents={"d": "man"}, queries={"q": "who"}))
+
+    with pytest.raises(BadCollection, match=message):
+        dict(rerank(OfflineScorer(loaded(lookup())), collection, candidates))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda folder: ["run", folder / "tiny", "--pool"], "`run` is the order of a run file; it needs --run FILE"),
+        (lambda folder: ["run", folder / "none", "--run", "x"], "none is no folder; expected one in BEIR layout"),
+        (lambda folder: ["run", folder / "tiny", "--run", folder / "x.trec"], "x.trec: no such file"),
+        (lambda folder: ["run", folder / "tiny", "--run", folder / "empty.trec"], "no candidates of a query of test"),
+        (lambda folder: ["run", folder / "tiny", "--run", "x", "--split", "dev"], "has no qrels/dev.tsv"),
+        (lambda folder: ["run", folder / "tiny", "--run", "x", "--min-relevance", 3], "no query has a document of"),
+        (lambda folder: [folder / "none", folder / "tiny", "--pool"], "none: no such folder"),
+        (lambda folder: [folder / "tiny", folder / "tiny", "--pool"], "tiny: no config.json"),
+        (lambda _: ["run", "ir_datasets:x/y", "--run", "x"], "ir_datasets"),
+    ],
+)
+def test_what_cannot_be_used_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: Callable[[Path], list[Any]], message: str
+) -> None:
+    """In one sentence on stderr, with exit code 2, and nothing is written."""
+    write_lines(folder / "empty.trec")
+
+    assert main(["evaluate", *map(str, arguments(folder)), "--out", str(folder / "out")]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("bandrank_training: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["rank"], ["evaluate"], ["evaluate", "m", "c"], ["evaluate", "m", "c", "--pool", "--run", "x"]]
+    + [["evaluate", "m", "c", "--pool", option, "0"] for option in ("--depth", "--limit", "--min-relevance")]
+    + [["evaluate", "m", "c", "--pool", "--device", device] for device in ("gpu", "cuda:99")],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the usage, and exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert "usage: bandrank_training" in capsys.readouterr().err

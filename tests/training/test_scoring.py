@@ -1,0 +1,110 @@
+"""Scoring offline: neither budget nor company changes a score, and nothing is encoded twice."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from support.models import loaded, random_text, tiny_bi_encoder, tiny_cross_encoder
+from support.precomputing import tiny_colbert, tiny_mix_encoder
+from support.scorers import Recorder, WatchedScorer, encoded_lookup
+
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank_training.scoring import OfflineScorer, Question
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+SCORERS: dict[str, Callable[[], Scorer]] = {
+    "cross-encoder": tiny_cross_encoder,
+    "sparse cross-encoder": lambda: tiny_cross_encoder(pattern=sparse(4)),
+    "bi-encoder": tiny_bi_encoder,
+    "MixEncoder": lambda: tiny_mix_encoder(similarity="cosine"),
+}
+
+
+def questions(seed: int = 0) -> list[Question]:
+    """Three, one of them without candidates; texts of 0 to 60 words, two of them shared."""
+    rng = random.Random(seed)
+    shared = [random_text(rng, 30), random_text(rng, 3)]
+    return [
+        Question(random_text(rng, 4), [*(random_text(rng, rng.randint(0, 60)) for _ in range(6)), *shared]),
+        Question(random_text(rng, 9), []),
+        Question(random_text(rng, 1), [*shared, "", *(random_text(rng, rng.randint(0, 60)) for _ in range(2)), ""]),
+    ]
+
+
+@cache
+def one_by_one(kind: str) -> list[list[float]]:
+    """The scores of candidates that come one at a time."""
+    scorer = OfflineScorer(loaded(SCORERS[kind]()))
+    return [
+        [next(scorer.score([Question(question.query, [text])]))[0] for text in question.candidates]
+        for question in questions()
+    ]
+
+
+@pytest.mark.parametrize("max_batch_tokens", [64, 100_000])
+@pytest.mark.parametrize("kind", SCORERS)
+def test_scores_do_not_depend_on_the_budget(kind: str, max_batch_tokens: int) -> None:
+    """They are those of candidates scored one by one, in the order given; no candidates, no scores."""
+    scorer = OfflineScorer(loaded(SCORERS[kind]()), max_batch_tokens=max_batch_tokens)
+    scores = list(scorer.score(questions()))
+
+    assert [len(row) for row in scores] == [8, 0, 6]
+    for row, expected in zip(scores, one_by_one(kind), strict=True):
+        assert row == pytest.approx(expected, abs=TOLERANCE)
+        assert not row or max(row) - min(row) > 1000 * TOLERANCE
+
+
+def test_a_batch_stays_within_the_budget() -> None:
+    """Save for a candidate that is longer by itself."""
+    watch = Recorder()
+    scorer = OfflineScorer(loaded(WatchedScorer(tiny_cross_encoder(), watch)), max_batch_tokens=80)
+    asked = questions()
+    list(scorer.score(asked))
+
+    assert sum(len(batch.candidates) for batch in watch.batches) == sum(len(each.candidates) for each in asked)
+    assert max(len(batch.candidates) for batch in watch.batches) > 1
+    for batch in watch.batches:
+        assert len(batch.candidates.values) <= 80 or len(batch.candidates) == 1
+
+
+def test_representations_are_made_within_the_budget() -> None:
+    """Those of one question together, as far as they fit."""
+    batches: list[Ragged] = []
+    scorer = OfflineScorer(loaded(encoded_lookup(batches.append)), max_batch_tokens=80)
+    list(scorer.score(questions()))
+
+    assert max(map(len, batches)) > 1
+    for batch in batches:
+        assert len(batch.values) <= 80 or len(batch) == 1
+
+
+def test_a_representation_is_made_once() -> None:
+    """However many questions share it, and until it is forgotten."""
+    batches: list[Ragged] = []
+    scorer = OfflineScorer(loaded(encoded_lookup(batches.append, man=1.0, she=2.0)))
+
+    def encoded() -> int:
+        return sum(map(len, batches))
+
+    asked = [Question("who", ["man", "she", "man"]), Question("he", ["she", "you"])]
+    assert list(scorer.score(asked)) == [[1.0, 2.0, 1.0], [2.0, 0.0]]
+    assert encoded() == 3
+    scorer.encode(["you", "he"])
+    assert encoded() == 4
+    scorer.forget()
+    assert list(scorer.score(asked[1:])) == [[2.0, 0.0]]
+    assert encoded() == 6
+
+
+def test_representations_of_many_rows_stay_apart() -> None:
+    """Each candidate of a ColBERT keeps its own number of token embeddings."""
+    scorer = OfflineScorer(loaded(tiny_colbert()))
+    first, _, _ = questions()
+    texts = list(first.candidates)
+    forth = next(scorer.score([first]))
+    back = next(scorer.score([Question(first.query, texts[::-1])]))
+
+    assert back[::-1] == pytest.approx(forth, abs=1e-4)  # sums over 32 rows

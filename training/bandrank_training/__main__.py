@@ -1,0 +1,48 @@
+"""`python -m bandrank_training mine | train | evaluate | compare`: a module each, which says more with --help."""
+
+import argparse
+import sys
+from typing import Protocol
+
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank_training import comparison, evaluation, mining, training
+from bandrank_training.errors import BadInput
+
+
+class Command(Protocol):
+    """A module that is a command; its docstring is the help."""
+
+    __doc__: str | None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares what `run` reads."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Does it; returns the exit code."""
+
+
+COMMANDS: dict[str, Command] = {
+    "mine": mining,
+    "train": training,
+    "evaluate": evaluation,
+    "compare": comparison,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit code: 0, 2 for arguments or files that cannot be used."""
+    parser = argparse.ArgumentParser(prog="bandrank_training", description="Offline work on bandrank's scorers.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        text = (module.__doc__ or "").removeprefix(f"{name}: ")
+        module.add_arguments(commands.add_parser(name, help=text, description=text))
+    args = parser.parse_args(arguments)
+    try:
+        return COMMANDS[args.command].run(args)
+    except (BadInput, BadCheckpoint, OSError) as error:
+        print(f"bandrank_training: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

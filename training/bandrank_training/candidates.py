@@ -1,0 +1,42 @@
+"""What is re-ranked: a first stage's run, judged pools, or candidate lists. The order is that of the first stage."""
+
+from pathlib import Path
+
+from bandrank_training.collection import BadCollection, Qrels, numbered_lines, read_run
+
+Ranking = list[tuple[str, float]]  # document ids with scores, best first
+Candidates = dict[str, list[str]]  # document ids by query
+
+
+def top(run: dict[str, dict[str, float]], depth: int) -> dict[str, Ranking]:
+    """The best `depth` documents of each query of a run by score, ties in the order of the run."""
+    return {query_id: sorted(scores.items(), key=lambda scored: -scored[1])[:depth] for query_id, scores in run.items()}
+
+
+def first_stage(path: Path, depth: int) -> dict[str, Ranking]:
+    """The best `depth` documents of each query of a TREC run file. Raises BadCollection."""
+    return top(read_run(path), depth)
+
+
+def pools(qrels: Qrels) -> Candidates:
+    """All judged documents of each query, by id: files often list the relevant ones first, and ties keep the order."""
+    return {query_id: sorted(relevances) for query_id, relevances in qrels.items()}
+
+
+def read_candidates(path: Path) -> Candidates:
+    """The lists of a file, plain or .gz: a header, then in each line a query id and the ids of its candidates, all
+    separated by spaces or tabs; other columns there are none. Raises BadCollection.
+    """
+    found: Candidates = {}
+    for number, line in numbered_lines(path):
+        if number == 1:
+            continue
+        query_id, *candidates = line.split() or [""]
+        if not query_id:
+            raise BadCollection(f"{path}, line {number}: expected a query id and candidate ids, got an empty line")
+        if query_id in found:
+            raise BadCollection(f"{path}, line {number}: query {query_id} is there twice")
+        if len(set(candidates)) < len(candidates):
+            raise BadCollection(f"{path}, line {number}: query {query_id} has a candidate twice")
+        found[query_id] = candidates
+    return found

@@ -1,0 +1,125 @@
+"""compare: a baseline beside other systems, a row a collection, with tests of equivalence and of difference."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bandrank_training.measures import MEASURES
+from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation
+from bandrank_training.significance import difference_p, equivalence_p, holm
+
+MARGIN = 0.02  # of a mean over queries: less than what two test sets of the same task differ by
+ALPHA = 0.05
+
+Table = dict[Benchmark, dict[str, Evaluation]]  # by benchmark and system
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests say of a system beside the baseline, after correction. Both may hold: a difference that is
+    certain, and too small to matter.
+    """
+
+    equivalent: bool
+    different: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE.json", help="of `evaluate`; the first one's system is the baseline"
+    )
+    parser.add_argument("--measure", choices=MEASURES, default=MEASURES[0], help=f"(default: {MEASURES[0]})")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table there and print nothing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints or writes the table. Raises BadEvaluation."""
+    text = compare([read_evaluation(path) for path in args.files], measure=args.measure)
+    if args.out:
+        args.out.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")  # noqa: T201 - what was asked for
+    return 0
+
+
+def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) -> str:
+    """A markdown table of means; the first evaluation's system is the baseline. A system that lacks a collection has
+    a dash there and in the last row. Raises BadEvaluation.
+    """
+    baseline = evaluations[0].system
+    table = tabulate(evaluations)
+    systems = list(dict.fromkeys(evaluation.system for evaluation in evaluations))
+    verdicts = judge(table, baseline, measure=measure)
+    rows = []
+    for benchmark, by_system in table.items():
+        cells = [
+            f"{_mean(by_system[system], measure):.3f}{_marks(verdicts.get((benchmark, system)))}"
+            if system in by_system
+            else "-"
+            for system in systems
+        ]
+        rows.append([str(benchmark), str(len(by_system[baseline].values)), *cells])
+    totals = []
+    for system in systems:
+        found = [_mean(by_system[system], measure) for by_system in table.values() if system in by_system]
+        totals.append(f"{sum(found) / len(found):.3f}" if len(found) == len(table) else "-")
+    rows.append([f"mean of {len(table)}", "", *totals])
+    lines = [["collection", "queries", *systems], ["---", *["---:"] * (len(systems) + 1)], *rows]
+    legend = (
+        f"{measure}. † equivalent to {baseline} within ±{MARGIN} (two one-sided paired t tests), \\* different from it "
+        f"(paired t test); p < {ALPHA} after Holm's correction over the {len(verdicts)} comparisons of the table.\n"
+    )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{legend}"
+
+
+def tabulate(evaluations: Iterable[Evaluation]) -> Table:
+    """Evaluations by benchmark and system. Raises BadEvaluation if one is there twice."""
+    table: Table = {}
+    for evaluation in evaluations:
+        by_system = table.setdefault(evaluation.benchmark, {})
+        if evaluation.system in by_system:
+            raise BadEvaluation(f"{evaluation.system} on {evaluation.benchmark} is there twice; give one another --tag")
+        by_system[evaluation.system] = evaluation
+    return table
+
+
+def judge(table: Table, baseline: str, *, measure: str) -> dict[tuple[Benchmark, str], Verdict]:
+    """The verdict on each system on each benchmark, the baseline's own left out. Raises BadEvaluation."""
+    differences = {
+        (benchmark, system): _differences(by_system.get(baseline), evaluation, measure)
+        for benchmark, by_system in table.items()
+        for system, evaluation in by_system.items()
+        if system != baseline
+    }
+    try:
+        equivalent = holm([equivalence_p(each, margin=MARGIN) for each in differences.values()])
+        different = holm([difference_p(each) for each in differences.values()])
+    except ValueError as error:
+        raise BadEvaluation(f"{baseline} cannot be compared: {error}") from error
+    return {
+        cell: Verdict(equivalent=same < ALPHA, different=other < ALPHA)
+        for cell, same, other in zip(differences, equivalent, different, strict=True)
+    }
+
+
+def _differences(baseline: Evaluation | None, other: Evaluation, measure: str) -> list[float]:
+    """Query by query. Raises BadEvaluation unless both have the same queries."""
+    if baseline is None:
+        raise BadEvaluation(f"the baseline has no evaluation on {other.benchmark}, which {other.system} has")
+    ours, theirs = baseline.values, other.values
+    if ours.keys() != theirs.keys():
+        raise BadEvaluation(
+            f"{other.benchmark}: {baseline.system} has {len(ours)} queries and {other.system} {len(theirs)}, of which "
+            f"{len(ours.keys() & theirs.keys())} are the same; evaluate both on the same qrels"
+        )
+    return [theirs[query_id][measure] - ours[query_id][measure] for query_id in ours]
+
+
+def _mean(evaluation: Evaluation, measure: str) -> float:
+    return sum(values[measure] for values in evaluation.values.values()) / len(evaluation.values)
+
+
+def _marks(verdict: Verdict | None) -> str:
+    return "" if verdict is None else "†" * verdict.equivalent + "\\*" * verdict.different

@@ -1,0 +1,5 @@
+"""What stops a command: something given to it that it cannot use."""
+
+
+class BadInput(ValueError):
+    """The base of this package's errors; the message is one sentence for whoever gave the input."""

@@ -1,0 +1,128 @@
+"""evaluate: re-ranks the candidates of a collection's queries, and measures the rankings against all judgements."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from bandrank.models.loading import load_model
+from bandrank_training.candidates import Candidates, Ranking, first_stage, pools, read_candidates
+from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
+from bandrank_training.measures import judged, means, measure
+from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, write_run
+from bandrank_training.scoring import OfflineScorer, Question
+
+FIRST_STAGE = "run"  # the MODEL that leaves a run as it is
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `run`: the order of --run as it is")
+    parser.add_argument("collection", metavar="COLLECTION", help="a folder in BEIR layout, or ir_datasets:ID")
+    parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path, metavar="FILE", help="re-rank a TREC run file")
+    source.add_argument("--pool", action="store_true", help="re-rank the judged documents of each query")
+    source.add_argument("--candidates", type=Path, metavar="FILE", help="re-rank candidate lists")
+    parser.add_argument("--depth", type=_positive, default=100, help="candidates of each query of a run (default: 100)")
+    parser.add_argument("--min-relevance", type=_positive, default=1, help="of a hit of MRR and R@1 (default: 1)")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N queries")
+    parser.add_argument("--tag", help="the system's name in the results (default: the last part of MODEL)")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=_device, default=device, help=f"cpu, cuda, cuda:1, ... (default: {device})")
+    parser.add_argument("--out", type=Path, default=Path("evaluations"), help="a folder (default: evaluations)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes <collection>.<split>.<source>.<tag>.{trec,json} and prints the means. Raises BadCollection, BadCheckpoint,
+    BadEvaluation.
+    """
+    if args.model == FIRST_STAGE and not args.run:
+        raise BadEvaluation("`run` is the order of a run file; it needs --run FILE")
+    tag = re.sub(r"[\s/]+", "-", args.tag or _short_name(args))
+    collection = open_collection(args.collection)
+    qrels = dict(list(judged(collection.qrels(args.split), args.min_relevance).items())[: args.limit])
+    if not qrels:
+        raise BadEvaluation(
+            f"{collection.name} {args.split}: no query has a document of relevance {args.min_relevance}"
+        )
+    rankings = _rankings(args, collection, qrels)
+    values = measure(_ids(rankings), qrels, min_relevance=args.min_relevance)
+    benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance)
+    args.out.mkdir(parents=True, exist_ok=True)
+    kind = "pool" if args.pool else "run" if args.run else "candidates"
+    stem = f"{collection.name}.{args.split}.{kind}.{tag}"
+    write_run(args.out / f"{stem}.trec", rankings, tag=tag)
+    Evaluation(tag, benchmark, values).save(args.out / f"{stem}.json")
+    figures = ", ".join(f"{name} {mean:.4f}" for name, mean in means(values).items())
+    without = f", {lacking} of them without candidates" if (lacking := len(qrels) - len(rankings)) else ""
+    print(f"{tag} on {benchmark}: {figures} ({len(qrels)} queries{without})")  # noqa: T201 - what was asked for
+    return 0
+
+
+def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
+    """Each query with its candidates, best first, ties in the order given, as the service ranks them.
+
+    Raises BadCollection for a query or candidate that the collection lacks, BadEvaluation for a score that is NaN.
+    """
+    queries = collection.queries()
+    if missing := [query_id for query_id in candidates if query_id not in queries]:
+        raise BadCollection(f"{collection.name} lacks the texts of {len(missing)} queries, the first is {missing[0]}")
+    wanted = {document_id for listed in candidates.values() for document_id in listed}
+    documents = documents_of(collection, wanted)
+    if lost := sorted(wanted - documents.keys()):
+        raise BadCollection(f"{collection.name} lacks {len(lost)} of {len(wanted)} candidates, the first is {lost[0]}")
+    questions = (Question(queries[query_id], [documents[each] for each in ids]) for query_id, ids in candidates.items())
+    for (query_id, ids), scores in zip(candidates.items(), scorer.score(questions), strict=True):
+        if np.isnan(scores).any():
+            raise BadEvaluation(f"query {query_id} of {collection.name}: a score is NaN")
+        order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
+        yield query_id, [(ids[place], scores[place]) for place in order]
+
+
+def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) -> dict[str, Ranking]:
+    """Of the queries that have candidates."""
+    by_first_stage = first_stage(args.run, args.depth) if args.run else {}
+    listed = (
+        pools(qrels) if args.pool else read_candidates(args.candidates) if args.candidates else _ids(by_first_stage)
+    )
+    candidates = {query_id: listed[query_id] for query_id in qrels if listed.get(query_id)}
+    if not candidates:
+        raise BadEvaluation(f"{args.run or args.candidates} has no candidates of a query of {args.split}")
+    if args.model == FIRST_STAGE:
+        return {query_id: by_first_stage[query_id] for query_id in candidates}
+    scorer = OfflineScorer(load_model(args.model), device=args.device)
+    progress = tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None)
+    return dict(progress)
+
+
+def _ids(rankings: dict[str, Ranking]) -> Candidates:
+    return {query_id: [document_id for document_id, _ in ranking] for query_id, ranking in rankings.items()}
+
+
+def _source(args: argparse.Namespace) -> str:
+    """Where the candidates are from, for people and for `compare`."""
+    source = f"{args.run.name} top {args.depth}" if args.run else "judged pools" if args.pool else args.candidates.name
+    return f"{source}, first {args.limit} queries" if args.limit else source
+
+
+def _short_name(args: argparse.Namespace) -> str:
+    """bm25 of `run --run bm25.test.trec.gz`, b of folder a/b or hub id a/b."""
+    return args.run.name.split(".")[0] if args.model == FIRST_STAGE else Path(args.model).resolve().name
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.empty(0, device=text).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: {str(error).splitlines()[0]}") from error

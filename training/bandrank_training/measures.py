@@ -1,0 +1,49 @@
+"""What a ranking is worth, by the field's own code (`ir_measures`; MacAvaney, Macdonald and Ounis 2022)."""
+
+from collections.abc import Mapping, Sequence
+
+import ir_measures
+from ir_measures import RR, Success, nDCG
+
+from bandrank_training.collection import Qrels
+
+MEASURES = ("nDCG@10", "MRR@10", "R@1")
+
+Values = dict[str, dict[str, float]]  # by query and measure
+
+
+def judged(qrels: Qrels, min_relevance: int) -> Qrels:
+    """The judgements of the queries that have a document of at least that relevance: there is something to find."""
+    return {
+        query_id: relevances
+        for query_id, relevances in qrels.items()
+        if any(relevance >= min_relevance for relevance in relevances.values())
+    }
+
+
+def measure(rankings: Mapping[str, Sequence[str]], qrels: Qrels, *, min_relevance: int = 1) -> Values:
+    """The measures of every query of the qrels; one without a ranking gets 0.
+
+    nDCG@10: gains are the relevances, the discount is log2(rank + 1), as in trec_eval; the ideal ranking is made of all
+    judged documents, also those that were never candidates.
+    MRR@10 and R@1: of documents of at least `min_relevance`. R@1 is 1 if the first document is relevant, else 0: with
+    one relevant document among 100 candidates it is the R@1 of 100 of dialogue papers. TREC, and so ir_measures, calls
+    this Success@1; its own R@1 divides by the number of relevant documents.
+    """
+    named = dict(zip(MEASURES, (nDCG @ 10, RR(rel=min_relevance) @ 10, Success(rel=min_relevance) @ 1), strict=True))
+    names = {measure: name for name, measure in named.items()}
+    # The place in the ranking instead of the score: tools break ties by document id, and trec_eval keeps 32 bits only.
+    run = {
+        query_id: {document_id: float(-rank) for rank, document_id in enumerate(ranking)}
+        for query_id, ranking in rankings.items()
+        if query_id in qrels and ranking
+    }
+    values: Values = {query_id: dict.fromkeys(MEASURES, 0.0) for query_id in qrels}
+    for metric in ir_measures.iter_calc(list(named.values()), qrels, run):
+        values[metric.query_id][names[metric.measure]] = float(metric.value)
+    return values
+
+
+def means(values: Values) -> dict[str, float]:
+    """Of each measure, over all queries."""
+    return {name: sum(each[name] for each in values.values()) / len(values) for name in MEASURES}

@@ -1,0 +1,73 @@
+"""What an evaluation leaves behind: a TREC run file, and a JSON file of per-query values that `compare` reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bandrank_training.candidates import Ranking
+from bandrank_training.errors import BadInput
+from bandrank_training.measures import MEASURES, Values, means
+
+
+class BadEvaluation(BadInput):
+    """An evaluation that cannot be done, read or compared; the message says which one, and why."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What systems are compared on: two evaluations belong together if all of this is the same."""
+
+    collection: str
+    split: str
+    candidates: str  # where they are from, in words
+    min_relevance: int
+
+    def __str__(self) -> str:
+        graded = f", relevance {self.min_relevance} and up" if self.min_relevance != 1 else ""
+        return f"{self.collection} {self.split}, {self.candidates}{graded}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The values of one system on one benchmark."""
+
+    system: str
+    benchmark: Benchmark
+    values: Values
+
+    def save(self, path: Path) -> None:
+        """Writes JSON, the means first, for who opens it."""
+        head = {"system": self.system} | asdict(self.benchmark)
+        content = head | {"queries": len(self.values), "means": means(self.values), "values": self.values}
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """What `save` wrote. Raises BadEvaluation."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        values = {
+            query_id: {name: float(by_name[name]) for name in MEASURES}
+            for query_id, by_name in content["values"].items()
+        }
+        collection, split, candidates = (str(content[name]) for name in ("collection", "split", "candidates"))
+        benchmark = Benchmark(collection, split, candidates, int(content["min_relevance"]))
+        system = str(content["system"])
+    except OSError as error:
+        raise BadEvaluation(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadEvaluation(f"{path} is not what `evaluate` writes: {type(error).__name__}: {error}") from error
+    if not values:
+        raise BadEvaluation(f"{path}: there is no query")
+    return Evaluation(system, benchmark, values)
+
+
+def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:
+    """A TREC run file: query Q0 document rank score tag. Documents of equal scores keep the order of the ranking; who
+    measures the file again must sort by rank, for most tools sort such documents by id.
+    """
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for query_id, ranking in rankings.items():
+            for rank, (document_id, score) in enumerate(ranking, 1):
+                file.write(f"{query_id} Q0 {document_id} {rank} {score!r} {tag}\n")
