@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from bandrank.models import compact
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
@@ -24,12 +25,17 @@ class BadCheckpoint(ValueError):
     """A folder that holds no scorer we can load; the message says what was found and what is supported."""
 
 
-def save(scorer: Scorer, folder: Path, *, tokenizer: Path) -> None:
-    """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is made if need be."""
+def save(scorer: Scorer, folder: Path, *, tokenizer: Path, int8: tuple[str, ...] | None = None) -> None:
+    """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is made if need be.
+
+    int8: None keeps the weights as they are; otherwise they are packed into float16, and matrices whose name contains
+    one of `int8` into int8 rows (compact.py).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     head = {"bandrank_format": FORMAT, "architecture": scorer.architecture}
     (folder / "config.json").write_text(json.dumps(head | asdict(scorer.config), indent=2) + "\n", encoding="utf-8")
-    save_file({name: tensor.contiguous() for name, tensor in scorer.state_dict().items()}, folder / "model.safetensors")
+    weights = scorer.state_dict() if int8 is None else compact.pack(scorer.state_dict(), int8=int8)
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
     if tokenizer != folder / "tokenizer.json":
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
 
@@ -40,7 +46,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Scorer:
-    """The scorer saved in `folder`, on the CPU, in the dtype it was saved in. Raises BadCheckpoint."""
+    """The scorer saved in `folder`, on the CPU, in float32. Raises BadCheckpoint."""
     config = _read_config(folder)
     if config.pop("bandrank_format", None) != FORMAT:
         raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
@@ -54,7 +60,7 @@ def load(folder: Path) -> Scorer:
         raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from error
     path = folder / "model.safetensors"
     try:
-        weights = load_file(path)
+        weights = compact.unpack(load_file(path))
     except (FileNotFoundError, SafetensorError) as error:
         raise BadCheckpoint(f"{path}: missing or damaged: {error}") from error
     return assemble(architecture, parsed, weights, source=str(folder))

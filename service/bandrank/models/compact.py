@@ -1,0 +1,35 @@
+"""Weights in few bytes, for checkpoints that ship: float16, and matrices as int8 with a scale for each row."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+SCALE = ".row_scale"  # beside an int8 matrix, under the matrix's name and this
+LARGEST = 127
+
+
+def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, Tensor]:
+    """float16, and int8 for matrices whose name contains one of `int8`. Raises ValueError for a weight that float16
+    cannot hold.
+    """
+    packed: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if weight.dim() == 2 and any(part in name for part in int8):
+            scale = weight.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / LARGEST
+            packed[name] = (weight / scale).round().to(torch.int8)
+            packed[name + SCALE] = scale.squeeze(1)
+        else:
+            packed[name] = weight.half()
+            if not packed[name].isfinite().all():
+                raise ValueError(f"{name}: too large for float16")
+    return packed
+
+
+def unpack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """float32, from whatever floats and int8 matrices there are."""
+    return {
+        name: weight.float() * weights[name + SCALE].float()[:, None] if name + SCALE in weights else weight.float()
+        for name, weight in weights.items()
+        if not name.endswith(SCALE)
+    }

@@ -1,0 +1,55 @@
+"""Packed weights come back as they were, to the rounding that is stated."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import TOKENIZER_FILE, some_scores, tiny_cross_encoder
+
+from bandrank.models import checkpoint, compact
+
+
+def test_int8_rows_are_off_by_half_a_step_of_their_row() -> None:
+    """The largest value of a row is exact, and a row of zeros stays zeros."""
+    weight = torch.randn(7, 33) * torch.logspace(-6, 3, 7)[:, None]
+    weight[3] = 0
+    packed = compact.pack({"a.weight": weight}, int8=("a.",))
+
+    found = compact.unpack(packed)["a.weight"]
+
+    step = weight.abs().amax(1, keepdim=True) / 127
+    assert packed["a.weight"].dtype == torch.int8
+    assert ((found - weight).abs() <= step * 0.501).all()
+    assert (found[3] == 0).all()
+
+
+def test_other_weights_are_halved() -> None:
+    """Vectors and matrices that are not named become float16, and float32 again."""
+    weights = {"a.bias": torch.randn(5), "b.weight": torch.randn(3, 4)}
+
+    packed = compact.pack(weights, int8=("a.",))
+
+    assert {tensor.dtype for tensor in packed.values()} == {torch.float16}
+    for name, found in compact.unpack(packed).items():
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, weights[name], rtol=1e-3, atol=1e-6)
+
+
+def test_a_weight_too_large_for_float16_is_named() -> None:
+    """It is never made infinite."""
+    with pytest.raises(ValueError, match=r"a\.bias: too large"):
+        compact.pack({"a.bias": torch.tensor([1e6])}, int8=())
+
+
+def test_a_packed_checkpoint_loads_and_scores_nearly_the_same(tmp_path: Path) -> None:
+    """A quarter of the bytes for the matrices named."""
+    scorer = tiny_cross_encoder()
+    checkpoint.save(scorer, tmp_path / "whole", tokenizer=TOKENIZER_FILE)
+    checkpoint.save(scorer, tmp_path / "packed", tokenizer=TOKENIZER_FILE, int8=("word", "qkv"))
+
+    loaded = checkpoint.load(tmp_path / "packed")
+
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+    assert some_scores(loaded) == pytest.approx(some_scores(scorer), rel=0.05, abs=0.02)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("packed", "whole")]
+    assert sizes[0] < 0.6 * sizes[1]
