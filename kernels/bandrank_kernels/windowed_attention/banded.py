@@ -50,7 +50,7 @@ class BlockChunk(Piece):
         queries = query.view(num_blocks, height, *heads)
         keys, values = key_value.view(num_blocks, num_keys, 2, *heads).unbind(2)
         attended = scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.bias
+            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.bias.to(query.dtype)
         )
         return attended.transpose(1, 2).flatten(0, 1)
 

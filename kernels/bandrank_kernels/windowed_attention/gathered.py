@@ -31,6 +31,10 @@ class SequenceGroup(Piece):
     out_rows: Tensor
     out_places: Tensor
 
+    def bias_for(self, query: Tensor) -> Tensor | None:
+        """The key bias in the dtype of the queries, which autocast may have changed."""
+        return None if self.key_bias is None else self.key_bias.to(query.dtype)
+
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
         (qkv,) = sources
         query = qkv[:, 0].index_select(0, self.query_index.view(-1))
@@ -41,7 +45,7 @@ class SequenceGroup(Piece):
         queries = query.view(*self.query_index.shape, *heads)
         keys, values = key_value.view(*self.key_index.shape, 2, *heads).unbind(2)
         attended = scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.key_bias
+            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.bias_for(query)
         )
         rows = attended.transpose(1, 2).reshape(-1, *heads)
         return rows if len(self.out_places) == len(rows) else rows.index_select(0, self.out_places)
@@ -80,7 +84,7 @@ class ClsGroup(Piece):
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
         keys = key_value.view(*self.group.key_index.shape, -1)[:, None]
         attended = scaled_dot_product_attention(
-            query[:, None], keys, keys, attn_mask=self.group.key_bias, scale=self.scale
+            query[:, None], keys, keys, attn_mask=self.group.bias_for(query), scale=self.scale
         )
         return attended[:, 0]
 

@@ -41,7 +41,8 @@ class Piece(ABC):
 
 
 def attend_pieces(pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Tensor:
-    """`out`, whose rows are all written by the pieces."""
+    """`out`, whose rows are all written by the pieces. Sources are brought to its dtype."""
+    sources = tuple(source.to(out.dtype) for source in sources)
     if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
         return _AttendPieces.apply(pieces, out, *sources)  # type: ignore[no-any-return, no-untyped-call]  # torch's
     for piece in pieces:

@@ -11,6 +11,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers import tower
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
+from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
 
@@ -58,7 +59,8 @@ class BiEncoder(Scorer):
     def score(self, batch: ScoreBatch) -> Tensor:
         queries = self._encode(batch.queries)
         vectors = batch.candidates.values.to(queries)
-        scores = [vectors[own] @ queries[query] for query, own in batch.groups()]
+        with in_float32(queries.device):
+            scores = [vectors[own] @ queries[query] for query, own in batch.groups()]
         return torch.cat(scores) if scores else queries.new_empty(0)
 
     def _encode(self, tokens: Ragged) -> Tensor:

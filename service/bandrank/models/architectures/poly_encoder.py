@@ -16,6 +16,7 @@ from bandrank.models.layers import tower
 from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
+from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
 
@@ -99,7 +100,8 @@ class PolyEncoder(Scorer):
             vectors = self._query_vectors(states[query].float() * self.config.output_scaling)
             for begin in range(own.start, own.stop, BLOCK_CANDIDATES):
                 block = batch.candidates.values[begin : min(begin + BLOCK_CANDIDATES, own.stop)]
-                similarities = block.to(vectors) @ vectors.T  # (candidates, m)
+                with in_float32(vectors.device):
+                    similarities = block.to(vectors) @ vectors.T  # (candidates, m)
                 # The product with an average of vectors is the average of the products.
                 scores.append((torch.softmax(similarities * self.scale, -1) * similarities).sum(-1))
         return torch.cat(scores) if scores else torch.empty(0, device=self.encoder.device)

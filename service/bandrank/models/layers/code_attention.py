@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from bandrank.models.layers.precision import in_float32
+
 
 def attend_codes(codes: Tensor, states: Tensor, scale: float = 1.0) -> Tensor:
     """What each code sees in a text: the text's states, averaged with the softmax of `scale` * code . state.
@@ -11,4 +13,5 @@ def attend_codes(codes: Tensor, states: Tensor, scale: float = 1.0) -> Tensor:
     text. In float32: without scaling, the products of states of 768 dimensions reach the hundreds.
     """
     rows = states.float()
-    return torch.softmax(codes.float() @ rows.T * scale, -1) @ rows
+    with in_float32(rows.device):
+        return torch.softmax(codes.float() @ rows.T * scale, -1) @ rows

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from bandrank.models.layers.precision import in_float32
+
 
 class ScoreHead(nn.Module):
     """BERT's pooler and a classifier of one logit, in float32 whatever the encoder's dtype: no ties from rounding."""
@@ -14,4 +16,5 @@ class ScoreHead(nn.Module):
 
     def forward(self, cls: Tensor) -> Tensor:
         """cls: (n, hidden_size).  Returns (n,) float32."""
-        return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]
+        with in_float32(cls.device):
+            return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]

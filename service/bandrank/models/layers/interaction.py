@@ -63,7 +63,7 @@ class Gate(nn.Module):
         if old is None:
             return torch.sigmoid(logits) * new
         assert self.old is not None, "a second interaction without its weights. This is a bug."
-        return torch.lerp(old, new, torch.sigmoid(logits + self.old(old)))
+        return torch.lerp(old, new.to(old), torch.sigmoid(logits + self.old(old)).to(old))
 
 
 class InteractionLayer(nn.Module):

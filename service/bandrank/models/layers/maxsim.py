@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Offsets, Ragged
 
 BLOCK_ROWS = 8192  # candidate rows matched in one go: 4 MB of 128 dimensions stay in a CPU's cache
@@ -19,7 +20,9 @@ def maxsim(query: Tensor, candidates: Ragged) -> Tensor:
     """
     parts = [query.new_empty(0, len(query))]
     for begin, end in _blocks(candidates.cu_seqlens):
-        similarities = candidates.values[candidates.cu_seqlens[begin] : candidates.cu_seqlens[end]].to(query) @ query.T
+        rows = candidates.values[candidates.cu_seqlens[begin] : candidates.cu_seqlens[end]].to(query)
+        with in_float32(query.device):
+            similarities = rows @ query.T
         lengths = torch.from_numpy(candidates.lengths[begin:end]).to(query.device)
         owner = torch.repeat_interleave(lengths, output_size=len(similarities))
         best = query.new_full((end - begin, len(query)), -torch.inf)
