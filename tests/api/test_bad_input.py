@@ -179,6 +179,36 @@ async def test_the_largest_request_is_answered() -> None:
     assert_error(too_large, 413, "input_too_large")
 
 
+NO_TEXT = "candidates.{0}.str: Input should be a valid string"
+NO_OBJECT = "candidates.{0}.CandidateIn: Input should be an object"
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        (b'"man", ' * 1000 + b"7", f"{NO_TEXT}; {NO_OBJECT}".format(1000)),
+        (b"NaN", f"{NO_TEXT}; {NO_OBJECT}".format(0)),
+        (b"9" * 40, f"{NO_TEXT}; {NO_OBJECT}".format(0)),
+        (b'["id", "text"]', f"{NO_TEXT}; {NO_OBJECT}".format(0)),
+        (b'"man", {"text": "a"}', f"{NO_TEXT}; candidates.1.CandidateIn.id: Field required".format(1)),
+        (
+            b'{"id": "a", "text": "b"}, {"text": 1}, 5',
+            f"{NO_TEXT}; candidates.1.CandidateIn.id: Field required; "
+            "candidates.1.CandidateIn.text: Input should be a valid string (and 2 more)".format(1),
+        ),
+        (b'"\xff"', "Invalid JSON: invalid unicode code point at line 1 column 33"),
+        (b'"man",', "Invalid JSON: trailing comma at line 1 column 38"),
+    ],
+)
+async def test_a_fault_is_told_with_its_place(candidates: bytes, message: str) -> None:
+    """Word for word: clients show it, and some look for the place in it."""
+    async with running_app(lookup()) as running:
+        body = b'{"query": "who", "candidates":[' + candidates + b"]}"
+        response = await running.client.post("/rerank", content=body)
+
+    assert assert_error(response, 422, "invalid_input") == message
+
+
 async def test_several_faults_are_named_together() -> None:
     """The first three, and how many more there are."""
     async with running_app(lookup()) as running:

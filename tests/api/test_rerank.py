@@ -227,6 +227,16 @@ async def test_fields_that_are_not_known_are_ignored() -> None:
     assert [result["id"] for result in await ask_for_results(candidates=candidates)] == ["he", "man", "you", "she"]
 
 
+async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
+    """In the request and in a candidate."""
+    body = b"""{"query": "", "query": "who", "candidates": 7, "return_documents": true,
+        "candidates": [{"id": 1, "text": "she", "id": "a", "text": "man"}]}"""
+    async with running_app(lookup(**SCORES)) as running:
+        (result,) = (await running.client.post("/rerank", content=body)).json()["results"]
+
+    assert (result["id"], result["document"]) == ("a", {"text": "man"})
+
+
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/json"])
 async def test_any_content_type_is_read_as_json(content_type: str | None) -> None:
     """Also none: some clients send none."""

@@ -38,15 +38,9 @@ def answer(
     for candidate, score in zip(ranking.candidates[: wanted.top_n or None], scores.tolist(), strict=False):
         place = resolved.places[candidate.index]
         item = items[place]
-        results.append(
-            Result(
-                index=place,
-                id=None if isinstance(item, str) else item.id,
-                relevance_score=score,
-                stage=candidate.stage,
-                document=DocumentOut(text=resolved.texts[candidate.index]) if wanted.return_documents else None,
-            )
-        )
+        name = None if isinstance(item, str) else item.id
+        document = DocumentOut(resolved.texts[candidate.index]) if wanted.return_documents else None
+        results.append(Result(place, score, candidate.stage, name, document))
     return RerankResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=model,

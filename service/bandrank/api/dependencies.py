@@ -7,7 +7,7 @@ from fastapi import Depends, Request
 from bandrank.api.service import Service
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:  # FastAPI calls one that is not async in another thread
     service: Service = request.app.state.service
     return service
 

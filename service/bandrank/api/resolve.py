@@ -34,11 +34,11 @@ async def resolve(store: CandidateStore, items: Sequence[str | CandidateIn]) -> 
             found, reason = [None] * len(ids), str(error)
         for place, text in zip(ids, found, strict=True):
             texts[place] = text
-    ranked = [(place, text) for place, text in enumerate(texts) if text is not None]
+    ranked = {place: text for place, text in enumerate(texts) if text is not None}
     if not ranked:
         raise InvalidInput("no candidate can be ranked: all came without a text, and none of their ids is registered")
     return Resolved(
-        texts=[text for _, text in ranked],
-        places=[place for place, _ in ranked],
+        texts=list(ranked.values()),
+        places=list(ranked),
         unresolved=[Unresolved(index=place, id=ids[place], error=reason) for place in ids if texts[place] is None],
     )
