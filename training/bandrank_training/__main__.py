@@ -1,11 +1,11 @@
-"""`python -m bandrank_training mine | train | evaluate | compare`: a module each, which says more with --help."""
+"""`python -m bandrank_training COMMAND`: each command is a module, and says more with --help."""
 
 import argparse
 import sys
 from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training import comparison, evaluation, mining, training
+from bandrank_training import comparison, evaluation, mining, pairs, training
 from bandrank_training.errors import BadInput
 
 
@@ -23,6 +23,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Command] = {
     "mine": mining,
+    "pairs": pairs,
     "train": training,
     "evaluate": evaluation,
     "compare": comparison,

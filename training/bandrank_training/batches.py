@@ -83,7 +83,8 @@ class GroupReader:
             if number < groups_read:
                 continue
             one = self._prepare(group, random.Random(f"{self._seed} {number}"))
-            if ready and rows + one.rows > self._recipe.batch_rows:
+            full = len(ready) == self._recipe.batch_groups or rows + one.rows > self._recipe.batch_rows
+            if ready and full:
                 yield _join(ready, number)
                 ready, rows = [], 0
             ready.append(one)

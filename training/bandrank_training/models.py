@@ -7,15 +7,20 @@ import torch
 
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.checkpoint import assemble
+from bandrank.models.layers.embeddings import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 from bandrank_training.recipe import BadRecipe, ModelRecipe
 from bandrank_training.start import load_start
 
+POSITIONS = "encoder.embeddings.position.weight"
+
 
 def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     """The start's weights in the recipe's architecture; what the start lacks is random, the same for the same seed.
+
+    A cross-encoder for longer texts than its start's gets the start's positions interpolated (Schlatt et al. 2024).
 
     Raises BadRecipe for an architecture or config that cannot be, BadCheckpoint for a start that is none.
     """
@@ -30,7 +35,10 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     except (TypeError, ValueError) as error:
         raise BadRecipe(f"config of {name}: {error}") from error
     if same:
-        scorer = assemble(architecture, config, start.scorer.state_dict(), source=recipe.start)
+        weights = start.scorer.state_dict()
+        if config.encoder.max_positions > start.scorer.config.encoder.max_positions:
+            weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
+        scorer = assemble(architecture, config, weights, source=recipe.start)
     else:
         torch.manual_seed(seed)
         scorer = architecture(config).initialise(start.scorer.encoder)

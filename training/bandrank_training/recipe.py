@@ -32,15 +32,16 @@ class DataRecipe:
     """What a step reads.
 
     groups: files that `mine` wrote, read in turn, again and again.  group_size: candidates of a group, its relevant
-    ones among them, the others drawn anew each time.  batch_rows: token ids of a step, at least one group.
-    max_candidate_tokens: what is read of a candidate.  encode_once: candidates are encoded when they are first met and
-    kept, for runs that freeze what encodes them.
+    ones among them, the others drawn anew each time.  batch_rows, batch_groups: at most so many token ids and
+    groups in a step, but always one group.  max_candidate_tokens: what is read of a candidate.  encode_once: candidates
+    are encoded when they are first met and kept, for runs that freeze what encodes them.
     """
 
     groups: tuple[str, ...]
     group_size: int = 8
     max_relevant: int = 1
     batch_rows: int = 4096
+    batch_groups: int = 10**9
     max_candidate_tokens: int = 256
     encode_once: bool = False
 

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.plain import parse
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch
@@ -212,7 +213,7 @@ class Trainer:
         if not path.is_file():
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-        if changed := _changed(state["recipe"], asdict(self.recipe)):
+        if changed := _changed(parse(TrainingRecipe, state["recipe"]), self.recipe):
             raise BadRecipe(
                 f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
             )
@@ -238,6 +239,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _changed(then: TrainingRecipe, now: TrainingRecipe) -> list[str]:
     """Parts of the recipe without which a run cannot go on as it began. A longer run, or another dev set, can."""
-    return [name for name in ("model", "data", "losses", "seed", "precision") if then[name] != now[name]]
+    parts = ("model", "data", "losses", "seed", "precision")
+    return [name for name in parts if getattr(then, name) != getattr(now, name)]

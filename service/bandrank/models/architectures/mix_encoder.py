@@ -93,10 +93,12 @@ class MixEncoder(Scorer):
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Each interaction layer starts as the encoder's layer of the same depth; codes and gate keep their random
-        start.
+        """Each interaction layer starts as the encoder's layer of the same depth. Codes of strategy C start at zero,
+        where they average a candidate's states; codes of S and the gate keep their random start.
         """
         super().initialise(encoder)
+        if self.config.strategy == "C":
+            nn.init.zeros_(self.context_codes)
         for index, interaction in zip(self.config.interaction_layers, self.interactions, strict=True):
             interaction.initialise(self.encoder.layers[index])  # type: ignore[operator]  # a ModuleList forgets
         return self

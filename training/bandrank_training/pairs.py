@@ -1,0 +1,39 @@
+"""pairs: groups from lines of two scored documents, as published for distillation (Hofstaetter et al. 2020)."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bandrank_training.collection import BadCollection, open_collection, open_text
+from bandrank_training.groups import Group, write_groups
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `pairs` reads."""
+    parser.add_argument("file", type=Path, help="lines of: score, score, query id, relevant id, other id; tabs between")
+    parser.add_argument("collection", help="the folder, or ir_datasets:<id>, with queries and documents")
+    parser.add_argument("--teacher", default="teacher", help="the name that the scores get")
+    parser.add_argument("--out", type=Path, required=True, help="the file of groups to write, .jsonl or .jsonl.gz")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Converts the file."""
+    lines = tqdm(read_pairs(args.file, args.collection, args.teacher), desc=args.file.name, unit="pair")
+    print(f"{write_groups(args.out, lines)} groups in {args.out}")  # noqa: T201 - the answer
+    return 0
+
+
+def read_pairs(path: Path, collection: str, teacher: str) -> Iterator[Group]:
+    """A group of two for each line. Raises BadCollection for a line that is none, or names an unknown query."""
+    queries = open_collection(collection).queries()
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                relevant_score, other_score, query_id, relevant, other = line.split()
+                scores = [float(relevant_score), float(other_score)]
+                query = queries[query_id]
+            except (ValueError, KeyError) as error:
+                raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+            yield Group(collection, query, [relevant, other], [1, 0], {teacher: scores})
