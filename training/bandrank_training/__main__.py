@@ -5,7 +5,7 @@ import sys
 from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training import comparison, evaluation, mining, pairs, training
+from bandrank_training import comparison, evaluation, exporting, mining, pairs, training
 from bandrank_training.errors import BadInput
 
 
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Command] = {
     "mine": mining,
     "pairs": pairs,
     "train": training,
+    "export": exporting,
     "evaluate": evaluation,
     "compare": comparison,
 }

@@ -21,7 +21,7 @@ from bandrank_training.collection import BadCollection, Collection, open_collect
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.recipe import read_recipe
 from bandrank_training.scoring import OfflineScorer, Question
-from bandrank_training.start import load_start
+from bandrank_training.start import MINILM, load_start
 
 # Words that a person who types keywords leaves out.
 FUNCTION_WORDS = frozenset(
@@ -68,12 +68,18 @@ class MiningRecipe:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `mine` reads."""
-    parser.add_argument("recipe", type=Path, help="a TOML file; training/recipes/ has some")
+    parser.add_argument("source", help="a recipe (.toml), or a collection: a folder in BEIR layout, ir_datasets:ID")
+    parser.add_argument("--split", default="train", help="of a collection: qrels/SPLIT.tsv (default: train)")
+    parser.add_argument(
+        "--out", default="runs/groups.jsonl.gz", help="for a collection (default: runs/groups.jsonl.gz)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Mines."""
-    recipe: MiningRecipe = read_recipe(args.recipe, MiningRecipe)
+    """Mines by the recipe; or a collection's judged queries, scored by all-MiniLM-L6-v2."""
+    recipe = MiningRecipe(args.out, (Source(args.source, args.split),), {"minilm": MINILM})
+    if args.source.endswith(".toml"):
+        recipe = read_recipe(Path(args.source), MiningRecipe)
     print(f"{mine(recipe)} groups in {recipe.out}")  # noqa: T201 - the answer
     return 0
 
