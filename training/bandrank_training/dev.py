@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
 from bandrank_training.scoring import OfflineScorer, Question
@@ -30,9 +29,9 @@ class DevSet:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))
 
-    def measure(self, texts: TextEncoder) -> float:
+    def measure(self, offline: OfflineScorer) -> float:
         """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is."""
-        scorer, offline = texts.scorer, OfflineScorer.as_it_is(texts)
+        scorer = offline.scorer
         was_training = scorer.training
         scorer.eval()
         found: dict[str, list[float]] = {}

@@ -25,6 +25,7 @@ from bandrank_training.losses import LOSSES
 from bandrank_training.models import build, tokenizer_file
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import BadRecipe, TrainingRecipe, read_recipe
+from bandrank_training.scoring import OfflineScorer
 
 STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
 
@@ -59,7 +60,9 @@ class Trainer:
         self.optimiser = torch.optim.AdamW(
             trained, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
-        self.reader = GroupReader(recipe.data, TextEncoder(self.model.tokenizer, self.scorer), seed=recipe.seed)
+        texts = TextEncoder(self.model.tokenizer, self.scorer)
+        self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
+        self._offline = OfflineScorer.as_it_is(texts)
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
         self._representations: dict[str, Tensor] = {}
 
@@ -159,7 +162,9 @@ class Trainer:
         """Measures on dev, and keeps the checkpoint if it is the best."""
         assert self.dev is not None, "measuring without a dev set. This is a bug."
         progress = self.progress
-        measure = self.dev.measure(TextEncoder(self.model.tokenizer, self.scorer))
+        if not self.recipe.data.encode_once:
+            self._offline.forget()
+        measure = self.dev.measure(self._offline)
         progress.log.append({"step": progress.step, "dev": measure})
         if measure > progress.best:
             progress.best, progress.since_best = measure, 0
