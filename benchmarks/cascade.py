@@ -1,7 +1,8 @@
 """How deep a cascade must go: quality and cost of re-ranking only the fast scorer's best with the accurate one.
 
 Run as `python benchmarks/cascade.py --collection FOLDER --run FILE [--split test]`: a collection in BEIR layout and a
-TREC run, whose first candidates of each query are re-ranked. Writes a table, and a plot beside it. The fast scorer's candidates are cached, the accurate one's texts tokenised, before a query is timed.
+TREC run, whose first candidates of each query are re-ranked. Writes a table, and a plot beside it. The fast scorer's
+candidates are cached, the accurate one's texts tokenised, before a query is timed.
 """
 
 import os

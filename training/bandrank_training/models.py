@@ -5,13 +5,14 @@ from pathlib import Path
 
 import torch
 
-from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.checkpoint import assemble
 from bandrank.models.layers.embeddings import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
-from bandrank_training.recipe import BadRecipe, ModelRecipe
+from bandrank_training.errors import BadRecipe
+from bandrank_training.recipe import ModelRecipe
 from bandrank_training.start import load_start
 
 POSITIONS = "encoder.embeddings.position.weight"
@@ -43,6 +44,16 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         torch.manual_seed(seed)
         scorer = architecture(config).initialise(start.scorer.encoder)
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
+
+
+def load_teacher(name: str, device: torch.device) -> CrossEncoder:
+    """A trained cross-encoder with full attention, frozen. Raises BadRecipe for another scorer, BadCheckpoint."""
+    scorer = load_start(name).scorer
+    if not isinstance(scorer, CrossEncoder) or not scorer.config.pattern.is_full:
+        raise BadRecipe(f"{name} cannot be looked into: that takes a cross-encoder with full attention")
+    scorer.to(device)
+    scorer.device = device
+    return scorer.eval().requires_grad_(requires_grad=False)
 
 
 def tokenizer_file(model: LoadedModel) -> Path:

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bandrank.models.plain import parse
-from bandrank_training.errors import BadInput
+from bandrank_training.errors import BadRecipe
+from bandrank_training.internals import MODEL_LOSSES
 from bandrank_training.losses import LossRecipe
-
-
-class BadRecipe(BadInput):
-    """A recipe that cannot be used; the message names the file and what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +78,19 @@ class DevRecipe:
 
 
 @dataclass(frozen=True)
+class ModelLossRecipe:
+    """A loss that looks into a teacher, and its share. teacher: a cross-encoder with full attention."""
+
+    name: str
+    teacher: str
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.name not in MODEL_LOSSES:
+            raise ValueError(f"model loss {self.name!r} is unknown; there are {', '.join(MODEL_LOSSES)}")
+
+
+@dataclass(frozen=True)
 class TrainingRecipe:
     """A run. out: the folder of its checkpoint, its state, its log and its plot."""
 
@@ -89,13 +99,14 @@ class TrainingRecipe:
     data: DataRecipe
     losses: tuple[LossRecipe, ...]
     optimiser: OptimiserRecipe
+    model_losses: tuple[ModelLossRecipe, ...] = ()
     dev: DevRecipe | None = None
     seed: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     checkpoint_minutes: float = 5.0
 
     def __post_init__(self) -> None:
-        if not self.losses:
+        if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
 
 

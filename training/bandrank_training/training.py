@@ -21,10 +21,12 @@ from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch
 from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadRecipe
+from bandrank_training.internals import MODEL_LOSSES
 from bandrank_training.losses import LOSSES
-from bandrank_training.models import build, tokenizer_file
+from bandrank_training.models import build, load_teacher, tokenizer_file
 from bandrank_training.plot import plot_log
-from bandrank_training.recipe import BadRecipe, TrainingRecipe, read_recipe
+from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
 
 STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
@@ -63,6 +65,7 @@ class Trainer:
         texts = TextEncoder(self.model.tokenizer, self.scorer)
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
         self._offline = OfflineScorer.as_it_is(texts)
+        self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
         self._representations: dict[str, Tensor] = {}
 
@@ -130,6 +133,9 @@ class Trainer:
                 scores[everyone] = self._score(batch, everyone=everyone)
             scored = read.everyone_scored(scores[True]) if everyone else read.scored(scores[False])
             yield recipe.name, recipe.weight * LOSSES[recipe.name](scored, recipe)
+        for wanted in self.recipe.model_losses:
+            loss = MODEL_LOSSES[wanted.name](self.scorer, self._teachers[wanted.teacher], read.batch)
+            yield wanted.name, wanted.weight * loss
 
     def _score(self, batch: ScoreBatch, *, everyone: bool) -> Tensor:
         """(C,) scores of each query's own candidates, or (Q * C,) of the batch's candidates for every query."""
@@ -246,5 +252,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _changed(then: TrainingRecipe, now: TrainingRecipe) -> list[str]:
     """Parts of the recipe without which a run cannot go on as it began. A longer run, or another dev set, can."""
-    parts = ("model", "data", "losses", "seed", "precision")
+    parts = ("model", "data", "losses", "model_losses", "seed", "precision")
     return [name for name in parts if getattr(then, name) != getattr(now, name)]

@@ -1,0 +1,145 @@
+"""Losses that compare a scorer's inner states with a teacher's: a cross-encoder with full attention, on the same pairs.
+
+Both run as they always do; forward hooks pick up what passes through their layers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bandrank.models.architectures import VIRT, CrossEncoder, Deformer
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.scorer import Scorer
+from bandrank_training.errors import BadRecipe
+
+
+def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tensor:
+    """VIRT's attention-map distillation (Li et al. 2021, arXiv 2112.04195), in the form of the MixEncoder paper's
+    baseline: the maps that query and candidate would have of each other, softmax(Q_x K_y^T) and softmax(Q_y K_x^T), in
+    every layer and head, against the teacher's, whose rows are normalised over the other text alone. The mean over
+    pairs and layers of both maps' mean squared differences.
+
+    batch: token ids of a VIRT. Its [CLS] tokens, which the teacher has none of for candidates, take no part.
+    Raises BadRecipe for a student that is no VIRT.
+    """
+    if not isinstance(student, VIRT):
+        raise BadRecipe(f"virt_maps trains a virt, not a {student.architecture}")
+    layers: Sequence[Any] = list(student.encoder.layers)
+    with recording([layer.qkv for layer in layers]) as seen:
+        candidates = student.encode_candidates(batch.candidates)
+        student.score(ScoreBatch(batch.queries, candidates, batch.cu_candidates))
+    of_candidates, of_queries = [each[0] for each in seen], [each[1] for each in seen]
+    of_candidates.append(student.interaction(candidates.values))
+    of_queries.append(student.interaction(_query_states(student, batch.queries)))
+    with torch.no_grad(), recording([layer.qkv for layer in _layers(teacher)]) as wanted, _all_rows(teacher):
+        teacher.score(_without_cls(batch, candidates=True))
+    theirs = [each[0] for each in wanted]
+    heads = student.config.encoder.num_heads
+    losses = []
+    rows = _Rows(batch, candidate_cls=1)
+    for layer, whole in enumerate(theirs):
+        for pair, query in enumerate(batch.candidate_query.tolist()):
+            ours_x = of_queries[layer][_behind_cls(batch.queries, query)]
+            ours_y = of_candidates[layer][_behind_cls(batch.candidates, pair)]
+            their_x, their_y = whole[rows.query(pair)], whole[rows.candidate(pair)]
+            for of, to, their_of, their_to in ((ours_x, ours_y, their_x, their_y), (ours_y, ours_x, their_y, their_x)):
+                losses.append((_map(of, to, heads) - _map(their_of, their_to, heads)).square().mean())
+    return torch.stack(losses).sum() / (len(theirs) * len(batch.candidates))
+
+
+def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tensor:
+    """Deformer's distillation of upper layers (Cao et al. 2020, section 3.2): the mean squared differences of the
+    states that leave each layer above the split, and of the pooled [CLS], from the teacher's; their mean.
+
+    batch: token ids of a Deformer whose candidates have no [CLS] of their own, so that its rows are the teacher's.
+    Raises BadRecipe for another student. The divergence of the scores is the loss "distil".
+    """
+    if not isinstance(student, Deformer) or student.config.candidate_cls:
+        raise BadRecipe("deformer_states trains a deformer without candidate_cls")
+    split = student.config.split
+    with recording([*_layers(student)[split:-1], student.head.pooler]) as seen:
+        student(batch)
+    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.pooler]) as wanted:
+        teacher.score(_without_cls(batch, candidates=False))
+    pairs = zip(seen, wanted, strict=True)
+    return torch.stack([(ours[-1] - theirs[-1]).square().mean() for ours, theirs in pairs]).mean()
+
+
+ModelLoss = Callable[[Scorer, CrossEncoder, ScoreBatch], Tensor]
+MODEL_LOSSES: dict[str, ModelLoss] = {loss.__name__: loss for loss in (virt_maps, deformer_states)}
+
+
+@contextmanager
+def recording(modules: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
+    """What each of the modules returns inside the context, call by call."""
+    seen: list[list[Tensor]] = [[] for _ in modules]
+    hooks = [
+        module.register_forward_hook(lambda _module, _inputs, output, calls=calls: calls.append(output))
+        for module, calls in zip(modules, seen, strict=True)
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Rows:
+    """Where a full-attention cross-encoder has the rows of each pair: [CLS] of all, copies of queries, candidates."""
+
+    def __init__(self, batch: ScoreBatch, *, candidate_cls: int) -> None:
+        queries = batch.queries.lengths[batch.candidate_query] - 1
+        self._queries = len(batch.candidates) + offsets(queries)
+        self._candidates = self._queries[-1] + offsets(batch.candidates.lengths - candidate_cls)
+
+    def query(self, pair: int) -> slice:
+        return slice(*self._queries[pair : pair + 2].tolist())
+
+    def candidate(self, pair: int) -> slice:
+        return slice(*self._candidates[pair : pair + 2].tolist())
+
+
+@contextmanager
+def _all_rows(teacher: CrossEncoder) -> Iterator[None]:
+    """The last layer run for all rows."""
+    before, teacher.options.cls_only_last_layer = teacher.options.cls_only_last_layer, False
+    try:
+        yield
+    finally:
+        teacher.options.cls_only_last_layer = before
+
+
+def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:
+    """(num_heads, rows, other rows) attention of some rows to others. of, to: (rows, 3 * hidden_size) projections."""
+    query = of.view(len(of), 3, num_heads, -1)[:, 0].transpose(0, 1)
+    key = to.view(len(to), 3, num_heads, -1)[:, 1].transpose(0, 1)
+    scores: Tensor = query @ key.transpose(1, 2) * query.shape[-1] ** -0.5
+    return scores.softmax(-1)
+
+
+def _query_states(student: VIRT, queries: Ragged) -> Tensor:
+    """(total, hidden_size) what enters the last layer. VIRT reads queries and candidates alike."""
+    states: Tensor = student.encode_candidates(queries).values
+    return states
+
+
+def _behind_cls(texts: Ragged, index: int) -> slice:
+    return slice(int(texts.cu_seqlens[index]) + 1, int(texts.cu_seqlens[index + 1]))
+
+
+def _without_cls(batch: ScoreBatch, *, candidates: bool) -> ScoreBatch:
+    """The batch as a cross-encoder reads it, which puts its own [CLS] before each pair."""
+
+    def tails(texts: Ragged) -> Ragged:
+        return Ragged.from_tensors([texts.values[_behind_cls(texts, index)] for index in range(len(texts))])
+
+    others = tails(batch.candidates) if candidates else batch.candidates
+    return ScoreBatch(tails(batch.queries), others, batch.cu_candidates)
+
+
+def _layers(scorer: Scorer) -> list[Any]:
+    return list(scorer.encoder.layers)
