@@ -130,5 +130,5 @@ def test_another_student_is_refused(loss: Callable[[Scorer, CrossEncoder, ScoreB
     """With a sentence that says what can be trained so."""
     student = tiny_bi_encoder()
 
-    with pytest.raises(BadRecipe, match="not a bi_encoder|trains a deformer"):
+    with pytest.raises(BadRecipe, match=r"not a bi_encoder|trains a deformer"):
         loss(student, tiny_cross_encoder(), a_batch(student))
