@@ -65,7 +65,7 @@ class TrainingBatch:
 
 
 class GroupReader:
-    """Reads the recipe's files again and again. Texts of all candidates stay in memory, groups do not.
+    """Reads the recipe's files again and again. All candidates stay in memory, groups do not.
 
     Raises BadGroups, BadCollection.
     """
@@ -74,6 +74,7 @@ class GroupReader:
         self._recipe, self._texts, self._seed = recipe, texts, seed
         self._files = [Path(name) for name in recipe.groups]
         self.documents = read_documents(self._files)
+        self._pieces: dict[str, Sequence[int]] = {}
 
     def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
         """Endless, on from where `groups_read` groups were read."""
@@ -104,7 +105,9 @@ class GroupReader:
         places = choose(group, self._recipe.group_size, self._recipe.max_relevant, chance)
         texts = [self.documents[group.collection, group.candidates[place]] for place in places]
         query, _ = self._texts.query(group.query)
-        pieces = [piece[: self._recipe.max_candidate_tokens] for piece in self._texts.pieces(texts)]
+        if unread := [text for text in texts if text not in self._pieces]:
+            self._pieces.update(zip(unread, self._texts.pieces(unread), strict=True))
+        pieces = [self._pieces[text][: self._recipe.max_candidate_tokens] for text in texts]
         return _Ready(
             query=query,
             texts=texts,
