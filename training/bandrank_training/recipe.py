@@ -33,8 +33,9 @@ class DataRecipe:
 
     groups: files that `mine` wrote, read in turn, again and again.  group_size: candidates of a group, its relevant
     ones among them, the others drawn anew each time.  batch_rows: token ids of a step, at least one group.
-    max_candidate_tokens: what is read of a candidate.  encode_once: candidates are encoded when they are first met and
-    kept, for runs that freeze what encodes them.
+    max_candidate_tokens: what is read of a candidate, [CLS] and [SEP] included.  encode_once: candidates are encoded
+    when they are first met and kept, for runs that freeze what encodes them; such a run goes on after a kill to
+    rounding, not to the bit, as candidates meet in other batches.
     """
 
     groups: tuple[str, ...]
