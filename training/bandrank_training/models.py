@@ -13,6 +13,15 @@ from bandrank.models.scorer import Scorer
 from bandrank_training.recipe import BadRecipe, ModelRecipe
 from bandrank_training.start import load_start
 
+# What fields of a config are in a BERT vocabulary; the markers are those of Stanford's ColBERT.
+SPECIAL_TOKENS = {
+    "cls_id": "[CLS]",
+    "sep_id": "[SEP]",
+    "mask_id": "[MASK]",
+    "query_marker": "[unused0]",
+    "candidate_marker": "[unused1]",
+}
+
 
 def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     """The start's weights in the recipe's architecture; what the start lacks is random, the same for the same seed.
@@ -33,7 +42,10 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         scorer = assemble(architecture, config, start.scorer.state_dict(), source=recipe.start)
     else:
         torch.manual_seed(seed)
-        scorer = architecture(config).initialise(start.scorer.encoder)
+        try:
+            scorer = architecture(config).initialise(start.scorer.encoder)
+        except RuntimeError as error:
+            raise BadRecipe(f"config of {name}: the encoder of {recipe.start} does not fit into it") from error
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
 
 
@@ -48,7 +60,7 @@ def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) ->
     if same:
         return {field.name: getattr(config, field.name) for field in fields(config)}
     known = {"encoder": config.encoder}
-    for name, token in {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}.items():
+    for name, token in SPECIAL_TOKENS.items():
         known[name] = start.tokenizer.token_to_id(token)
     wanted = {field.name for field in fields(architecture.config_class)}
     return {name: value for name, value in known.items() if name in wanted}

@@ -63,7 +63,9 @@ class Gate(nn.Module):
         if old is None:
             return torch.sigmoid(logits) * new
         assert self.old is not None, "a second interaction without its weights. This is a bug."
-        return torch.lerp(old, new, torch.sigmoid(logits + self.old(old)))
+        # Under autocast the products are half precision and the old state, LayerNorm's, is not.
+        share = torch.sigmoid(logits + self.old(old))
+        return torch.lerp(old, new.to(old.dtype), share.to(old.dtype))
 
 
 class InteractionLayer(nn.Module):

@@ -19,7 +19,8 @@ def maxsim(query: Tensor, candidates: Ragged) -> Tensor:
     """
     parts = [query.new_empty(0, len(query))]
     for begin, end in _blocks(candidates.cu_seqlens):
-        similarities = candidates.values[candidates.cu_seqlens[begin] : candidates.cu_seqlens[end]].to(query) @ query.T
+        rows = candidates.values[candidates.cu_seqlens[begin] : candidates.cu_seqlens[end]]
+        similarities = (rows.to(query) @ query.T).float()  # autocast may have made it half precision
         lengths = torch.from_numpy(candidates.lengths[begin:end]).to(query.device)
         owner = torch.repeat_interleave(lengths, output_size=len(similarities))
         best = query.new_full((end - begin, len(query)), -torch.inf)
