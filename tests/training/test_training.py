@@ -89,7 +89,7 @@ def assert_same_weights(one: Trainer, other: Trainer) -> None:
 
 
 def killed_in_mid_run(plain: dict[str, Any], folder: Path) -> int:
-    """Runs `train` in a process of its own, kills it once it has saved its third state, returns the steps saved."""
+    """Runs `train` in a process of its own, kills it after its third saved state, returns the steps logged."""
     file, log = folder / "recipe.toml", Path(plain["out"]) / "log.jsonl"
     file.write_text(toml(plain | {"checkpoint_minutes": 0.0}), encoding="utf-8")
     command = [sys.executable, "-m", "bandrank_training", "train", str(file)]
@@ -114,21 +114,18 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     toy: Path, tmp_path: Path, start: str, named: list[dict[str, Any]]
 ) -> None:
     """Losses step for step, weights, dev measures and moments to the bit, after SIGKILL at no particular moment."""
-    changes = {
-        "losses": named,
-        "optimiser": {"steps": 60},
-        "dev": {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 25},
-    }
-    saved = killed_in_mid_run(values(toy, tmp_path / "killed", start, **changes), tmp_path)
-    assert 3 <= saved < 60
+    dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 20}
+    endless = values(toy, tmp_path / "killed", start, losses=named, optimiser={"steps": 10**6}, dev=dev)
+    steps = 10 + killed_in_mid_run(endless, tmp_path)
+    changes = {"losses": named, "optimiser": {"steps": steps}, "dev": dev}
 
     resumed = Trainer(recipe(toy, tmp_path / "killed", start, **changes), device=CPU)
-    assert 3 <= resumed.progress.step < 60
+    assert 3 <= resumed.progress.step < steps
     resumed.run()
     whole = train(toy, tmp_path / "whole", start, **changes)
 
     assert losses(resumed) == losses(whole)
-    assert [entry["step"] for entry in whole.progress.log if "dev" in entry] == [25, 50, 60]
+    assert whole.progress.log[-1].keys() == {"step", "dev"}
     assert_same_weights(resumed, whole)
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -170,11 +167,11 @@ def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: d
         Trainer(recipe(toy, tmp_path / "out", **changes), device=CPU)
 
 
-@pytest.mark.parametrize(("patience", "steps"), [(0, 4), (2, 8), (None, 12)])
+@pytest.mark.parametrize(("patience", "steps"), [(0, 2), (2, 4), (None, 5)])
 def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int | None, steps: int) -> None:
     """With a rate of 0 the first measurement stays the best; `patience` more may pass, and one ends the run."""
-    dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 2} | ({} if patience is None else {"patience": patience})
-    optimiser = {"steps": 12, "learning_rate": 0.0}
+    dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 1} | ({} if patience is None else {"patience": patience})
+    optimiser = {"steps": 5, "learning_rate": 0.0}
     trainer = train(toy, tmp_path / "out", optimiser=optimiser, dev=dev)
     again = train(toy, tmp_path / "out", optimiser=optimiser, dev=dev)
 
@@ -184,10 +181,10 @@ def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int
 def test_the_best_checkpoint_is_kept(toy: Path, tmp_path: Path) -> None:
     """What loads from the folder measures on dev, and scores there, what the best of the run did."""
     dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 1}
-    trainer = train(toy, tmp_path / "out", optimiser={"steps": 10, "learning_rate": 2e-2}, dev=dev)
+    trainer = train(toy, tmp_path / "out", optimiser={"steps": 6, "learning_rate": 2e-2}, dev=dev)
     measured = {entry["step"]: entry["dev"] for entry in trainer.progress.log if "dev" in entry}
     best = max(measured, key=measured.__getitem__)
-    assert best < 10, "the run's last step is its best; this test needs another rate"
+    assert best < 6, "the run's last step is its best; this test needs another rate"
     until = train(toy, tmp_path / "until", optimiser={"steps": best, "learning_rate": 2e-2})
 
     model = load_model(str(tmp_path / "out"))
@@ -325,7 +322,7 @@ def steps_of(toy: Path, out: Path, name: str, steps: int, precision: str = "floa
 @every_architecture
 def test_every_architecture_learns(toy: Path, tmp_path: Path, name: str) -> None:
     """To tell the candidate that holds the query's first word: the loss falls by a third."""
-    found = steps_of(toy, tmp_path / "out", name, 24)
+    found = steps_of(toy, tmp_path / "out", name, 16)
 
     assert sum(found[-4:]) < 2 / 3 * sum(found[:4])
     assert load_model(str(tmp_path / "out")).scorer.architecture == name
@@ -334,7 +331,7 @@ def test_every_architecture_learns(toy: Path, tmp_path: Path, name: str) -> None
 @every_architecture
 def test_every_architecture_trains_in_bfloat16(toy: Path, tmp_path: Path, name: str) -> None:
     """The first steps' losses are those of float32, to three digits of products."""
-    exact, rounded = (steps_of(toy, tmp_path / each, name, 3, each) for each in ("float32", "bfloat16"))
+    exact, rounded = (steps_of(toy, tmp_path / each, name, 2, each) for each in ("float32", "bfloat16"))
 
     assert rounded == pytest.approx(exact, rel=0.03)
     assert rounded != exact

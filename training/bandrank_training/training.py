@@ -93,6 +93,7 @@ class Trainer:
         self._save_state()
         if self.dev is None:
             self._save_checkpoint()
+            plot_log(self.progress.log, self.out / PLOT)
         return self.progress
 
     def _step(self, read: TrainingBatch) -> dict[str, float]:
@@ -179,6 +180,7 @@ class Trainer:
             self._save_checkpoint()
         else:
             progress.since_best += 1
+        plot_log(progress.log, self.out / PLOT)
         return measure
 
     def _is_over(self) -> bool:
@@ -223,7 +225,6 @@ class Trainer:
         partial.replace(self.out / STATE)
         lines = "".join(json.dumps(entry) + "\n" for entry in self.progress.log)
         (self.out / LOG).write_text(lines, encoding="utf-8")
-        plot_log(self.progress.log, self.out / PLOT)
 
     def _resume(self) -> None:
         path = self.out / STATE

@@ -24,8 +24,10 @@ def parse(kind: Any, value: Any) -> Any:
         return value if value is None or len(options) > 1 else parse(options[0], value)
     if is_dataclass(kind) and not isinstance(value, kind):  # type: ignore[arg-type]  # a dataclass is a class
         return _parse_dataclass(kind, value)
-    if origin is Mapping and not isinstance(value, Mapping):
-        raise TypeError(f"expected an object, got {value!r}")
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected an object, got {value!r}")
+        return {name: parse(inner[1], item) for name, item in value.items()}
     if kind in {bool, int, float, str} and not _is_a(kind, value):
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return value
