@@ -114,9 +114,9 @@ def test_a_killed_run_ends_as_if_it_had_not_been(
     toy: Path, tmp_path: Path, start: str, named: list[dict[str, Any]]
 ) -> None:
     """Losses step for step, weights, dev measures and moments to the bit, after SIGKILL at no particular moment."""
-    dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 20}
+    dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 10}
     endless = values(toy, tmp_path / "killed", start, losses=named, optimiser={"steps": 10**6}, dev=dev)
-    steps = 10 + killed_in_mid_run(endless, tmp_path)
+    steps = 5 + killed_in_mid_run(endless, tmp_path)
     changes = {"losses": named, "optimiser": {"steps": steps}, "dev": dev}
 
     resumed = Trainer(recipe(toy, tmp_path / "killed", start, **changes), device=CPU)
@@ -321,10 +321,10 @@ def steps_of(toy: Path, out: Path, name: str, steps: int, precision: str = "floa
 
 @every_architecture
 def test_every_architecture_learns(toy: Path, tmp_path: Path, name: str) -> None:
-    """To tell the candidate that holds the query's first word: the loss falls by a third."""
-    found = steps_of(toy, tmp_path / "out", name, 16)
+    """To tell the candidate that holds the query's first word: the loss falls by a quarter."""
+    found = steps_of(toy, tmp_path / "out", name, 12)
 
-    assert sum(found[-4:]) < 2 / 3 * sum(found[:4])
+    assert sum(found[-3:]) < 3 / 4 * sum(found[:3])
     assert load_model(str(tmp_path / "out")).scorer.architecture == name
 
 

@@ -38,9 +38,6 @@ def _parse_dataclass(kind: Any, value: Any) -> Any:
         raise TypeError(f"expected an object for {kind.__name__}, got {value!r}")
     if unknown := value.keys() - {field.name for field in fields(kind)}:
         raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
-    required = {field.name for field in fields(kind) if field.default is field.default_factory is MISSING}
-    if missing := required - value.keys():
-        raise TypeError(f"missing keys: {', '.join(sorted(missing))}")
     hints = get_type_hints(kind)
     parsed = {}
     for name, item in value.items():
@@ -49,6 +46,9 @@ def _parse_dataclass(kind: Any, value: Any) -> Any:
         except (TypeError, ValueError) as error:
             plain = TypeError if isinstance(error, TypeError) else ValueError
             raise plain(f"{name}: {error}") from error
+    required = {field.name for field in fields(kind) if field.default is field.default_factory is MISSING}
+    if missing := required - value.keys():
+        raise TypeError(f"missing keys: {', '.join(sorted(missing))}")
     return kind(**parsed)
 
 
