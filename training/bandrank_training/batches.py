@@ -61,7 +61,7 @@ class TrainingBatch:
         labels = torch.where(own, self.labels.to(device), torch.where(also_own, UNKNOWN, 0))
         judged = ((self.labels.to(device) != UNKNOWN) & own).any(1, keepdim=True)
         mask = torch.ones_like(own)
-        return Scored(scores.view(count, -1), mask, torch.where(judged, labels, UNKNOWN), {})
+        return Scored(scores.view_as(own), mask, torch.where(judged, labels, UNKNOWN), {})
 
 
 class GroupReader:
@@ -72,6 +72,8 @@ class GroupReader:
 
     def __init__(self, recipe: DataRecipe, texts: TextEncoder, *, seed: int) -> None:
         self._recipe, self._texts, self._seed = recipe, texts, seed
+        template = texts.scorer.candidate_template
+        self._most_pieces = max(0, recipe.max_candidate_tokens - len(template.prefix) - len(template.suffix))
         self._files = [Path(name) for name in recipe.groups]
         self.documents = read_documents(self._files)
         self._pieces: dict[str, Sequence[int]] = {}
@@ -107,7 +109,7 @@ class GroupReader:
         query, _ = self._texts.query(group.query)
         if unread := [text for text in texts if text not in self._pieces]:
             self._pieces.update(zip(unread, self._texts.pieces(unread), strict=True))
-        pieces = [self._pieces[text][: self._recipe.max_candidate_tokens] for text in texts]
+        pieces = [self._pieces[text][: self._most_pieces] for text in texts]
         return _Ready(
             query=query,
             texts=texts,

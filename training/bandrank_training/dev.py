@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
 from bandrank_training.scoring import OfflineScorer, Question
@@ -30,7 +28,10 @@ class DevSet:
         return cls(groups, read_documents([path]))
 
     def measure(self, offline: OfflineScorer) -> float:
-        """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is."""
+        """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is.
+
+        A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
+        """
         scorer = offline.scorer
         was_training = scorer.training
         scorer.eval()
@@ -40,9 +41,9 @@ class DevSet:
             for group in self.groups
         )
         for group, scores in zip(self.groups, offline.score(questions), strict=True):
-            order = torch.tensor(scores).argsort(descending=True, stable=True).tolist()
             assert group.labels is not None, "an unjudged group. This is a bug."
-            found.setdefault(group.collection, []).append(ndcg([group.labels[place] for place in order]))
+            ranked = sorted(zip(scores, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
+            found.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
         scorer.train(was_training)
         return sum(sum(values) / len(values) for values in found.values()) / len(found)
 

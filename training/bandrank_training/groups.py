@@ -5,11 +5,11 @@ A file of groups is JSON lines (.jsonl or .jsonl.gz); candidates are named by id
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bandrank_training.collection import open_text
+from bandrank_training.collection import BadCollection, numbered_lines
 from bandrank_training.errors import BadInput
 
 
@@ -19,7 +19,7 @@ class BadGroups(BadInput):
 
 @dataclass(frozen=True)
 class Group:
-    """One query with candidates of one collection.
+    """One query with candidates of one collection, at least one.
 
     labels: relevance of each candidate (0: not judged relevant), or None where nobody judged.
     scores: by teacher, one raw score for each candidate, higher is better.
@@ -32,8 +32,10 @@ class Group:
     scores: dict[str, list[float]]
 
     def __post_init__(self) -> None:
-        lengths = {len(values) for values in self.scores.values()} | {len(self.labels or self.candidates)}
-        if lengths != {len(self.candidates)}:
+        if not self.candidates:
+            raise ValueError("a group needs a candidate")
+        columns: list[Sized] = [*self.scores.values(), *([] if self.labels is None else [self.labels])]
+        if any(len(column) != len(self.candidates) for column in columns):
             raise ValueError("labels and scores must have one entry for each candidate")
 
 
@@ -42,7 +44,8 @@ def write_groups(path: Path, groups: Iterable[Group]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = 0
-    with gzip.open(partial, "wt", compresslevel=5) if path.suffix == ".gz" else partial.open("w") as lines:
+    zipped = path.suffix == ".gz"
+    with gzip.open(partial, "wt", 5, encoding="utf-8") if zipped else partial.open("w", encoding="utf-8") as lines:
         for group in groups:
             count += 1
             row = asdict(group)
@@ -55,11 +58,10 @@ def write_groups(path: Path, groups: Iterable[Group]) -> int:
 def read_groups(path: Path) -> Iterator[Group]:
     """The groups of a file. Raises BadGroups for a file or line that is none."""
     try:
-        with open_text(path) as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    yield Group(**json.loads(line))
-                except (ValueError, TypeError) as error:
-                    raise BadGroups(f"{path}, line {number}: {error}") from error
-    except OSError as error:
-        raise BadGroups(f"{path}: {error}") from error
+        for number, line in numbered_lines(path):
+            try:
+                yield Group(**json.loads(line))
+            except (ValueError, TypeError, AttributeError) as error:
+                raise BadGroups(f"{path}, line {number}: {error}") from error
+    except BadCollection as error:
+        raise BadGroups(str(error)) from error

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bandrank_training.errors import BadInput
+
 UNKNOWN = -1  # the label of a candidate that nobody judged
 
 
@@ -27,9 +29,9 @@ class Scored:
     teachers: Mapping[str, Tensor]
 
     def teacher(self, weights: Mapping[str, float]) -> Tensor:
-        """(num_groups, width) logits. Raises ValueError for a teacher whose scores are not there."""
+        """(num_groups, width) logits. Raises BadInput for a teacher whose scores are not there."""
         if missing := weights.keys() - self.teachers.keys():
-            raise ValueError(f"no teacher scores {sorted(missing)}; the groups have {sorted(self.teachers)}")
+            raise BadInput(f"no teacher scores {sorted(missing)}; the groups have {sorted(self.teachers)}")
         return torch.stack([weight * self.teachers[name] for name, weight in weights.items()]).sum(0)
 
 
@@ -38,8 +40,8 @@ class LossRecipe:
     """A loss and its share.
 
     teacher: weights of teachers for a loss that distils.  temperature: both sides' logits are divided by it.
-    denoise: "contrastive" ignores a candidate judged irrelevant that the teacher puts this much above the relevant one,
-    or closer; such ones are often relevant and were never judged (Qu et al. 2021, RocketQA).
+    denoise: "contrastive" ignores a candidate labelled irrelevant that the teacher puts this much above its group's
+    worst relevant one, or higher; such ones are often relevant and were never judged (Qu et al. 2021, RocketQA).
     """
 
     name: str
@@ -53,17 +55,23 @@ class LossRecipe:
             raise ValueError(f"loss {self.name!r} is unknown; there are {', '.join(LOSSES)}")
         if self.name in {"margin_mse", "distil"} and not self.teacher:
             raise ValueError(f"loss {self.name!r} needs a teacher")
+        if self.denoise is not None and (self.name != "contrastive" or not self.teacher):
+            raise ValueError("denoise goes with the loss 'contrastive' and a teacher")
+        if self.name == "in_batch" and self.teacher:
+            raise ValueError("loss 'in_batch' takes no teacher: teachers scored a query's own candidates only")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
 
 
 def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
     """The student's margins follow the teacher's (Hofstaetter et al. 2020, arXiv 2010.02666).
 
-    Between each group's best candidate by the teacher and its others; where somebody judged, the best is a relevant
-    one.
+    Between each group's best candidate by the teacher and its others; where some are relevant, the best of those.
     """
     teacher = scored.teacher(recipe.teacher)
-    judged = torch.where(scored.labels > 0, torch.inf, 0.0)
-    best = (teacher + judged).masked_fill(~scored.mask, -torch.inf).argmax(1, keepdim=True)
+    relevant = scored.mask & (scored.labels > 0)
+    eligible = torch.where(relevant.any(1, keepdim=True), relevant, scored.mask)
+    best = teacher.masked_fill(~eligible, -torch.inf).argmax(1, keepdim=True)
     others = scored.mask.scatter(1, best, value=False)
     margins = scored.scores.gather(1, best) - scored.scores
     wanted = teacher.gather(1, best) - teacher
@@ -77,7 +85,8 @@ def ranknet(scored: Scored, recipe: LossRecipe) -> Tensor:
     value = scored.teacher(recipe.teacher) if recipe.teacher else scored.labels.float()
     known = scored.mask if recipe.teacher else scored.mask & (scored.labels != UNKNOWN)
     better = (value[:, :, None] > value[:, None, :]) & known[:, :, None] & known[:, None, :]
-    return _mean(functional.softplus(scored.scores[:, None, :] - scored.scores[:, :, None]), better)
+    logits = scored.scores / recipe.temperature
+    return _mean(functional.softplus(logits[:, None, :] - logits[:, :, None]), better)
 
 
 def distil(scored: Scored, recipe: LossRecipe) -> Tensor:

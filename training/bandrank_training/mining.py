@@ -8,7 +8,7 @@ import argparse
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -57,13 +57,17 @@ class MiningRecipe:
 
     out: str
     sources: tuple[Source, ...]
-    teachers: Mapping[str, str]
+    teachers: Mapping[str, str] = field(default_factory=dict)
     depth: int = 50
     hard: int = 10
     random: int = 3
     max_judged: int = 4
     max_tokens: int = 256
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        if "bm25" in self.teachers:
+            raise ValueError("teachers: bm25 is the name of BM25's scores; choose another")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,6 +125,8 @@ class _Corpus:
     def __init__(self, collection: Collection, max_documents: int) -> None:
         self.collection = collection
         documents = dict(islice(collection.documents(), max_documents))
+        if not documents:
+            raise BadCollection(f"{collection.name}: no document to mine from")
         self.ids, self.texts = list(documents), list(documents.values())
         self.number = {document_id: number for number, document_id in enumerate(self.ids)}
         self.bm25 = BM25(self.texts)
@@ -135,11 +141,14 @@ def _mine_source(
     judged: list[dict[int, int]] = []
     pools: list[list[int]] = []
     for (_, judgements), (found, _) in zip(asked, corpus.bm25.search(texts, recipe.depth), strict=True):
-        known = {corpus.number[name]: label for name, label in judgements.items() if name in corpus.number}
+        # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
+        known = {corpus.number[name]: max(0, label) for name, label in judgements.items() if name in corpus.number}
         kept = dict(sorted(known.items(), key=lambda item: -item[1])[: recipe.max_judged])
         others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
         judged.append(kept)
-        pools.append(list(dict.fromkeys([*kept, *found.tolist(), *others])))
+        # A judged one that found no place is no negative.
+        unjudged = [number for number in dict.fromkeys([*found.tolist(), *others]) if number not in known]
+        pools.append([*kept, *unjudged])
     columns = [
         tqdm(
             teacher.score(
@@ -154,8 +163,10 @@ def _mine_source(
     rows = zip(asked, judged, pools, *columns, strict=True)
     for (text, _), known, pool, *by_teacher in rows:
         scores = dict(zip(teachers, by_teacher, strict=True))
-        scores["bm25"] = corpus.bm25.scores(text, np.array(pool))
+        scores["bm25"] = corpus.bm25.scores(text, np.array(pool, np.int64))
         chosen = _choose(recipe, known, pool, scores)
+        if not chosen:
+            continue
         yield Group(
             collection=source.collection,
             query=text,
@@ -188,9 +199,15 @@ def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tup
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
         return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
     queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
-    known = sorted(name for name in qrels.keys() & queries.keys() if qrels[name].keys() & corpus.number.keys())
+    known = sorted(
+        name
+        for name in qrels.keys() & queries.keys()
+        if any(label > 0 and document in corpus.number for document, label in qrels[name].items())
+    )
     if not known:
-        raise BadCollection(f"{corpus.collection.name}: no query of split {source.split!r} has a text and a document")
+        raise BadCollection(
+            f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document"
+        )
     chosen = chance.sample(known, min(source.max_queries, len(known)))
     if source.queries == "judged":
         return [(queries[query_id], qrels[query_id]) for query_id in chosen]

@@ -16,6 +16,14 @@ from bandrank_training.recipe import ModelRecipe
 from bandrank_training.start import load_start
 
 POSITIONS = "encoder.embeddings.position.weight"
+# What fields of a config are in a BERT vocabulary; the markers are those of Stanford's ColBERT.
+SPECIAL_TOKENS = {
+    "cls_id": "[CLS]",
+    "sep_id": "[SEP]",
+    "mask_id": "[MASK]",
+    "query_marker": "[unused0]",
+    "candidate_marker": "[unused1]",
+}
 
 
 def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
@@ -42,7 +50,10 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         scorer = assemble(architecture, config, weights, source=recipe.start)
     else:
         torch.manual_seed(seed)
-        scorer = architecture(config).initialise(start.scorer.encoder)
+        try:
+            scorer = architecture(config).initialise(start.scorer.encoder)
+        except RuntimeError as error:
+            raise BadRecipe(f"config of {name}: the encoder of {recipe.start} does not fit into it") from error
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
 
 
@@ -67,7 +78,7 @@ def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) ->
     if same:
         return {field.name: getattr(config, field.name) for field in fields(config)}
     known = {"encoder": config.encoder}
-    for name, token in {"cls_id": "[CLS]", "sep_id": "[SEP]", "mask_id": "[MASK]"}.items():
+    for name, token in SPECIAL_TOKENS.items():
         known[name] = start.tokenizer.token_to_id(token)
     wanted = {field.name for field in fields(architecture.config_class)}
     return {name: value for name, value in known.items() if name in wanted}

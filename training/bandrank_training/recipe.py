@@ -30,8 +30,9 @@ class DataRecipe:
 
     groups: files that `mine` wrote, read in turn, again and again.  group_size: candidates of a group, its relevant
     ones among them, the others drawn anew each time.  batch_rows, batch_groups: at most so many token ids and
-    groups in a step, but always one group.  max_candidate_tokens: what is read of a candidate.  encode_once: candidates
-    are encoded when they are first met and kept, for runs that freeze what encodes them.
+    groups in a step, but always one group.  max_candidate_tokens: what is read of a candidate, [CLS] and [SEP]
+    included.  encode_once: candidates are encoded when they are first met and kept, for runs that freeze what encodes
+    them; such a run goes on after a kill to rounding, not to the bit, as candidates meet in other batches.
     """
 
     groups: tuple[str, ...]
@@ -41,6 +42,10 @@ class DataRecipe:
     batch_groups: int = 10**9
     max_candidate_tokens: int = 256
     encode_once: bool = False
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")
+        _check_least(self, 0, "max_relevant")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,10 @@ class OptimiserRecipe:
     max_norm: float = 1.0
     frozen: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "steps")
+        _check_least(self, 0, "learning_rate", "warmup_steps", "decay_steps", "weight_decay", "max_norm")
+
     def rate(self, step: int) -> float:
         """The share of `learning_rate` at a step, counted from 0."""
         warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
@@ -69,12 +78,16 @@ class OptimiserRecipe:
 class DevRecipe:
     """What is measured on the way: nDCG@10 of re-ranked judged groups that training never sees.
 
-    groups: a file that `mine` wrote.  patience: measurements without a better one before training stops; None: never.
+    groups: a file that `mine` wrote.  patience: how many measurements in a row may be no better; one more stops the
+    run. None: any number.
     """
 
     groups: str
     every_steps: int = 500
     patience: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_least(self, 1, "every_steps")
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,10 @@ class ModelLossRecipe:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """A run. out: the folder of its checkpoint, its state, its log and its plot."""
+    """A run.
+
+    out: the folder of its checkpoint, its state, its log and its plot.  losses: their sum is what is trained.
+    """
 
     out: str
     model: ModelRecipe
@@ -116,3 +132,9 @@ def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
         return parse(kind, tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:
         raise BadRecipe(f"{path}: {error}") from error
+
+
+def _check_least(recipe: object, least: int, *names: str) -> None:
+    for name in names:
+        if (value := getattr(recipe, name)) < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")

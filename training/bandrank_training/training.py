@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import math
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +18,6 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.plain import parse
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
 from bandrank_training.batches import GroupReader, TrainingBatch
@@ -47,7 +48,10 @@ class Progress:
 
 
 class Trainer:
-    """One run of a recipe. Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint."""
+    """One run of a recipe, where the state in its folder left it, if there is one.
+
+    Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint.
+    """
 
     def __init__(self, recipe: TrainingRecipe, *, device: torch.device | None = None) -> None:
         self.recipe = recipe
@@ -68,15 +72,15 @@ class Trainer:
         self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
         self._representations: dict[str, Tensor] = {}
+        self._resume()
 
     def run(self) -> Progress:
         """Trains to the recipe's last step, or until dev stops getting better, and returns the progress.
 
-        Goes on from the state in the folder, if one is there. The best checkpoint by dev, or without dev the last one,
-        is in the folder at the end.
+        The best checkpoint by dev, or without dev the last one, is in the folder at the end. Raises BadRecipe when the
+        loss is no number any more; the state in the folder is from before.
         """
         self.out.mkdir(parents=True, exist_ok=True)
-        self._resume()
         steps = self.recipe.optimiser.steps
         saved = time.monotonic()
         batches = self.reader.batches(self.progress.groups_read)
@@ -95,6 +99,7 @@ class Trainer:
         self._save_state()
         if self.dev is None:
             self._save_checkpoint()
+            plot_log(self.progress.log, self.out / PLOT)
         return self.progress
 
     def _step(self, read: TrainingBatch) -> dict[str, float]:
@@ -108,6 +113,9 @@ class Trainer:
         loss = torch.stack(list(losses.values())).sum()
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
         norm = clip_grad_norm_(self.scorer.parameters(), settings.max_norm)
+        if not math.isfinite(loss.item() + norm.item()):
+            found = f"loss {loss.item()}, gradient {norm.item()}"
+            raise BadRecipe(f"step {self.progress.step + 1}: {found}; a smaller learning_rate may help")
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.progress.step += 1
@@ -127,27 +135,33 @@ class Trainer:
     def _losses(self, read: TrainingBatch) -> Iterator[tuple[str, Tensor]]:
         batch = self._with_representations(read)
         scores: dict[bool, Tensor] = {}
+        seen: Counter[str] = Counter()
         for recipe in self.recipe.losses:
+            seen[recipe.name] += 1
+            name = recipe.name if seen[recipe.name] == 1 else f"{recipe.name} {seen[recipe.name]}"
             everyone = recipe.name == "in_batch"
             if everyone not in scores:
                 scores[everyone] = self._score(batch, everyone=everyone)
             scored = read.everyone_scored(scores[True]) if everyone else read.scored(scores[False])
-            yield recipe.name, recipe.weight * LOSSES[recipe.name](scored, recipe)
+            yield name, recipe.weight * LOSSES[recipe.name](scored, recipe)
         for wanted in self.recipe.model_losses:
             loss = MODEL_LOSSES[wanted.name](self.scorer, self._teachers[wanted.teacher], read.batch)
             yield wanted.name, wanted.weight * loss
 
     def _score(self, batch: ScoreBatch, *, everyone: bool) -> Tensor:
-        """(C,) scores of each query's own candidates, or (Q * C,) of the batch's candidates for every query."""
+        """(C,) scores of each query's own candidates, or (Q * C,) of the batch's candidates for every query.
+
+        In float32, also where autocast made the last product one of bfloat16: losses subtract them.
+        """
         if not everyone:
-            return self.scorer.score(batch)
+            return self.scorer.score(batch).float()
         count = len(batch.queries)
         candidates = Ragged(
             batch.candidates.values.repeat(count, *[1] * (batch.candidates.values.dim() - 1)),
             offsets([*batch.candidates.lengths] * count),
         )
         owned = offsets([len(batch.candidates)] * count)
-        return self.scorer.score(ScoreBatch(batch.queries, candidates, owned))
+        return self.scorer.score(ScoreBatch(batch.queries, candidates, owned)).float()
 
     def _with_representations(self, read: TrainingBatch) -> ScoreBatch:
         batch = read.batch
@@ -198,8 +212,12 @@ class Trainer:
         trained = [parameter for parameter in named.values() if parameter.requires_grad]
         if not trained:
             raise BadRecipe("frozen: no parameter is left to train")
-        if self.recipe.data.encode_once and not self.scorer.precomputes:
-            raise BadRecipe(f"encode_once: a {self.scorer.architecture} encodes nothing ahead")
+        if self.recipe.data.encode_once:
+            if not self.scorer.precomputes:
+                raise BadRecipe(f"encode_once: a {self.scorer.architecture} encodes nothing ahead")
+            any_text, _ = self.scorer.candidate_template.apply([0])
+            if self.scorer.encode_candidates(Ragged.from_token_ids([any_text])).values.requires_grad:
+                raise BadRecipe("encode_once: what encodes candidates is trained; freeze it, or encode each time")
         return trained
 
     def _save_checkpoint(self) -> None:
@@ -224,13 +242,15 @@ class Trainer:
         if not path.is_file():
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-        if changed := _changed(parse(TrainingRecipe, state["recipe"]), self.recipe):
+        if changed := _changed(state["recipe"], asdict(self.recipe)):
             raise BadRecipe(
                 f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
             )
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.progress = Progress(**state["progress"])
+        if self.recipe.dev and (state["recipe"]["dev"] or {}).get("groups") != self.recipe.dev.groups:
+            self.progress.best, self.progress.since_best = float("-inf"), 0  # of other groups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -241,16 +261,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trains, with the recipe beside the result."""
     recipe: TrainingRecipe = read_recipe(args.recipe)
-    out = Path(recipe.out)
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(args.recipe, out / "recipe.toml")
-    progress = Trainer(recipe).run()
+    trainer = Trainer(recipe)
+    trainer.out.mkdir(parents=True, exist_ok=True)
+    copy = trainer.out / "recipe.toml"
+    if not (copy.exists() and copy.samefile(args.recipe)):
+        shutil.copyfile(args.recipe, copy)
+    progress = trainer.run()
     best = f", best dev nDCG@10 {progress.best:.4f}" if recipe.dev else ""
-    print(f"{progress.step} steps{best}; the checkpoint is in {out}")  # noqa: T201 - the answer
+    print(f"{progress.step} steps{best}; the checkpoint is in {trainer.out}")  # noqa: T201 - the answer
     return 0
 
 
-def _changed(then: TrainingRecipe, now: TrainingRecipe) -> list[str]:
-    """Parts of the recipe without which a run cannot go on as it began. A longer run, or another dev set, can."""
-    parts = ("model", "data", "losses", "model_losses", "seed", "precision")
-    return [name for name in parts if getattr(then, name) != getattr(now, name)]
+def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What in the recipe differs so that the run cannot go on as it began. A longer one, or another dev set, can."""
+    changed = [name for name in ("losses", "model_losses", "seed", "precision") if then[name] != now[name]]
+    for part in ("model", "data", "optimiser"):
+        changed += [f"{part}.{name}" for name in now[part] if then[part].get(name) != now[part][name]]
+    return [name for name in changed if name not in {"optimiser.steps", "optimiser.decay_steps"}]

@@ -56,4 +56,5 @@ class VectorizedPlan(AttentionPlan):
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         pieces = [ClsGroup(group, scale) for group in self._cls_groups]
-        return attend_pieces(pieces, torch.empty_like(query), query, rows)
+        # Under autocast the products are half precision and the rows, LayerNorm's, are not.
+        return attend_pieces(pieces, torch.empty_like(query), query, rows.to(query.dtype))

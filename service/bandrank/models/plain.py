@@ -1,7 +1,7 @@
 """Frozen dataclasses from plain values, as JSON and TOML give them."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -9,22 +9,51 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 def parse(kind: Any, value: Any) -> Any:
     """A (nested) dataclass from a mapping.
 
-    Raises TypeError for a missing or unknown key, ValueError for a bad value.
+    Raises TypeError for a missing or unknown key or a value of another type, ValueError for a bad value; the message
+    names the keys that lead there.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"expected a list, got {value!r}")
         return tuple(parse(inner[0], item) for item in value)
     if origin is Literal and value not in inner:
         raise ValueError(f"{value!r} is none of {', '.join(map(repr, inner))}")
-    if origin in {Union, UnionType} and value is not None:
+    if origin in {Union, UnionType}:
         options = [option for option in inner if option is not NoneType]
-        return parse(options[0], value) if len(options) == 1 else value
-    if not is_dataclass(kind) or isinstance(value, kind):  # type: ignore[arg-type]  # a dataclass is a class
-        return value
+        return value if value is None or len(options) > 1 else parse(options[0], value)
+    if is_dataclass(kind) and not isinstance(value, kind):  # type: ignore[arg-type]  # a dataclass is a class
+        return _parse_dataclass(kind, value)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected an object, got {value!r}")
+        return {name: parse(inner[1], item) for name, item in value.items()}
+    if kind in {bool, int, float, str} and not _is_a(kind, value):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return value
+
+
+def _parse_dataclass(kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise TypeError(f"expected an object for {getattr(kind, '__name__', kind)}, got {value!r}")
-    hints = get_type_hints(kind)
+        raise TypeError(f"expected an object for {kind.__name__}, got {value!r}")
     if unknown := value.keys() - {field.name for field in fields(kind)}:
         raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
-    make: Any = kind
-    return make(**{name: parse(hints[name], item) for name, item in value.items()})
+    hints = get_type_hints(kind)
+    parsed = {}
+    for name, item in value.items():
+        try:
+            parsed[name] = parse(hints[name], item)
+        except (TypeError, ValueError) as error:
+            plain = TypeError if isinstance(error, TypeError) else ValueError
+            raise plain(f"{name}: {error}") from error
+    required = {field.name for field in fields(kind) if field.default is field.default_factory is MISSING}
+    if missing := required - value.keys():
+        raise TypeError(f"missing keys: {', '.join(sorted(missing))}")
+    return kind(**parsed)
+
+
+def _is_a(kind: type, value: Any) -> bool:
+    """Whether a plain value is of a plain type: a whole number is a float too, a truth value is no number."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)

@@ -1,0 +1,119 @@
+"""Gradients of attention in pieces: those of the reference, on every layout; and no row is left unwritten."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.layouts import BACKENDS, CPU, EXACT, HEAD_DIM, NUM_HEADS, layouts, packed_rows, patterns, random_qkv
+from torch import Tensor
+
+from bandrank_kernels import Backend
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention
+from bandrank_kernels.windowed_attention.pieces import attend_pieces
+from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
+
+NAMED = {
+    "sparse": AttentionPattern(4, cls_to_query=True, query_to_cls=False, query_to_candidate=False),
+    "sparse, unwindowed": AttentionPattern(None, query_to_cls=False, query_to_candidate=False),
+    "full": AttentionPattern(),
+    "longformer": AttentionPattern(4),
+}
+LAYOUTS = {
+    "several queries": ([3, 7, 1], [[0, 20, 9], [1, 63], [40]]),
+    "empty candidates": ([4, 2], [[0, 0], [0]]),
+    "empty queries": ([0, 5], [[12, 3], [33]]),
+    "a query without candidates": ([3, 6, 2], [[8], [], [70]]),
+    "like lengths": ([5, 5], [[31, 32, 33], [32, 32]]),
+}
+
+
+def both(rows: PackedRows, pattern: AttentionPattern, backend: Backend) -> list[Tensor]:
+    """Results and gradients of `attend` and `attend_cls`, in float64."""
+    generator = torch.Generator().manual_seed(0)
+    plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, backend=backend)
+    towards, query, hidden = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator)
+        for shape in (
+            (rows.num_rows, NUM_HEADS, HEAD_DIM),
+            (rows.num_candidates, NUM_HEADS, 6),
+            (rows.num_rows, 6),
+        )
+    )
+    leaves = [leaf.requires_grad_() for leaf in (random_qkv(rows), query, hidden)]
+    attended, cls = plan.attend(leaves[0]), plan.attend_cls(leaves[1], leaves[2], 0.4)
+    ((attended * towards).sum() + (cls * query.detach().flip(1)).sum()).backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
+    return [attended.detach(), cls.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def assert_alike(rows: PackedRows, pattern: AttentionPattern) -> None:
+    """Both backends give the same results and gradients."""
+    found = [both(rows, pattern, backend) for backend in BACKENDS]
+    assert len(found[0]) == len(found[1]) == 5
+    for reference, vectorized in zip(*found, strict=True):
+        torch.testing.assert_close(vectorized, reference, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", NAMED)
+def test_gradients_equal_the_reference_for_named_patterns(name: str, layout: str) -> None:
+    """With shared queries where the pattern allows it, and a copy for each candidate."""
+    pattern = NAMED[name]
+    for shared in {pattern.shares_queries, False}:
+        assert_alike(packed_rows(*LAYOUTS[layout], shared=shared), pattern)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_gradients_equal_the_reference_for_any_pattern(data: st.DataObject) -> None:
+    """On any layout that is not empty."""
+    pattern = data.draw(patterns())
+    rows = data.draw(layouts(pattern).filter(lambda rows: rows.num_rows > 0))
+    assert_alike(rows, pattern)
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_every_row_is_written_once(data: st.DataObject) -> None:
+    """By exactly one piece: the result starts as uninitialised memory."""
+    pattern = data.draw(patterns())
+    rows = data.draw(layouts(pattern))
+    plan = VectorizedPlan(rows, pattern, device=CPU, dtype=torch.float64)
+    written = np.zeros(rows.num_rows, np.int64)
+    for piece in plan._pieces:
+        place = piece.read(torch.arange(rows.num_rows, dtype=torch.float64)[:, None, None])
+        written[place.flatten().long().numpy()] += 1
+    qkv = random_qkv(rows)
+    poisoned = torch.full((rows.num_rows, NUM_HEADS, HEAD_DIM), torch.nan, dtype=torch.float64)
+
+    assert (written == 1).all()
+    assert attend_pieces(plan._pieces, poisoned, qkv).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_gradients_are_difference_quotients(name: str) -> None:
+    """Of `attend` and `attend_cls`, on one small batch."""
+    rows = packed_rows([2, 1], [[0, 6], [3]], shared=NAMED[name].shares_queries)
+    plan = plan_attention(rows, NAMED[name], device=CPU, dtype=torch.float64, backend="vectorized")
+    generator = torch.Generator().manual_seed(0)
+    query, hidden = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
+        for shape in ((rows.num_candidates, 1, 2), (rows.num_rows, 2))
+    )
+    qkv = torch.randn(rows.num_rows, 3, 1, 2, dtype=torch.float64, generator=generator).requires_grad_()
+
+    assert torch.autograd.gradcheck(plan.attend, qkv)
+    assert torch.autograd.gradcheck(lambda query, hidden: plan.attend_cls(query, hidden, 0.5), (query, hidden))
+
+
+def test_one_source_alone_may_want_a_gradient() -> None:
+    """The other is a constant, and gets none."""
+    rows = packed_rows([2], [[5, 3]], shared=True)
+    plan = plan_attention(rows, NAMED["sparse"], device=CPU, dtype=torch.float64, backend="vectorized")
+    query = torch.ones(2, 1, 4, dtype=torch.float64, requires_grad=True)
+    hidden = torch.arange(rows.num_rows * 4, dtype=torch.float64).view(-1, 4).cos()
+    plan.attend_cls(query, hidden, 0.5).square().sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
+
+    assert query.grad is not None
+    assert query.grad.abs().max() > 0
+    assert hidden.grad is None

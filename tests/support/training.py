@@ -1,0 +1,61 @@
+"""What training reads, made small: a collection with groups that a scorer can learn, and recipes of a few steps."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+from support.collections import write_collection
+from support.tokenizer import WORDS
+
+from bandrank_training.groups import Group, write_groups
+
+
+def toy_documents(*, count: int = 40, seed: int = 0) -> dict[str, str]:
+    """Texts of 2 to 9 words."""
+    rng = random.Random(seed)
+    return {f"d{number}": " ".join(rng.sample(WORDS, rng.randint(2, 9))) for number in range(count)}
+
+
+def toy_groups(collection: Path, documents: dict[str, str], *, count: int = 12, seed: int = 0) -> list[Group]:
+    """Groups of five, of which one holds the query's first word. Teachers know it: "good" well, "noisy" less so."""
+    rng = random.Random(seed)
+    ids = sorted(documents)
+    groups = []
+    for _ in range(count):
+        relevant = rng.choice(ids)
+        word = rng.choice(documents[relevant].split())
+        others = rng.sample([each for each in ids if word not in documents[each].split()], 4)
+        candidates = [*others, relevant]
+        rng.shuffle(candidates)
+        labels = [int(each == relevant) for each in candidates]
+        scores = {
+            "good": [round(4.0 * label + rng.random(), 3) for label in labels],
+            "noisy": [round(label + 2 * rng.random(), 3) for label in labels],
+        }
+        groups.append(Group(str(collection), f"{word} {rng.choice(WORDS)}", candidates, labels, scores))
+    return groups
+
+
+def write_toy(folder: Path, *, count: int = 12, dev_count: int = 6, seed: int = 0) -> dict[str, Path]:
+    """A collection, groups.jsonl and dev.jsonl.gz in the folder; returns their paths."""
+    documents = toy_documents(seed=seed)
+    collection = write_collection(folder / "toy", documents=documents)
+    paths = {"collection": collection, "groups": folder / "groups.jsonl", "dev": folder / "dev.jsonl.gz"}
+    write_groups(paths["groups"], toy_groups(collection, documents, count=count, seed=seed))
+    write_groups(paths["dev"], toy_groups(collection, documents, count=dev_count, seed=seed + 1))
+    return paths
+
+
+def toml(values: dict[str, Any]) -> str:
+    """The values as a TOML file; lists of dicts and dicts are written in line."""
+
+    def plain(value: Any) -> str:
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{name} = {plain(item)}" for name, item in value.items()) + "}"
+        if isinstance(value, list | tuple):
+            return "[" + ", ".join(map(plain, value)) + "]"
+        if isinstance(value, bool):
+            return str(value).lower()
+        return f'"{value}"' if isinstance(value, str | Path) else repr(value)
+
+    return "".join(f"{name} = {plain(value)}\n" for name, value in values.items())

@@ -1,0 +1,272 @@
+"""Batches: the same order for the same seed, wherever a reader starts; and what a batch's losses compare."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.tokenizer import CLS_ID, SEP_ID, WORDS
+from support.training import write_toy
+
+from bandrank.models.scorer import Scorer
+from bandrank.models.texts import TextEncoder
+from bandrank_training.batches import GroupReader, TrainingBatch, choose, read_documents
+from bandrank_training.collection import BadCollection
+from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
+from bandrank_training.losses import UNKNOWN
+from bandrank_training.recipe import DataRecipe
+
+COUNT = 23  # groups of the toy
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A collection, and groups of five, some of them not judged, or without the second teacher."""
+    paths = write_toy(tmp_path_factory.mktemp("toy"), count=COUNT)
+    groups = list(read_groups(paths["groups"]))
+    groups[3:20:4] = [replace(group, labels=None) for group in groups[3:20:4]]
+    groups[5] = replace(groups[5], scores={"good": groups[5].scores["good"]})
+    write_groups(paths["groups"], groups)
+    return paths
+
+
+def reader(toy: dict[str, Path], *, seed: int = 1, scorer: Scorer | None = None, **more: object) -> GroupReader:
+    """Of the toy's groups, for a bi-encoder. more: of DataRecipe."""
+    recipe = DataRecipe(groups=(str(toy["groups"]),), **{"batch_rows": 100, "group_size": 4} | more)  # type: ignore[arg-type]
+    return GroupReader(recipe, TextEncoder(tiny_tokenizer(), scorer or tiny_bi_encoder()), seed=seed)
+
+
+def shown(batch: TrainingBatch) -> tuple[object, ...]:
+    """All of a batch, to compare."""
+    pieces = [part.values.tolist() for part in (batch.batch.queries, batch.batch.candidates)]
+    teachers = {name: scores.tolist() for name, scores in batch.teachers.items()}
+    bounds = batch.batch.cu_candidates.tolist()
+    return pieces, bounds, batch.texts, batch.labels.tolist(), teachers, batch.groups_read
+
+
+def test_the_seed_decides(toy: dict[str, Path]) -> None:
+    """Two readers of one seed give the same batches, one of another seed others."""
+    one, again, other = ([shown(batch) for batch in islice(reader(toy, seed=seed).batches(), 12)] for seed in (1, 1, 2))
+
+    assert one == again
+    assert one != other
+
+
+@settings(max_examples=10)
+@given(skipped=st.integers(0, 20), size=st.sampled_from([2, 5]), rows=st.sampled_from([60, 100, 300]))
+def test_a_reader_goes_on_where_another_stopped(toy: dict[str, Path], skipped: int, size: int, rows: int) -> None:
+    """At any border between batches, over the ends of epochs, what follows is what would have followed."""
+    read = reader(toy, group_size=size, batch_rows=rows)
+    batches = list(islice(read.batches(), skipped + 4))
+    stopped = batches[skipped - 1].groups_read if skipped else 0
+
+    resumed = islice(reader(toy, group_size=size, batch_rows=rows).batches(stopped), 4)
+
+    assert [shown(batch) for batch in resumed] == [shown(batch) for batch in batches[skipped:]]
+
+
+def test_every_group_is_read_once_an_epoch(toy: dict[str, Path]) -> None:
+    """In the order of the files; `groups_read` counts them."""
+    expected = [
+        tiny_tokenizer().encode(group.query, add_special_tokens=False).ids for group in read_groups(toy["groups"])
+    ]
+    seen: list[list[int]] = []
+    for batch in reader(toy).batches():
+        queries = batch.batch.queries
+        seen += [queries[place].tolist() for place in range(len(queries))]
+        assert batch.groups_read == len(seen)
+        if len(seen) >= 2 * COUNT:
+            break
+
+    assert seen[: 2 * COUNT] == [[CLS_ID, *ids, SEP_ID] for ids in 2 * expected]
+
+
+def test_files_are_read_in_turn(toy: dict[str, Path]) -> None:
+    """An epoch goes through all of them."""
+    files = (str(toy["groups"]), str(toy["dev"]))
+    read = GroupReader(DataRecipe(files, batch_rows=1), TextEncoder(tiny_tokenizer(), tiny_bi_encoder()), seed=1)
+    queries = [batch.batch.queries[0].tolist() for batch in islice(read.batches(), 2 * (COUNT + 6))]
+
+    assert queries[: COUNT + 6] == queries[COUNT + 6 :]
+    assert len({tuple(query) for query in queries}) > COUNT
+
+
+def test_candidates_are_drawn_anew_in_each_epoch(toy: dict[str, Path]) -> None:
+    """Two epochs of a group show other negatives."""
+    batches = list(islice(reader(toy, batch_rows=1).batches(), 2 * COUNT))
+
+    assert [batch.texts for batch in batches[:COUNT]] != [batch.texts for batch in batches[COUNT:]]
+    assert batches[0].batch.queries.values.tolist() == batches[COUNT].batch.queries.values.tolist()
+
+
+def test_a_batch_keeps_its_budget(toy: dict[str, Path]) -> None:
+    """Unless it is one group; and it is no smaller than need be."""
+    batches = list(islice(reader(toy, batch_rows=90).batches(), 20))
+
+    def rows(batch: TrainingBatch) -> int:  # of a cross-encoder, which has a [CLS] for each candidate
+        candidates = batch.batch.candidates
+        return len(batch.batch.queries.values) + len(candidates.values) + len(candidates)
+
+    assert any(len(batch.batch.queries) > 1 for batch in batches)
+    assert all(rows(batch) <= 90 or len(batch.batch.queries) == 1 for batch in batches)
+    alone = list(islice(reader(toy, batch_rows=1).batches(), batches[-1].groups_read + 1))
+    assert [batch.groups_read for batch in alone] == list(range(1, len(alone) + 1))
+    for batch in batches:
+        assert rows(batch) + rows(alone[batch.groups_read]) > 90
+
+
+@pytest.mark.parametrize("make", [tiny_bi_encoder, tiny_cross_encoder])
+def test_a_long_candidate_is_cut(toy: dict[str, Path], make: type[Scorer]) -> None:
+    """At max_candidate_tokens, which [CLS] and [SEP] count among, and [SEP] stays."""
+    lengths: Counter[int] = Counter()
+    for batch in islice(reader(toy, scorer=make(), max_candidate_tokens=5).batches(), 10):
+        candidates = batch.batch.candidates
+        for place, text in enumerate(batch.texts):
+            ids = candidates[place].tolist()
+            lengths[len(ids)] += 1
+            assert ids[-1] == SEP_ID
+            prefix = [CLS_ID] if ids[0] == CLS_ID else []
+            pieces = tiny_tokenizer().encode(text, add_special_tokens=False).ids
+            assert ids == [*prefix, *pieces[: 4 - len(prefix)], SEP_ID]
+
+    assert max(lengths) == 5
+    assert len(lengths) > 1
+
+
+@settings(max_examples=50)
+@given(
+    labels=st.none() | st.lists(st.integers(0, 2), min_size=1, max_size=9),
+    size=st.integers(1, 6),
+    most=st.integers(0, 3),
+    seed=st.integers(0, 99),
+)
+def test_chosen_candidates(labels: list[int] | None, size: int, most: int, seed: int) -> None:
+    """As many as asked for as far as there are, none twice, at most so many relevant, and those first of all."""
+    count = len(labels) if labels is not None else 7
+    group = Group("c", "q", [f"d{place}" for place in range(count)], labels, {})
+    known = labels or [0] * count
+    num_relevant = sum(label > 0 for label in known)
+
+    chosen = choose(group, size, most, random.Random(seed))
+
+    assert len(set(chosen)) == len(chosen)
+    relevant = sum(known[place] > 0 for place in chosen)
+    assert relevant == min(num_relevant, most, size)
+    assert len(chosen) == min(size, relevant + count - num_relevant)
+    assert choose(group, size, most, random.Random(seed)) == chosen
+
+
+def test_what_is_known_of_a_candidate_stays_with_it(toy: dict[str, Path]) -> None:
+    """Its text, label and teachers' scores, wherever it stands; a teacher that lacks a group is not in its batch."""
+    groups = list(read_groups(toy["groups"]))
+    texts = read_documents([toy["groups"]])
+    for batch in islice(reader(toy, batch_rows=120).batches(), 8):
+        begin = batch.groups_read - len(batch.batch.queries)
+        own = groups[begin : batch.groups_read]
+        assert set(batch.teachers) == set.intersection(*(set(group.scores) for group in own))
+        for group, bounds in zip(own, batch.batch.groups(), strict=True):
+            for place in range(bounds[1].start, bounds[1].stop):
+                number = [texts[group.collection, name] for name in group.candidates].index(batch.texts[place])
+                assert batch.labels[place] == (UNKNOWN if group.labels is None else group.labels[number])
+                for name, scores in batch.teachers.items():
+                    assert scores[place].item() == pytest.approx(group.scores[name][number])
+
+
+def training_batch(texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int]]) -> TrainingBatch:
+    """Of candidates by query; teachers score 0, 1, 2, .."""
+    flat = [text for group in texts for text in group]
+    queries = [[CLS_ID, SEP_ID] for _ in texts]
+    candidates = [[[CLS_ID, 20 + len(text), SEP_ID] for text in group] for group in texts]
+    return TrainingBatch(
+        score_batch(queries, candidates),
+        flat,
+        torch.tensor([label for group in labels for label in group], dtype=torch.int64),
+        {"one": torch.arange(len(flat), dtype=torch.float32)},
+        len(texts),
+    )
+
+
+@st.composite
+def training_batches(draw: st.DrawFn) -> TrainingBatch:
+    """Up to four queries with up to four candidates from five texts; labels of a query known or not."""
+    texts = draw(st.lists(st.lists(st.sampled_from(WORDS[:5]), min_size=1, max_size=4), min_size=1, max_size=4))
+    labels = [
+        draw(st.lists(st.integers(0, 2), min_size=len(group), max_size=len(group)))
+        if draw(st.booleans())
+        else [UNKNOWN] * len(group)
+        for group in texts
+    ]
+    return training_batch(texts, labels)
+
+
+@settings(max_examples=40)
+@given(training_batches())
+def test_a_row_holds_its_query_s_candidates(batch: TrainingBatch) -> None:
+    """Scores, labels and teachers' scores, in order."""
+    scores = torch.arange(len(batch.texts), dtype=torch.float32) + 100
+    scored = batch.scored(scores)
+
+    for query, own in batch.batch.groups():
+        mask = scored.mask[query]
+        assert mask.tolist() == [place < own.stop - own.start for place in range(len(mask))]
+        for row, values in ((scored.scores, scores), (scored.labels, batch.labels)):
+            assert row[query][mask].tolist() == values[own].tolist()
+        assert scored.teachers["one"][query][mask].tolist() == batch.teachers["one"][own].tolist()
+
+
+@settings(max_examples=40)
+@given(training_batches())
+def test_everyone_is_compared_with_everyone(batch: TrainingBatch) -> None:
+    """Others' candidates are irrelevant, unless they copy an own one; a query without judgements knows none."""
+    count, width = len(batch.batch.queries), len(batch.texts)
+    owner = batch.batch.candidate_query.tolist()
+    expected = []
+    for query in range(count):
+        own = [place for place in range(width) if owner[place] == query]
+        row = []
+        for place in range(width):
+            if all(batch.labels[each] == UNKNOWN for each in own):
+                row.append(UNKNOWN)
+            elif place in own:
+                row.append(int(batch.labels[place]))
+            elif any(batch.texts[each] == batch.texts[place] for each in own):
+                row.append(UNKNOWN)
+            else:
+                row.append(0)
+        expected.append(row)
+    scores = torch.arange(count * width, dtype=torch.float32)
+
+    scored = batch.everyone_scored(scores)
+
+    assert scored.labels.tolist() == expected
+    assert scored.scores.tolist() == [list(range(width * query, width * (query + 1))) for query in range(count)]
+    assert scored.mask.all()
+    assert scored.teachers == {}
+
+
+def test_groups_that_cannot_be_read_are_told(toy: dict[str, Path], tmp_path: Path) -> None:
+    """A candidate that its collection lacks, a collection or file that is not there, no group at all."""
+    collection = str(toy["collection"])
+    for group, error, message in [
+        (
+            Group(collection, "q", ["d0", "d99"], None, {}),
+            BadGroups,
+            "toy lacks 1 candidates that groups name, such as d99",
+        ),
+        (Group(str(tmp_path / "none"), "q", ["d0"], None, {}), BadCollection, "none is no folder"),
+    ]:
+        write_groups(tmp_path / "bad.jsonl", [group])
+        with pytest.raises(error, match=message):
+            reader({"groups": tmp_path / "bad.jsonl"})
+    write_groups(tmp_path / "empty.jsonl", [])
+    with pytest.raises(BadGroups, match=r"no groups in .*empty\.jsonl"):
+        next(reader({"groups": tmp_path / "empty.jsonl"}).batches())
+    with pytest.raises(BadGroups, match=r"none\.jsonl: no such file"):
+        reader({"groups": tmp_path / "none.jsonl"})

@@ -1,0 +1,104 @@
+"""Measuring on the way, and the picture of a run."""
+
+import random
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import ir_measures
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.collections import write_collection
+from support.models import tiny_cross_encoder, tiny_tokenizer
+from support.scorers import lookup
+
+from bandrank.models.texts import TextEncoder
+from bandrank_training.dev import CUTOFF, DevSet, ndcg
+from bandrank_training.groups import BadGroups, Group, write_groups
+from bandrank_training.plot import plot_log
+from bandrank_training.scoring import OfflineScorer
+
+
+@settings(max_examples=60)
+@given(labels=st.lists(st.integers(-1, 3), min_size=1, max_size=15), cutoff=st.sampled_from([1, 3, CUTOFF]))
+def test_ndcg_is_that_of_ir_measures(labels: list[int], cutoff: int) -> None:
+    """Of any labels in ranked order, negative ones included; 0 where nothing is relevant."""
+    qrels = [ir_measures.Qrel("q", f"d{place}", label) for place, label in enumerate(labels)]
+    run = [ir_measures.ScoredDoc("q", f"d{place}", -float(place)) for place in range(len(labels))]
+    expected = ir_measures.calc_aggregate([ir_measures.nDCG @ cutoff], qrels, run)[ir_measures.nDCG @ cutoff]
+
+    assert ndcg(labels, cutoff) == pytest.approx(expected, abs=1e-9)
+
+
+def dev_set(folder: Path, *groups: Group) -> DevSet:
+    """Of groups whose candidates are their own texts."""
+    for group in groups:
+        write_collection(Path(group.collection), documents={text: text for text in group.candidates})
+    write_groups(folder / "dev.jsonl", groups)
+    return DevSet.read(folder / "dev.jsonl")
+
+
+def measured(dev: DevSet, **scores: float) -> float:
+    """By a scorer of first words."""
+    return dev.measure(OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), lookup(**scores))))
+
+
+def test_collections_count_alike(tmp_path: Path) -> None:
+    """However many groups they have; groups without a relevant candidate do not count."""
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    words = ["man", "she", "you"]
+    dev = dev_set(
+        tmp_path,
+        Group(one, "who", words, [1, 0, 0], {}),
+        Group(one, "what", words, [0, 1, 0], {}),
+        Group(one, "which", words, [0, 0, 0], {}),
+        Group(one, "which", words, None, {}),
+        Group(other, "who", words, [0, 0, 2], {}),
+    )
+
+    assert len(dev.groups) == 3
+    second, third = 0.6309297535714575, 0.5  # 1 / log2(3), 1 / log2(4)
+    assert measured(dev, man=3.0, she=2.0, you=1.0) == pytest.approx(((1 + second) / 2 + third) / 2)
+
+
+def test_a_tie_counts_against_the_scorer(tmp_path: Path) -> None:
+    """Groups name the relevant candidate first: one score for all is not a perfect ranking."""
+    dev = dev_set(tmp_path, Group(str(tmp_path / "one"), "who", ["man", "she", "you"], [1, 0, 0], {}))
+
+    assert measured(dev) == pytest.approx(0.5)
+    assert measured(dev, man=1.0) == 1.0
+
+
+def test_measuring_changes_nothing(tmp_path: Path) -> None:
+    """A scorer that is being trained stays in that mode, with its gradients."""
+    rng = random.Random(0)
+    words = rng.sample(["man", "she", "you", "he", "it"], 5)
+    dev = dev_set(tmp_path, Group(str(tmp_path / "one"), "who", words, [0, 0, 1, 0, 0], {}))
+    scorer = tiny_cross_encoder().train()
+    offline = OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), scorer))
+
+    assert 0 < dev.measure(offline) == dev.measure(offline) <= 1
+    assert scorer.training
+    assert all(parameter.requires_grad for parameter in scorer.parameters())
+
+
+def test_a_dev_set_without_a_relevant_candidate_is_told(tmp_path: Path) -> None:
+    """It can measure nothing."""
+    with pytest.raises(BadGroups, match=r"dev\.jsonl: no group with a relevant candidate to measure with"):
+        dev_set(tmp_path, Group(str(tmp_path / "one"), "who", ["man"], [0], {}))
+
+
+@pytest.mark.parametrize("measured_at", [[], [50, 100, 120]])
+def test_a_log_is_drawn(tmp_path: Path, measured_at: list[int]) -> None:
+    """As valid SVG with a line of losses, and one of dev measures if there are any."""
+    rng = random.Random(0)
+    log: list[dict[str, float]] = [{"step": step, "loss": rng.random()} for step in range(1, 121)]
+    log += [{"step": step, "dev": rng.random()} for step in measured_at]
+    plot_log(log, tmp_path / "training.svg")
+
+    root = ET.parse(tmp_path / "training.svg").getroot()  # noqa: S314  # our own file
+    lines = {element.get("id", "") for element in root.iter() if element.get("id", "").startswith("line2d")}
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert {element.get("id") for element in root.iter()} >= ({"axes_1", "axes_2"} if measured_at else {"axes_1"})
+    assert ("axes_2" in {element.get("id") for element in root.iter()}) == bool(measured_at)
+    assert lines

@@ -1,0 +1,88 @@
+"""Files of groups: what is written is read, whole or not at all, and damage is named by its line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.collections import write_lines
+
+from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
+
+GROUPS = [
+    Group("folder", "wer ist Å?", ["a", "b"], [2, 0], {"bm25": [1.5, -0.25]}),
+    Group("ir_datasets:x", "who", ["c"], None, {}),
+]
+
+
+@pytest.mark.parametrize("name", ["groups.jsonl", "deep/er/groups.jsonl.gz"])
+def test_groups_come_back(tmp_path: Path, name: str) -> None:
+    """As they were, plain or compressed, unjudged ones too; the folder is made."""
+    assert write_groups(tmp_path / name, GROUPS) == 2
+
+    assert list(read_groups(tmp_path / name)) == GROUPS
+
+
+def test_scores_are_kept_to_five_digits(tmp_path: Path) -> None:
+    """More would be noise that takes a third of the file."""
+    write_groups(tmp_path / "x.jsonl", [Group("c", "q", ["a"], None, {"one": [1.23456789]})])
+
+    assert next(read_groups(tmp_path / "x.jsonl")).scores == {"one": [1.23457]}
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    """Until then, an older one stays."""
+    path = tmp_path / "groups.jsonl.gz"
+    write_groups(path, GROUPS)
+
+    def broken() -> Iterator[Group]:
+        yield GROUPS[0]
+        assert list(read_groups(path)) == GROUPS
+        raise RuntimeError("the power fails")
+
+    with pytest.raises(RuntimeError, match="the power fails"):
+        write_groups(path, broken())
+    assert list(read_groups(path)) == GROUPS
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "argument after"),
+        ('{"collection": "c"}', "missing 4 required"),
+        ('{"collection": "c", "query": "q", "candidates": [], "labels": null, "scores": {}}', "needs a candidate"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [], "scores": {}}', "one entry for each"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1, 0], "scores": {}}', "one entry for"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": {"x": []}}', "one entry"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": []}', "no attribute"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    """By file and number; the lines before it were good."""
+    path = tmp_path / "groups.jsonl"
+    write_groups(path, GROUPS)
+    write_lines(path, *path.read_text(encoding="utf-8").splitlines(), line)
+    read = read_groups(path)
+
+    assert [next(read), next(read)] == GROUPS
+    with pytest.raises(BadGroups, match=rf"groups\.jsonl, line 3: .*{message}"):
+        next(read)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda path: path.unlink(), r"groups\.jsonl\.gz: no such file"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-20]), r"groups\.jsonl\.gz, after line \d"),
+        (lambda path: path.write_text("plain"), r"groups\.jsonl\.gz, after line 0"),
+    ],
+)
+def test_a_file_that_is_none_is_told(tmp_path: Path, change: Any, message: str) -> None:
+    """Not there, cut off, or not compressed."""
+    path = tmp_path / "groups.jsonl.gz"
+    write_groups(path, GROUPS * 50)
+    change(path)
+
+    with pytest.raises(BadGroups, match=message):
+        list(read_groups(path))

@@ -1,0 +1,242 @@
+"""Mining: what gets into a group, with which labels and scores; `mine` and `train` from the command line."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.collections import write_collection, write_lines
+from support.models import random_text, save_bi_encoder, save_cross_encoder
+from support.tokenizer import WORDS
+from support.training import toml, write_toy
+
+from bandrank.models.loading import load_model
+from bandrank_training.__main__ import main
+from bandrank_training.bm25 import BM25
+from bandrank_training.collection import BadCollection, open_collection
+from bandrank_training.groups import Group, read_groups
+from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.recipe import BadRecipe, read_recipe
+from bandrank_training.scoring import OfflineScorer, Question
+
+NOUNS = ["river", "engine", "castle", "violin", "planet", "garden", "doctor", "winter", "copper", "falcon"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection of 30 documents and 5 queries of its words, and a teacher."""
+    made = tmp_path_factory.mktemp("mining")
+    rng = random.Random(0)
+    documents = {f"d{n}": f"{' '.join(rng.choices(NOUNS, k=4))}. {random_text(rng, 6)}" for n in range(30)}
+    queries = {f"q{n}": f"what is the {rng.choice(NOUNS)} of a {rng.choice(NOUNS)}" for n in range(7)}
+    qrels = {
+        "q0": {"d3": 1, "d4": 0},
+        "q1": {f"d{n}": 1 + n % 2 for n in range(1, 10)},  # more than max_judged
+        "q2": {"d29": 2, "d5": -1},
+        "q3": {"d1": 0},  # nothing relevant
+        "q4": {"d99": 1},  # not in the corpus
+        "q5": {"d8": 1},
+    }
+    write_collection(made / "col", documents=documents, queries=queries, qrels=qrels, split="train")
+    save_cross_encoder(made / "teacher")
+    return made
+
+
+def recipe(folder: Path, out: Path, source: dict[str, Any] | None = None, **more: Any) -> MiningRecipe:
+    """Of one source, with one teacher."""
+    settings: dict[str, Any] = {"teachers": {"cross": str(folder / "teacher")}, "depth": 12, "hard": 4, "random": 2}
+    sources = (Source(str(folder / "col"), **source or {}),)
+    return MiningRecipe(str(out), sources, **settings | {"max_judged": 3} | more)
+
+
+def mined(folder: Path, out: Path, source: dict[str, Any] | None = None, **more: Any) -> list[Group]:
+    """The groups by their query."""
+    count = mine(recipe(folder, out, source, **more))
+    groups = list(read_groups(out))
+    assert len(groups) == count
+    return sorted(groups, key=lambda group: group.query)
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """Of the documents."""
+    return dict(open_collection(folder / "col").documents())
+
+
+def test_judged_documents_are_in_their_group(folder: Path, tmp_path: Path) -> None:
+    """With their labels, the best of them if there are too many; whatever else is there nobody judged, and no twice."""
+    collection = open_collection(folder / "col")
+    queries, qrels = collection.queries(), collection.qrels("train")
+    by_query = {group.query: group for group in mined(folder, tmp_path / "groups.jsonl.gz")}
+
+    assert set(by_query) == {queries[name] for name in ("q0", "q1", "q2", "q5")}
+    for name in ("q0", "q1", "q2", "q5"):
+        group = by_query[queries[name]]
+        assert group.labels is not None
+        labels = dict(zip(group.candidates, group.labels, strict=True))
+        assert len(labels) == len(group.candidates) > 4
+        best = sorted(qrels[name].values(), reverse=True)[:3]
+        own = {each: label for each, label in labels.items() if each in qrels[name]}
+        assert own == {each: max(0, qrels[name][each]) for each in own}
+        assert sorted(own.values(), reverse=True) == [max(0, label) for label in best]
+        assert all(label == 0 for each, label in labels.items() if each not in own)
+        assert len(labels) <= 3 + 4 + 2
+        assert set(group.scores) == {"cross", "bm25"}
+
+
+def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
+    """As the offline scorer and a search give them."""
+    documents = texts(folder)
+    scorer = OfflineScorer(load_model(str(folder / "teacher")))
+    index = BM25(list(documents.values()))
+    for group in mined(folder, tmp_path / "groups.jsonl"):
+        question = Question(group.query, [documents[name] for name in group.candidates])
+        assert group.scores["cross"] == pytest.approx(next(scorer.score([question])), abs=2e-5)
+        ((found, scores),) = index.search([group.query], len(documents))
+        by_id = dict(zip((list(documents)[number] for number in found), scores, strict=True))
+        assert group.scores["bm25"] == pytest.approx([by_id.get(name, 0.0) for name in group.candidates], abs=1e-5)
+
+
+def test_bm25_of_a_pool_is_that_of_a_search() -> None:
+    """Best first, 0 where no word is shared, also of a query whose words no text has."""
+    index = BM25(["the castle river", "river river", "winter 7", "the of"])
+    ((found, scores),) = index.search(["River 7"], 10)
+
+    assert set(found.tolist()) == {0, 1, 2}
+    assert scores == sorted(scores, reverse=True)
+    assert index.scores("River 7", found) == pytest.approx(scores)
+    assert index.scores("River 7", np.array([3, 2])) == pytest.approx([0.0, scores[found.tolist().index(2)]])
+    for query in ("the of", "", "zeppelin"):
+        ((found, scores),) = index.search([query], 10)
+        assert (found.tolist(), scores) == ([], [])
+        assert index.scores(query, np.array([0, 1])) == [0.0, 0.0]
+
+
+def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
+    """Two files of one seed have the same lines in the same order, of another seed others."""
+    files = [tmp_path / f"{place}.jsonl" for place in range(3)]
+    for file, seed in zip(files, (1, 1, 2), strict=True):
+        mine(recipe(folder, file, seed=seed, teachers={}))
+
+    one, again, other = (file.read_text() for file in files)
+    assert one == again != other
+
+
+def test_keywords_leave_out_function_words(folder: Path, tmp_path: Path) -> None:
+    """And keep the judgements."""
+    groups = mined(folder, tmp_path / "groups.jsonl", {"queries": "keywords"}, teachers={})
+
+    assert all(word in NOUNS for group in groups for word in group.query.split())
+    assert len(groups) == 4
+    assert all(group.labels is not None and max(group.labels) > 0 for group in groups)
+
+
+def test_titles_are_judged_by_nobody(folder: Path, tmp_path: Path) -> None:
+    """They are first sentences, and their own document is found."""
+    documents = texts(folder)
+    groups = mined(folder, tmp_path / "groups.jsonl", {"queries": "titles", "max_queries": 6}, teachers={}, hard=12)
+
+    assert len(groups) == 6
+    for group in groups:
+        assert group.labels is None
+        assert any(documents[name].startswith(group.query) for name in group.candidates)
+
+
+def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) -> None:
+    """Nor queries without a relevant one before it; none at all is told."""
+    groups = mined(folder, tmp_path / "groups.jsonl", {"max_documents": 9}, teachers={})
+
+    assert len(groups) == 3
+    assert {name for group in groups for name in group.candidates} <= {f"d{n}" for n in range(9)}
+    with pytest.raises(BadCollection, match="col: no query of split 'train' has a text and a relevant document"):
+        mined(folder, tmp_path / "none.jsonl", {"max_documents": 1}, teachers={})
+    with pytest.raises(BadCollection, match="col: no document to mine from"):
+        mined(folder, tmp_path / "none.jsonl", {"max_documents": 0}, teachers={})
+    assert not (tmp_path / "none.jsonl").exists()
+
+
+def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`mine` writes groups, `train` a scorer; the same commands again end well, from the saved recipe too."""
+    documents = {f"d{n}": f"{word} {random_text(random.Random(n), 4)}" for n, word in enumerate(WORDS[30:50])}
+    queries = {f"q{n}": text for n, text in enumerate(list(documents.values())[:6])}
+    write_collection(
+        tmp_path / "col", documents=documents, queries=queries, qrels={f"q{n}": {f"d{n}": 1} for n in range(6)}
+    )
+    save_bi_encoder(tmp_path / "start")
+    groups, out = tmp_path / "groups.jsonl.gz", tmp_path / "out"
+    sources = [{"collection": tmp_path / "col", "split": "test"}]
+    (tmp_path / "mine.toml").write_text(
+        toml({"out": groups, "sources": sources, "teachers": {"bi": tmp_path / "start"}})
+    )
+    plain = {
+        "out": out,
+        "model": {"start": tmp_path / "start", "architecture": "poly_encoder", "config": {"num_codes": 2}},
+        "data": {"groups": [groups]},
+        "losses": [{"name": "margin_mse", "teacher": {"bi": 1.0}}],
+        "optimiser": {"steps": 2},
+        "dev": {"groups": groups},
+    }
+    (tmp_path / "train.toml").write_text(toml(plain))
+
+    assert main(["mine", str(tmp_path / "mine.toml")]) == 0
+    assert f"6 groups in {groups}" in capsys.readouterr().out
+    for file in (tmp_path / "train.toml", out / "recipe.toml"):
+        assert main(["train", str(file)]) == 0
+        said = capsys.readouterr().out
+        assert "2 steps, best dev nDCG@10 1.0000; the checkpoint is in" in said
+    made = {path.name for path in out.iterdir()}
+    assert made == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "state.pt",
+        "log.jsonl",
+        "training.svg",
+        "recipe.toml",
+    }
+    assert load_model(str(out)).scorer.architecture == "poly_encoder"
+    (tmp_path / "train.toml").write_text(toml(plain | {"seed": 9}))
+    assert main(["train", str(tmp_path / "train.toml")]) == 2
+    assert "seed differ" in capsys.readouterr().err
+    assert "seed" not in (out / "recipe.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "content", "message"),
+    [
+        ("train", "x = ", "recipe.toml: Invalid value"),
+        ("train", "stepz = 3", "recipe.toml: unknown keys: stepz"),
+        ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
+        ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
+        ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),
+        ("train", "[data]\ngroups = 'a.jsonl'", "recipe.toml: data: groups: expected a list, got 'a.jsonl'"),
+        ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
+        ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
+        ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
+        ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "bm25 is the name of BM25's scores"),
+        ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
+        ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str, message: str
+) -> None:
+    """In one sentence on stderr, with exit code 2."""
+    write_lines(tmp_path / "recipe.toml", content)
+
+    assert main([command, str(tmp_path / "recipe.toml")]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.startswith("bandrank_training: ")
+    assert printed.count("\n") == 1
+
+
+def test_no_loss_and_no_file_are_told(tmp_path: Path) -> None:
+    """A run needs both."""
+    paths = write_toy(tmp_path)
+    plain = {"out": "x", "model": {}, "data": {"groups": [paths["groups"]]}, "losses": [], "optimiser": {"steps": 1}}
+    write_lines(tmp_path / "recipe.toml", toml(plain))
+    with pytest.raises(BadRecipe, match=r"recipe\.toml: a recipe needs at least one"):
+        read_recipe(tmp_path / "recipe.toml")
+    with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
+        read_recipe(tmp_path / "none.toml")
