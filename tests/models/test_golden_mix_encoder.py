@@ -32,7 +32,7 @@ from bandrank.models.layers.encoder import Encoder
 
 CPU = torch.device("cpu")
 # float32 in another order of summation. The vectors are about 6 long: 1e-4 is 3e-6 of what their product could be.
-CLOSE = {"cosine": 1e-5, "dot": 1e-4}
+CLOSE = {"cosine": 1e-5, "dot": 1e-4, "scaled_dot": 1e-4}
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "a": {"paper": "a"},
@@ -40,8 +40,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "a codes": {"paper": "a", "strategy": "C"},
     "b": {"paper": "b", "num_layers": 4},
     "b cosine": {"paper": "b", "num_layers": 4, "similarity": "cosine"},
+    "b, bi-encoder": {"paper": "b", "num_layers": 4, "bi_encoder_weight": 20.0, "similarity": "scaled_dot"},
     "c": {"paper": "c", "num_layers": 4},
     "c mean": {"paper": "c", "num_layers": 4, "pool": "mean"},
+    "c, bi-encoder": {"num_layers": 4, "interaction_layers": (1,), "num_embeddings": 2, "bi_encoder_weight": -3.0},
     "c codes": {"paper": "c", "num_layers": 4, "strategy": "C"},
     "three, early": {"num_layers": 4, "interaction_layers": (0, 2), "num_embeddings": 3, "pool": "last"},
     "three, early, mean": {"num_layers": 4, "interaction_layers": (1,), "num_embeddings": 3},
@@ -65,6 +67,7 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
     entering = states_of(bert, query)
     last = config.pool == "last"
     embeddings, summary = context_embeddings(scorer, bert, candidate), torch.zeros(HIDDEN_SIZE)
+    bi_encoder = config.bi_encoder_weight * similarity_of(embeddings.mean(0), entering[-1].mean(0), "cosine")
     gate = weights_of(scorer, "gate.")
     old = gate.get("old.weight", torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE))  # missing where H is always zeros
     gate_weight = torch.cat([gate["hint.weight"], gate["new.weight"], old], 1)
@@ -89,7 +92,7 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
         summary = feed_forward(norm(mixed, chunk, "attention_norm"), chunk)
 
     representation = embeddings[:-1].mean(0) if last and len(embeddings) > 1 else embeddings.mean(0)
-    return similarity_of(representation, summary, config.similarity)
+    return bi_encoder + similarity_of(representation, summary, config.similarity)
 
 
 def texts(seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:

@@ -115,6 +115,6 @@ def attention(query: Tensor, keys: Tensor, values: Tensor, num_heads: int) -> Te
 
 
 def similarity_of(ours: Tensor, theirs: Tensor, kind: str) -> float:
-    """Dot product or cosine of two vectors."""
+    """Dot product, its share of the root of the vectors' size ("scaled_dot"), or cosine of two vectors."""
     dot = float(ours @ theirs)
-    return dot / float(ours.norm() * theirs.norm()) if kind == "cosine" else dot
+    return dot / {"cosine": float(ours.norm() * theirs.norm()), "dot": 1.0, "scaled_dot": math.sqrt(len(ours))}[kind]

@@ -1,8 +1,9 @@
 """Judged groups that training never sees, to measure on the way."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from pathlib import Path
 
 from bandrank_training.batches import read_documents
@@ -27,10 +28,11 @@ class DevSet:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))
 
-    def measure(self, offline: OfflineScorer) -> float:
+    def measure(self, offline: OfflineScorer, fusion: Mapping[str, float] | None = None) -> float:
         """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is.
 
         A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
+        fusion: weights of the groups' own scores, which are added to the scorer's.
         """
         scorer = offline.scorer
         was_training = scorer.training
@@ -42,7 +44,8 @@ class DevSet:
         )
         for group, scores in zip(self.groups, offline.score(questions), strict=True):
             assert group.labels is not None, "an unjudged group. This is a bug."
-            ranked = sorted(zip(scores, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
+            fused = map(add, scores, group.weighed(fusion or {}))
+            ranked = sorted(zip(fused, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
             found.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
         scorer.train(was_training)
         return sum(sum(values) / len(values) for values in found.values()) / len(found)

@@ -5,7 +5,7 @@ A file of groups is JSON lines (.jsonl or .jsonl.gz); candidates are named by id
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,6 +37,13 @@ class Group:
         columns: list[Sized] = [*self.scores.values(), *([] if self.labels is None else [self.labels])]
         if any(len(column) != len(self.candidates) for column in columns):
             raise ValueError("labels and scores must have one entry for each candidate")
+
+    def weighed(self, weights: Mapping[str, float]) -> list[float]:
+        """The weighted sum of the scores named, for each candidate. Raises BadGroups for a name that is not there."""
+        if missing := weights.keys() - self.scores.keys():
+            raise BadGroups(f"no scores of {sorted(missing)} for {self.query!r}; there are {sorted(self.scores)}")
+        named = [[weight * score for score in self.scores[name]] for name, weight in weights.items()]
+        return [sum(column) for column in zip(*named, strict=True)] if named else [0.0] * len(self.candidates)
 
 
 def write_groups(path: Path, groups: Iterable[Group]) -> int:

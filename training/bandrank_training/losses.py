@@ -5,7 +5,7 @@ is their weighted sum.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -33,6 +33,10 @@ class Scored:
         if missing := weights.keys() - self.teachers.keys():
             raise BadInput(f"no teacher scores {sorted(missing)}; the groups have {sorted(self.teachers)}")
         return torch.stack([weight * self.teachers[name] for name, weight in weights.items()]).sum(0)
+
+    def plus(self, weights: Mapping[str, float]) -> "Scored":
+        """With the scores of teachers added to the scorer's. Raises BadInput as `teacher` does."""
+        return replace(self, scores=self.scores + self.teacher(weights)) if weights else self
 
 
 @dataclass(frozen=True)

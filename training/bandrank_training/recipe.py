@@ -108,6 +108,8 @@ class TrainingRecipe:
     """A run.
 
     out: the folder of its checkpoint, its state, its log and its plot.  losses: their sum is what is trained.
+    fusion: weights over scores in the groups, {"minilm": 20.0}: the scorer learns what to add to their sum, as the
+    service's accurate scorer may add to the fast one's. On dev, too, it is the sum that ranks.
     """
 
     out: str
@@ -116,6 +118,7 @@ class TrainingRecipe:
     losses: tuple[LossRecipe, ...]
     optimiser: OptimiserRecipe
     model_losses: tuple[ModelLossRecipe, ...] = ()
+    fusion: Mapping[str, float] = field(default_factory=dict)
     dev: DevRecipe | None = None
     seed: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -124,6 +127,8 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
+        if self.fusion and any(loss.name == "in_batch" for loss in self.losses):
+            raise ValueError("fusion: groups have no scores of other groups' candidates, which loss 'in_batch' needs")
 
 
 def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:

@@ -142,7 +142,8 @@ class Trainer:
             everyone = recipe.name == "in_batch"
             if everyone not in scores:
                 scores[everyone] = self._score(batch, everyone=everyone)
-            scored = read.everyone_scored(scores[True]) if everyone else read.scored(scores[False])
+            read_scores = read.everyone_scored if everyone else read.scored
+            scored = read_scores(scores[everyone]).plus(self.recipe.fusion)
             yield name, recipe.weight * LOSSES[recipe.name](scored, recipe)
         for wanted in self.recipe.model_losses:
             loss = MODEL_LOSSES[wanted.name](self.scorer, self._teachers[wanted.teacher], read.batch)
@@ -184,7 +185,7 @@ class Trainer:
         progress = self.progress
         if not self.recipe.data.encode_once:
             self._offline.forget()
-        measure = self.dev.measure(self._offline)
+        measure = self.dev.measure(self._offline, self.recipe.fusion)
         progress.log.append({"step": progress.step, "dev": measure})
         if measure > progress.best:
             progress.best, progress.since_best = measure, 0
@@ -274,7 +275,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What in the recipe differs so that the run cannot go on as it began. A longer one, or another dev set, can."""
-    changed = [name for name in ("losses", "model_losses", "seed", "precision") if then[name] != now[name]]
+    changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):
         changed += [f"{part}.{name}" for name in now[part] if then[part].get(name) != now[part][name]]
     return [name for name in changed if name not in {"optimiser.steps", "optimiser.decay_steps"}]

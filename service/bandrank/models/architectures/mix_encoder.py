@@ -12,12 +12,14 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers import tower
 from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfig, EncoderLayer
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
+from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged, offsets, places
 from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
 
@@ -32,6 +34,10 @@ class MixEncoderConfig:
     learnt codes attend to the last states of the candidate's tokens.
     pool: "mean" of the k embeddings is both hint and representation; with "last" the last one is the hint, and the mean
     of the others the representation. No difference if k is 1.
+    similarity: "scaled_dot" divides the product by the root of hidden_size, which makes logits of it.
+    bi_encoder_weight: adds this many times the cosine of E_0's mean and the mean of the query's last states, which is
+    what a bi-encoder says. Not in the paper: with strategy C, codes of zero and "scaled_dot" a MixEncoder then starts
+    near the bi-encoder that its encoder is from, and learns what that does not see.
     max_query_tokens: with [CLS] and [SEP].  max_candidate_tokens: with the k vectors or [CLS], and [SEP].
     """
 
@@ -42,7 +48,8 @@ class MixEncoderConfig:
     num_embeddings: int = 1
     strategy: Literal["S", "C"] = "S"
     pool: Literal["mean", "last"] = "mean"
-    similarity: Literal["dot", "cosine"] = "dot"
+    similarity: Literal["dot", "scaled_dot", "cosine"] = "dot"
+    bi_encoder_weight: float = 0.0
     max_query_tokens: int = 256
     max_candidate_tokens: int = 256
 
@@ -143,7 +150,7 @@ class MixEncoder(Scorer):
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
         if num_candidates == 0:
             return torch.empty(0, device=self.encoder.device)
-        views = self._view_queries(batch)
+        views, summaries = self._view_queries(batch)
         embeddings = batch.candidates.values.reshape(num_candidates, count, -1)
         # On a CPU all layers of a block of candidates run while its rows are in the cache.
         whole = self.encoder.device.type != "cpu" or torch.is_grad_enabled()
@@ -155,10 +162,16 @@ class MixEncoder(Scorer):
             groups: list[Groups] = [[(own, of_layer[query]) for query, own in owners] for of_layer in views]
             rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
             scores.append(self._score_block(rows, groups))
+            if summaries is not None:
+                ours = rows.float().mean(1)
+                cosines = torch.cat([cosine_similarity(ours[own], summaries[query][None]) for query, own in owners])
+                scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines
         return torch.cat(scores)
 
-    def _view_queries(self, batch: ScoreBatch) -> list[list[QueryView]]:
-        """Each query's view for each interaction layer. The last of these layers is not run for queries."""
+    def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
+        """Each query's view for each interaction layer, and the means of their last states if a bi-encoder's say is
+        wanted. Without, the last interaction layer and what comes after it are not run for queries.
+        """
         queries, hidden_size = batch.queries, self.config.encoder.hidden_size
         # Absorbing saves (hidden - heads * query_len) * hidden twice a candidate, and costs hidden^2 twice a query row.
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
@@ -166,17 +179,18 @@ class MixEncoder(Scorer):
         hidden = tower.embed(self.encoder, queries)
         plan = tower.plan_apart(self.encoder, queries.cu_seqlens)
         interactions = dict(zip(self.config.interaction_layers, self.interactions, strict=True))
-        views = []
-        for index in range(self.config.interaction_layers[-1] + 1):
+        views: list[list[QueryView]] = []
+        to_the_end = self.config.bi_encoder_weight != 0
+        for index in range(len(self.encoder.layers) if to_the_end else self.config.interaction_layers[-1] + 1):
             layer: EncoderLayer = self.encoder.layers[index]  # type: ignore[assignment]  # a ModuleList forgets
             qkv = layer.project(hidden)
             if index in interactions:
                 key_values = [qkv[begin:end, 1:] for begin, end in pairwise(queries.cu_seqlens.tolist())]
                 view = interactions[index].view
                 views.append([view(key_value, absorb=absorb) for key_value in key_values])  # type: ignore[operator]
-            if len(views) < len(interactions):
+            if to_the_end or len(views) < len(interactions):
                 hidden = layer.update(hidden, qkv, plan)
-        return views
+        return views, pool(Ragged(hidden, queries.cu_seqlens), "mean") if to_the_end else None
 
     def _score_block(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
         """embeddings: (n, k, hidden_size).  groups: of each interaction layer.  Returns (n,) float32."""
@@ -189,5 +203,6 @@ class MixEncoder(Scorer):
         of_candidate = embeddings[:, :-1] if last_is_hint and embeddings.shape[1] > 1 else embeddings
         ours, theirs = of_candidate.float().mean(1), summary.float()
         if self.config.similarity == "cosine":
-            return torch.nn.functional.cosine_similarity(ours, theirs)
-        return (ours * theirs).sum(-1)
+            return cosine_similarity(ours, theirs)
+        product = (ours * theirs).sum(-1)
+        return product * self.config.encoder.hidden_size**-0.5 if self.config.similarity == "scaled_dot" else product
