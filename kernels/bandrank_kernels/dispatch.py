@@ -1,8 +1,14 @@
 """The one rule that says which backend of an operation runs."""
 
+import functools
+import logging
 from typing import Literal, get_args
 
 import torch
+
+from bandrank_kernels.launch import cuda_obstacle
+
+log = logging.getLogger(__name__)
 
 Backend = Literal["auto", "cuda", "vectorized", "reference"]
 
@@ -11,19 +17,40 @@ class BackendUnavailable(RuntimeError):
     """The backend that was asked for by name cannot run here; the message says why."""
 
 
-def choose_backend(asked: Backend, device: torch.device) -> Backend:
+def choose_backend(asked: Backend, device: torch.device, *, has_kernels: bool = False) -> Backend:
     """The backend that will run for `asked` on `device`; never a silent fallback.
 
-    "auto" is "vectorized" on every device until the CUDA kernels land; the name returned is for logs and `/metrics`.
+    has_kernels: whether the operation has CUDA kernels. "auto" is "cuda" where they can run and "vectorized" elsewhere,
+    and says in one line of the log, once per reason, which of the two it is and why.
     Raises BackendUnavailable if a backend asked for by name cannot run, ValueError for an unknown name.
     """
     match asked:
         case "auto":
-            return "vectorized"
+            obstacle = _obstacle(device, has_kernels=has_kernels)
+            _log_choice(device.type, obstacle)
+            return "cuda" if obstacle is None else "vectorized"
         case "vectorized" | "reference":
             return asked
         case "cuda":
-            raise BackendUnavailable(
-                f"backend 'cuda' has no kernels in this version (tensors on {device}); use 'auto' or 'vectorized'"
-            )
+            obstacle = _obstacle(device, has_kernels=has_kernels)
+            if obstacle is not None:
+                raise BackendUnavailable(f"backend 'cuda' cannot run: {obstacle}; 'auto' and 'vectorized' can")
+            return asked
     raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}; got {asked!r}")
+
+
+def _obstacle(device: torch.device, *, has_kernels: bool) -> str | None:
+    if not has_kernels:
+        return f"the operation has no CUDA kernels in this version (tensors on {device})"
+    return cuda_obstacle(device)
+
+
+@functools.cache
+def _log_choice(device_type: str, obstacle: str | None) -> None:
+    """Once per process and reason: what happens in every layer of every batch is no event."""
+    if obstacle is None:
+        log.info("CUDA kernels run")
+    elif device_type == "cuda":
+        log.warning("plain torch runs on the GPU: %s", obstacle)
+    else:
+        log.info("plain torch runs: %s", obstacle)

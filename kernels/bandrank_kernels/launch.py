@@ -1,0 +1,202 @@
+"""CuPy RawKernels on torch tensors: nothing is copied, nothing allocated, nothing waited for.
+
+A kernel takes one argument, a C struct by value, laid out by a NumPy structured dtype of the same fields. Addresses in
+it are `tensor.data_ptr()`; outputs were allocated by torch, so that CuPy's memory pool never competes with torch's. It
+runs on torch's current stream, and so inside `torch.cuda.graph` too, once the same kernel has been launched in the same
+thread before capture: to load a module is not capturable. CUDA's limits are checked in Python, before the launch.
+
+This is the only file that imports cupy, when a kernel may first be wanted.
+"""
+
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+MAX_GRID = 2**31 - 1  # blocks along x
+MAX_BLOCK_THREADS = 1024
+DEFAULT_SHARED_BYTES = 48 * 1024  # more must be asked for, function by function
+VECTOR_BYTES = 16  # the widest load and store
+OLDEST_CAPABILITY = (7, 5)  # what the compiler of CUDA 13 still knows
+
+INSTALL = "pip install 'bandrank[gpu]'"
+
+Struct = npt.NDArray[np.void]
+
+
+def cuda_obstacle(device: torch.device) -> str | None:
+    """Why no CUDA kernel can run on tensors of `device`, and what to do about it; None if one can."""
+    obstacles = []
+    if not torch.cuda.is_available():
+        obstacles.append("torch sees no GPU")
+    if device.type != "cuda":
+        obstacles.append(f"the tensors are on {device}")
+    elif device_capability(device) < OLDEST_CAPABILITY:
+        obstacles.append("the GPU is older than compute capability {}.{}".format(*OLDEST_CAPABILITY))
+    missing = _cupy_obstacle()
+    if missing:
+        obstacles.append(missing)
+    return "; ".join(obstacles) or None
+
+
+@functools.cache
+def device_capability(device: torch.device) -> tuple[int, int]:
+    """Compute capability, (8, 0) or so."""
+    return torch.cuda.get_device_capability(device)
+
+
+@functools.cache
+def _cupy_obstacle() -> str | None:
+    try:
+        cupy = _import_cupy()
+    except ImportError as error:
+        return f"cupy cannot be imported ({error}): {INSTALL}"
+    if torch.cuda.is_available() and not cupy.cuda.is_available():
+        return "cupy sees no GPU where torch sees one: the driver is older than cupy's CUDA"
+    return None
+
+
+def _import_cupy() -> Any:  # cupy carries no types
+    import cupy  # noqa: PLC0415  # an optional dependency, 0.4 s to import
+
+    return cupy
+
+
+def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
+    """One struct of `layout` with these values, in an array of one as cupy passes structs by value.
+
+    Raises ValueError if fields are missing or unknown, OverflowError if a value does not fit its field.
+    """
+    if set(values) != set(layout.names or ()):
+        raise ValueError(f"a struct of {layout.names} cannot be made of {tuple(values)}")
+    struct = np.zeros(1, layout)
+    for name, value in values.items():
+        struct[name] = value
+    return struct
+
+
+def is_vectorizable(tensor: torch.Tensor) -> bool:
+    """Whether every run of the tensor's last dimension is whole 16-byte pieces at 16-byte addresses."""
+    size = tensor.element_size()
+    steps = [stride for length, stride in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True) if length > 1]
+    apart = [tensor.data_ptr(), tensor.shape[-1] * size, *(step * size for step in steps)]
+    return tensor.stride(-1) == 1 and all(step % VECTOR_BYTES == 0 for step in apart)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of one source: `expression` names it, template arguments and all.
+
+    Kernels are compiled one by one, when first launched on a device, in a fraction of a second each; cupy keeps the
+    machine code in its cache folder.
+    """
+
+    source: str
+    expression: str
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.expression})"
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """One launch, decided but not made: blocks along x, threads of a block, the struct, dynamic shared memory.
+
+    holds: tensors behind the struct's addresses that nobody else may hold, such as contiguous copies.
+    """
+
+    kernel: Kernel
+    blocks: int
+    threads: int
+    params: Struct
+    shared_bytes: int = 0
+    holds: tuple[torch.Tensor, ...] = ()
+
+    def check(self, max_shared_bytes: int) -> None:
+        """Raises ValueError if CUDA would refuse it on a device with so much shared memory for a block."""
+        name = self.kernel.expression
+        if not 1 <= self.blocks <= MAX_GRID:
+            raise ValueError(f"{name}: blocks must be within 1..{MAX_GRID}, got {self.blocks}")
+        if not 1 <= self.threads <= MAX_BLOCK_THREADS:
+            raise ValueError(f"{name}: threads must be within 1..{MAX_BLOCK_THREADS}, got {self.threads}")
+        if not 0 <= self.shared_bytes <= max_shared_bytes:
+            raise ValueError(
+                f"{name}: a block can have {max_shared_bytes} bytes of shared memory on this device, "
+                f"got {self.shared_bytes}"
+            )
+        if self.params.shape != (1,):
+            raise ValueError(f"{name}: params must be one struct, got {self.params.shape}")
+
+
+@contextmanager
+def _current(device: torch.device) -> Iterator[None]:
+    """Makes `device` torch's and cupy's current one: each may have a CUDA runtime of its own to tell."""
+    with torch.cuda.device(device), _import_cupy().cuda.Device(device.index):
+        yield
+
+
+class _LoadedKernel:
+    """A kernel's handle on one device."""
+
+    def __init__(self, kernel: Kernel, device: torch.device) -> None:
+        cupy = _import_cupy()
+        with _current(device):
+            module = cupy.RawModule(code=kernel.source, options=("-std=c++17",), name_expressions=(kernel.expression,))
+            self._raw = module.get_function(kernel.expression)
+            self.call = self._raw.kernel  # looked up once: RawKernel.__call__ looks it up at each launch
+        properties = torch.cuda.get_device_properties(device)
+        self.max_shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
+        self._device = device
+        self._allowed_bytes = DEFAULT_SHARED_BYTES
+
+    def allow(self, shared_bytes: int) -> None:
+        """Raises the limit on dynamic shared memory, once: not capturable, so that a warm-up must have asked for it."""
+        if shared_bytes > self._allowed_bytes:
+            with _current(self._device):
+                self._raw.max_dynamic_shared_size_bytes = shared_bytes
+            self._allowed_bytes = shared_bytes
+
+
+class _Stream:
+    """What cupy reads of a stream."""
+
+    __slots__ = ("ptr",)
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+
+_loaded: dict[tuple[Kernel, int], _LoadedKernel] = {}
+_loading = threading.Lock()
+
+
+def _load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
+    found = _loaded.get((kernel, device.index))
+    if found is None:
+        with _loading:  # two threads of a service may come first
+            found = _loaded.get((kernel, device.index)) or _LoadedKernel(kernel, device)
+            _loaded[kernel, device.index] = found
+    return found
+
+
+def launch(request: Launch, device: torch.device) -> None:
+    """Enqueues a launch on torch's current stream of `device`; returns at once.
+
+    The caller keeps the tensors behind the struct's addresses until this returns; what is freed then is given out again
+    on the same stream only, behind this kernel. Raises ValueError if CUDA would refuse the launch.
+    """
+    assert device.index is not None, "a tensor's device has an index. This is a bug."
+    kernel = _load(request.kernel, device)
+    request.check(kernel.max_shared_bytes)
+    kernel.allow(request.shared_bytes)
+    stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
+    with _current(device):
+        kernel.call(
+            (request.blocks,), (request.threads,), (request.params,), shared_mem=request.shared_bytes, stream=stream
+        )
