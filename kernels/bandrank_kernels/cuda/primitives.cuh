@@ -1,0 +1,97 @@
+// What kernels share: 16-bit numbers in pairs, exp2, products on tensor cores, reductions in a quad of lanes.
+//
+// The same text is compiled by NVRTC, nvcc and, for tests, g++ (CUDA_ON_CPU): only what needs inline PTX has two bodies.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#ifdef CUDA_ON_CPU
+#define DYNAMIC_SHARED(name) unsigned char* const name = cuda_on_cpu::shared_memory()
+#else
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+// Instead of minus infinity, whose difference with itself is NaN. Times any scale, exp2 of it is 0.
+constexpr float kHidden = -1e30f;
+
+template <class T> struct IsBfloat16 { static constexpr bool value = false; };
+template <> struct IsBfloat16<__nv_bfloat16> { static constexpr bool value = true; };
+
+__device__ __forceinline__ int min_of(int a, int b) { return a < b ? a : b; }
+__device__ __forceinline__ int max_of(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ int clamp(int x, int low, int high) { return max_of(low, min_of(x, high)); }
+
+// 2 ** x to 2 units in the last place; results below 2 ** -126 are 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+#ifdef CUDA_ON_CPU
+  return std::exp2(x);
+#else
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// Two numbers rounded to T in one register, `low` in the low half.
+template <class T>
+__device__ __forceinline__ unsigned pack(float low, float high) {
+#ifdef CUDA_ON_CPU
+  const T pair[2] = {T(low), T(high)};
+  unsigned word;
+  memcpy(&word, pair, 4);
+  return word;
+#else
+  unsigned word;
+  if constexpr (IsBfloat16<T>::value)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+#endif
+}
+
+// c += a b on tensor cores: a is 16 x 16, b is 16 x 8, c is 16 x 8, fragments as in the PTX manual.
+template <class T>
+__device__ __forceinline__ void mma_k16(float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                                        unsigned b1) {
+#ifdef CUDA_ON_CPU
+  cuda_on_cpu::mma<T, 16>(c, {a0, a1, a2, a3}, {b0, b1}, __LINE__);
+#else
+  if constexpr (IsBfloat16<T>::value)
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+#endif
+}
+
+// The same with half the depth: a is 16 x 8, b is 8 x 8.
+template <class T>
+__device__ __forceinline__ void mma_k8(float (&c)[4], unsigned a0, unsigned a1, unsigned b0) {
+#ifdef CUDA_ON_CPU
+  cuda_on_cpu::mma<T, 8>(c, {a0, a1}, {b0}, __LINE__);
+#else
+  if constexpr (IsBfloat16<T>::value)
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+  else
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b0));
+#endif
+}
+
+// The four lanes 4 g .. 4 g + 3 hold one row of a score tile between them.
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}

@@ -1,0 +1,116 @@
+"""Kernels on the CPU: their text compiled with g++ behind the headers of `cuda_on_cpu`, launched on NumPy arrays."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+HEADERS = Path(__file__).parent / "cuda_on_cpu"
+# Compiled kernels are kept between runs under a name that says what they were made of.
+BUILDS = Path(__file__).resolve().parents[2] / "build" / "emulation"
+SCHEDULES: list["Schedule"] = ["depth first", "round robin"]
+
+Schedule = Literal["depth first", "round robin"]
+Size = tuple[int, int, int]
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="kernels run on the CPU through g++, not found")
+
+
+class EmulationError(RuntimeError):
+    """A kernel that does not compile, or whose launch went wrong: which block, thread and line."""
+
+
+class Emulation:
+    """Kernels of one source text, compiled when made.
+
+    kernels: C++ names with their template arguments.  sanitize: with the address and undefined behaviour sanitizers.
+    Raises EmulationError with the compiler's words.
+    """
+
+    def __init__(self, source: str, kernels: Sequence[str], *, sanitize: bool = False) -> None:
+        self._library = ctypes.CDLL(str(_build(source, kernels, sanitize=sanitize)))
+        self._kernels = {name: getattr(self._library, f"launch_{i}") for i, name in enumerate(kernels)}
+        for function in self._kernels.values():
+            function.restype = ctypes.c_bool
+
+    def launch(
+        self,
+        kernel: str,
+        *,
+        grid: Size,
+        block: Size,
+        arguments: Sequence[Any],
+        shared_bytes: int = 0,
+        schedule: Schedule = "depth first",
+        seed: int = 0,
+    ) -> None:
+        """Runs every block to its end. Raises EmulationError for barriers that do not match and the like."""
+        held = [np.uintp(value.ctypes.data) if value.ndim else value for value in map(np.asanyarray, arguments)]
+        cells = [np.array(value) for value in held]
+        good = self._kernels[kernel](
+            ctypes.c_int(len(cells)),
+            (ctypes.c_void_p * len(cells))(*(cell.ctypes.data for cell in cells)),
+            (ctypes.c_uint * 3)(*grid),
+            (ctypes.c_uint * 3)(*block),
+            ctypes.c_size_t(shared_bytes),
+            ctypes.c_int(SCHEDULES.index(schedule)),
+            ctypes.c_uint64(seed),
+        )
+        if not good:
+            self._library.launch_error.restype = ctypes.c_char_p
+            raise EmulationError(self._library.launch_error().decode())
+
+
+def emulate_all(source: str, kernels: Sequence[str]) -> dict[str, Emulation]:
+    """An emulation of each kernel, compiled on all processors at once."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(kernels, pool.map(lambda kernel: Emulation(source, [kernel]), kernels), strict=True))
+
+
+def run_sanitized(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A Python program in a process that can load emulations made with `sanitize=True`."""
+    runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime.stdout.strip(),
+        # Python does not free at exit; fibers swap stacks under the sanitizer's feet.
+        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
+        "UBSAN_OPTIONS": "halt_on_error=1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def _build(source: str, kernels: Sequence[str], *, sanitize: bool) -> Path:
+    launchers = "\n".join(f"CUDA_ON_CPU_LAUNCHER(launch_{i}, {name})" for i, name in enumerate(kernels))
+    error = 'extern "C" const char* launch_error() { return cuda_on_cpu::error.c_str(); }'
+    text = f"{source}\n{launchers}\n{error}\n"
+    # fmaf is a call without -mfma, and rounds the same.
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-Wall", "-Wno-unknown-pragmas"]
+    if sanitize:
+        flags += ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    headers = b"".join(path.read_bytes() for path in sorted(HEADERS.glob("*.h")))
+    name = hashlib.sha256(b"\0".join([headers, text.encode(), " ".join(flags).encode()])).hexdigest()[:24]
+    built = BUILDS / f"{name}.so"
+    if not built.exists():
+        BUILDS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILDS) as folder:
+            made = Path(folder) / "kernels.so"
+            command = ["g++", *flags, f"-I{HEADERS}", "-include", "cuda_on_cpu.h", "-x", "c++", "-", "-o", str(made)]
+            compiled = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+            if compiled.returncode:
+                raise EmulationError(compiled.stderr)
+            made.replace(built)
+    return built
