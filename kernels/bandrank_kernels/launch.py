@@ -10,7 +10,7 @@ This is the only file that imports cupy, when a kernel may first be wanted.
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +108,7 @@ class Kernel:
 class Launch:
     """One launch, decided but not made: blocks along x, threads of a block, the struct, dynamic shared memory.
 
-    holds: tensors behind the struct's addresses that nobody else may hold, such as contiguous copies.
+    holds: the tensors behind the struct's addresses, some of which may be copies that nobody else holds.
     """
 
     kernel: Kernel
@@ -133,6 +133,19 @@ class Launch:
         if self.params.shape != (1,):
             raise ValueError(f"{name}: params must be one struct, got {self.params.shape}")
 
+    def call(self, function: Callable[..., None], stream: int) -> None:
+        """Hands the launch to a `cupy.cuda.Function`, for the CUDA stream at address `stream`."""
+        function((self.blocks,), (self.threads,), (self.params,), shared_mem=self.shared_bytes, stream=_Stream(stream))
+
+
+class _Stream:
+    """What cupy reads of a stream."""
+
+    __slots__ = ("ptr",)
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[None]:
@@ -149,7 +162,7 @@ class _LoadedKernel:
         with _current(device):
             module = cupy.RawModule(code=kernel.source, options=("-std=c++17",), name_expressions=(kernel.expression,))
             self._raw = module.get_function(kernel.expression)
-            self.call = self._raw.kernel  # looked up once: RawKernel.__call__ looks it up at each launch
+            self.function = self._raw.kernel  # looked up once: RawKernel.__call__ looks it up at each launch
         properties = torch.cuda.get_device_properties(device)
         self.max_shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]  # not in the stub
         self._device = device
@@ -161,15 +174,6 @@ class _LoadedKernel:
             with _current(self._device):
                 self._raw.max_dynamic_shared_size_bytes = shared_bytes
             self._allowed_bytes = shared_bytes
-
-
-class _Stream:
-    """What cupy reads of a stream."""
-
-    __slots__ = ("ptr",)
-
-    def __init__(self, ptr: int) -> None:
-        self.ptr = ptr
 
 
 _loaded: dict[tuple[Kernel, int], _LoadedKernel] = {}
@@ -188,15 +192,12 @@ def _load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
 def launch(request: Launch, device: torch.device) -> None:
     """Enqueues a launch on torch's current stream of `device`; returns at once.
 
-    The caller keeps the tensors behind the struct's addresses until this returns; what is freed then is given out again
-    on the same stream only, behind this kernel. Raises ValueError if CUDA would refuse the launch.
+    What the request holds may be freed as soon as this returns: torch gives that memory out again on the same stream
+    only, behind this kernel. Raises ValueError if CUDA would refuse the launch.
     """
     assert device.index is not None, "a tensor's device has an index. This is a bug."
     kernel = _load(request.kernel, device)
     request.check(kernel.max_shared_bytes)
     kernel.allow(request.shared_bytes)
-    stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
     with _current(device):
-        kernel.call(
-            (request.blocks,), (request.threads,), (request.params,), shared_mem=request.shared_bytes, stream=stream
-        )
+        request.call(kernel.function, torch.cuda.current_stream(device).cuda_stream)

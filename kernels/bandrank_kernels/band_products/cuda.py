@@ -212,7 +212,7 @@ def _launch(
         threads=SIMT_THREADS if family == "simt" else TENSOR_CORE_THREADS,
         params=params,
         shared_bytes=shared,
-        holds=(band, *(row.tensor for row in rows)),
+        holds=tuple(tensor for tensor in (band, sums, *(row.tensor for row in rows)) if tensor is not None),
     )
 
 

@@ -16,6 +16,9 @@ constexpr int kTileColumns = 32;
 constexpr int kSliceDims = 32;
 constexpr int kReach = kTileRows + kTileColumns - 1;
 
+// Leaves 80 registers, 128 for double: with nothing said, ptxas saves registers by spilling.
+template <class T> constexpr int kBlocksPerSm = sizeof(T) == 8 ? 2 : 3;
+
 template <class T> struct SumOf { using Type = float; };
 template <> struct SumOf<double> { using Type = double; };
 
@@ -46,9 +49,10 @@ __device__ __forceinline__ void stage_rows(Sum* shared, const T* matrix, long lo
 
 // A thread computes up to kEntries entries of the block's part of A; neighbours write neighbours.
 template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads) band_qk_simt(const BandParams p) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm<T>) band_qk_simt(const BandParams p) {
   using Sum = typename SumOf<T>::Type;
   constexpr int kEntries = kTileRows * kTileColumns / kThreads;
+  constexpr int kUnroll = 32 / sizeof(Sum);
   DYNAMIC_SHARED(memory);
   Sum* queries = reinterpret_cast<Sum*>(memory);
   Sum* keys = queries + kTileRows * kPitch<Sum>;
@@ -71,7 +75,7 @@ __global__ void __launch_bounds__(kThreads) band_qk_simt(const BandParams p) {
       const int entry = threadIdx.x + n * kThreads, row = entry / columns, column = entry % columns;
       if (row >= kTileRows) break;
       const Sum *q = queries + row * kPitch<Sum>, *k = keys + (row + column) * kPitch<Sum>;
-#pragma unroll
+#pragma unroll kUnroll
       for (int i = 0; i < kSliceDims; i++) sums[n] += q[i] * k[i];
     }
     __syncthreads();
@@ -88,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) band_qk_simt(const BandParams p) {
 
 // A thread computes kWidth neighbouring dims of one output row.
 template <class T, int kVector, bool kTransposed>
-__global__ void __launch_bounds__(kThreads) band_sums_simt(const BandParams p) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm<T>) band_sums_simt(const BandParams p) {
   using Sum = typename SumOf<T>::Type;
   constexpr int kWidth = kTileRows * kSliceDims / kThreads;
   DYNAMIC_SHARED(memory);

@@ -1,0 +1,113 @@
+"""Band products as torch operators: gradients of any order, compilation, what torch asks of an operator."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.bands import outside, random_rows
+from torch import Tensor
+
+from bandrank_kernels import Backend
+from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+
+BACKENDS: list[Backend] = ["reference", "vectorized"]
+SHAPES = [(1, 0), (2, 3), (5, 1), (7, 2)]  # length, window
+
+
+def leaf(*shape: int, seed: int) -> Tensor:
+    """Random rows that want a gradient."""
+    return random_rows(*shape, seed=seed).requires_grad_()
+
+
+def products(window: int, length: int, backend: Backend) -> list[tuple[Callable[..., Tensor], Tensor, Tensor]]:
+    """Each product as a function of two leaves."""
+    rows, others, band = leaf(2, length, 3, seed=0), leaf(2, length, 3, seed=1), leaf(2, length, 2 * window + 1, seed=2)
+    return [
+        (lambda query, key: band_qk(query, key, window, backend=backend), rows, others),
+        (lambda band, value: band_pv(band, value, backend=backend), band, rows),
+        (lambda band, value: band_ptv(band, value, backend=backend), band, rows),
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("length", "window"), SHAPES)
+def test_gradients_are_difference_quotients(length: int, window: int, backend: Backend) -> None:
+    """The first and the second ones."""
+    for product, left, right in products(window, length, backend):
+        assert torch.autograd.gradcheck(product, (left, right))
+        assert torch.autograd.gradgradcheck(product, (left, right))
+
+
+def test_what_is_outside_gets_no_gradient() -> None:
+    """And gives none, NaN or not: only places that belong to two rows take part."""
+    band = random_rows(6, 5).masked_fill_(outside(6, 2), torch.nan).requires_grad_()
+    value = leaf(6, 3, seed=1)
+    (band_pv(band, value) + band_ptv(band, value)).square().sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
+
+    assert band.grad is not None
+    assert value.grad is not None
+    assert (band.grad[outside(6, 2)] == 0).all()
+    assert (band.grad[~outside(6, 2)] != 0).all()
+    assert value.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_one_side_alone_may_want_a_gradient(wanted: int) -> None:
+    """The other is a constant, and gets none."""
+    for product, *sides in products(1, 4, "auto"):
+        constant = sides[1 - wanted].detach()
+        sides[1 - wanted] = constant
+        product(*sides).sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
+
+        assert sides[wanted].grad is not None
+        assert constant.grad is None
+
+
+@pytest.mark.parametrize("name", ["band_qk", "band_pv", "band_ptv"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_operators_keep_their_promises_to_torch(name: str, dtype: torch.dtype) -> None:
+    """Schemas, fake tensors, autograd registration, dynamic shapes: `torch.library.opcheck`."""
+    rows = random_rows(2, 6, 4, dtype=dtype).requires_grad_()
+    view = random_rows(6, 2, 4, dtype=dtype, seed=1).transpose(0, 1).requires_grad_()
+    band = random_rows(2, 6, 5, dtype=dtype, seed=2).requires_grad_()
+    arguments = (rows, view, 2) if name == "band_qk" else (band, view)
+    operator = getattr(torch.ops.bandrank, name).default
+
+    assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, window: int) -> Tensor:
+    """Windowed attention from the products, as the paper puts it together."""
+    scores = band_qk(query, key, window) * query.shape[-1] ** -0.5
+    places = torch.arange(query.shape[-2])[:, None] + torch.arange(-window, window + 1)
+    hidden = (places < 0) | (places >= query.shape[-2])
+    return band_pv(scores.masked_fill(hidden, -torch.inf).softmax(-1), value)
+
+
+def test_windowed_attention_is_that_of_a_dense_mask() -> None:
+    """The zeros outside the sequence are no scores: they are masked before the softmax. Gradients too."""
+    leaves = [leaf(2, 9, 4, seed=seed) for seed in range(3)]
+    near = (torch.arange(9)[:, None] - torch.arange(9)).abs() <= 2
+    expected = torch.nn.functional.scaled_dot_product_attention(*leaves, attn_mask=near)
+    towards = random_rows(2, 9, 4, seed=3)
+    found = attention(leaves[0], leaves[1], leaves[2], 2)
+
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for mine, theirs in zip(
+        torch.autograd.grad(found, leaves, towards), torch.autograd.grad(expected, leaves, towards), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+def test_a_compiled_function_is_the_same_function() -> None:
+    """In one graph, forward and backward, for more than one length. Not by inductor, which takes half a minute."""
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length in (9, 14):
+        leaves = [leaf(2, length, 4, seed=seed) for seed in range(3)]
+        plain, fast = attention(leaves[0], leaves[1], leaves[2], 2), compiled(leaves[0], leaves[1], leaves[2], 2)
+
+        torch.testing.assert_close(fast, plain, rtol=0, atol=1e-12)
+        for mine, theirs in zip(
+            torch.autograd.grad(fast.sum(), leaves), torch.autograd.grad(plain.sum(), leaves), strict=True
+        ):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
