@@ -1,0 +1,119 @@
+"""Band products on a GPU: the kernels of test_band_kernels.py as cupy compiles and launches them."""
+
+import logging
+
+import pytest
+import torch
+from support.bands import LENGTHS, WINDOWS, random_band, random_rows
+from torch import Tensor
+
+from bandrank_kernels import choose_backend, dispatch
+from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+from bandrank_kernels.launch import cuda_obstacle
+
+GPU = torch.device("cuda", 0)
+OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
+pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+
+# As on the CPU; tensor cores cut off where the CPU rounds.
+TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 2e-6, torch.float64: 1e-14}
+
+
+def products(query: Tensor, key: Tensor, band: Tensor) -> list[Tensor]:
+    """All three by the CUDA kernels, by name: nothing may take their place."""
+    window = band.shape[-1] // 2
+    return [
+        band_qk(query, key, window, backend="cuda"),
+        band_pv(band, key, backend="cuda"),
+        band_ptv(band, key, backend="cuda"),
+    ]
+
+
+def inputs(length: int, window: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and band, in batches."""
+    query, key = (random_rows(3, 2, length, dim, dtype=dtype, seed=seed).to(GPU) for seed in (0, 1))
+    return query, key, random_band(3, 2, length=length, window=window, dtype=dtype).to(GPU)
+
+
+@pytest.mark.parametrize("window", [*WINDOWS, 300])
+@pytest.mark.parametrize(
+    ("dtype", "dim"),
+    [
+        (torch.float16, 32),
+        (torch.bfloat16, 64),
+        (torch.float16, 128),
+        (torch.bfloat16, 40),
+        (torch.float16, 5),
+        (torch.float32, 32),
+        (torch.float32, 33),
+        (torch.float64, 16),
+    ],
+)
+def test_kernels_equal_the_reference(dtype: torch.dtype, dim: int, window: int) -> None:
+    """In float64, on the same rounded inputs."""
+    for length in (*LENGTHS, 1025):
+        query, key, band = inputs(length, window, dim, dtype)
+        exact = query.double(), key.double(), band.double()
+        expected = (
+            band_qk(exact[0], exact[1], window, backend="reference"),
+            band_pv(exact[2], exact[1], backend="reference"),
+            band_ptv(exact[2], exact[1], backend="reference"),
+        )
+        for found, right in zip(products(query, key, band), expected, strict=True):
+            assert found.isfinite().all()
+            assert (found.double() - right).norm() <= TOLERANCE[dtype] * right.norm()
+
+
+def test_gradients_are_difference_quotients() -> None:
+    """By the kernels for float64."""
+    query, key, band = (tensor.nan_to_num().requires_grad_() for tensor in inputs(5, 1, 3, torch.float64))
+
+    assert torch.autograd.gradcheck(lambda query, key: band_qk(query, key, 1, backend="cuda"), (query, key))
+    assert torch.autograd.gradcheck(lambda band, value: band_pv(band, value, backend="cuda"), (band, key))
+
+
+def test_a_graph_replays_what_was_launched() -> None:
+    """Captured after one launch, on new numbers in the same place, with the same bits."""
+    query, key, band = inputs(130, 4, 32, torch.float16)
+    products(query, key, band)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = products(query, key, band)
+    query.copy_(query.flip(0))
+    band.copy_(band.flip(0))
+    graph.replay()
+
+    for replayed, launched in zip(captured, products(query, key, band), strict=True):
+        assert torch.equal(replayed, launched)
+
+
+def test_kernels_run_on_the_current_stream_and_wait_for_nothing() -> None:
+    """Behind what a side stream is busy with, while the host goes on."""
+    query, key, band = inputs(130, 4, 32, torch.float16)
+    expected = products(query, key, band)
+    late = torch.zeros_like(query)
+    stream = torch.cuda.Stream(GPU)
+    stream.wait_stream(torch.cuda.current_stream(GPU))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(query)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = products(late, key, band)
+            assert not stream.query()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    stream.synchronize()
+
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_auto_is_cuda_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Once."""
+    dispatch._log_choice.cache_clear()
+    with caplog.at_level(logging.INFO, logger="bandrank_kernels"):
+        assert {choose_backend("auto", GPU, has_kernels=True) for _ in range(2)} == {"cuda"}
+
+    assert caplog.messages == ["CUDA kernels run"]

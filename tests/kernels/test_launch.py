@@ -1,0 +1,86 @@
+"""Launching kernels: what is checked before a launch, and what cupy is handed."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bandrank_kernels.launch import Kernel, Launch, cuda_obstacle, is_vectorizable, struct_of
+
+PAIR = np.dtype([("count", np.int32), ("address", np.uint64)], align=True)
+LAUNCH = Launch(
+    kernel=Kernel("", "scale<float>"), blocks=7, threads=128, params=struct_of(PAIR, count=3, address=2**40)
+)
+
+
+def test_what_cupy_is_handed() -> None:
+    """Sizes as tuples, one struct by value (an array of one), shared memory, and a stream that is its address alone."""
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    replace(LAUNCH, shared_bytes=64).call(lambda *args, **kwargs: calls.append((args, kwargs)), stream=1234)
+    [((grid, block, arguments), named)] = calls
+
+    assert (grid, block) == ((7,), (128,))
+    assert [argument.tobytes() for argument in arguments] == [bytes([3, 0, 0, 0] + [0] * 9 + [1, 0, 0])]
+    assert named.pop("stream").ptr == 1234
+    assert named == {"shared_mem": 64}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"blocks": 0}, r"scale<float>: blocks must be within 1\.\.2147483647, got 0"),
+        ({"blocks": 2**31}, "blocks must be within .*, got 2147483648"),
+        ({"threads": 1025}, r"threads must be within 1\.\.1024, got 1025"),
+        ({"shared_bytes": 65537}, "a block can have 65536 bytes of shared memory on this device, got 65537"),
+        ({"params": np.zeros(2, PAIR)}, r"params must be one struct, got \(2,\)"),
+    ],
+)
+def test_what_cuda_would_refuse_is_refused_before(change: dict[str, Any], message: str) -> None:
+    """With the kernel's name and the limit: CUDA's own answer is 'invalid argument'."""
+    LAUNCH.check(65536)
+    with pytest.raises(ValueError, match=message):
+        replace(LAUNCH, **change).check(65536)
+
+
+def test_a_struct_has_all_its_fields_and_no_other() -> None:
+    """A field that was forgotten would be 0 in silence; a number too large would be cut off."""
+    with pytest.raises(ValueError, match="cannot be made of"):
+        struct_of(PAIR, count=1)
+    with pytest.raises(ValueError, match="cannot be made of"):
+        struct_of(PAIR, count=1, address=2, size=3)
+    with pytest.raises(OverflowError):
+        struct_of(PAIR, count=2**31, address=0)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (torch.zeros(3, 8, dtype=torch.float16), True),
+        (torch.zeros(3, 4), True),
+        (torch.zeros(3, 7, dtype=torch.float16), False),
+        (torch.zeros(3, 16, dtype=torch.float16)[:, 4:12], False),
+        (torch.zeros(3, 16, dtype=torch.float16)[:, 8:], True),
+        (torch.zeros(3, 12, dtype=torch.float16)[:, :8], False),
+        (torch.zeros(1, 12, dtype=torch.float16)[:, :8], True),
+        (torch.zeros(8, 8, dtype=torch.float16).T, False),
+        (torch.zeros(1, 1, 8).expand(5, 3, 8), True),
+    ],
+)
+def test_16_byte_pieces(tensor: Tensor, expected: bool) -> None:
+    """Of the address, of the strides of dimensions that are longer than 1, and of the row itself."""
+    assert is_vectorizable(tensor) is expected
+
+
+def test_why_no_kernel_runs_on_the_cpu() -> None:
+    """The reason, and where cupy is missing, what to install."""
+    obstacle = cuda_obstacle(torch.device("cpu"))
+
+    assert obstacle is not None
+    assert "the tensors are on cpu" in obstacle
+    try:
+        import cupy  # noqa: F401
+    except ImportError:
+        assert "pip install 'bandrank[gpu]'" in obstacle
