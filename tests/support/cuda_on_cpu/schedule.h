@@ -117,16 +117,19 @@ struct Warp {
 
   // Lets go the lanes of a warp barrier that all its live lanes have reached.
   bool release() {
+    for (const Thread* thread : lanes)
+      if (thread->state == State::kAtWarpBarrier && release(thread->mask, thread->line)) return true;
+    return false;
+  }
+
+  bool release(unsigned mask, int line) {
     unsigned waiting = 0, live = 0;
-    const Thread* first = nullptr;
-    for (Thread* thread : lanes) {
+    for (const Thread* thread : lanes) {
       const unsigned bit = 1u << thread->lane;
       if (thread->state != State::kDone) live |= bit;
-      if (thread->state != State::kAtWarpBarrier) continue;
-      if (!first) first = thread;
-      if (thread->mask == first->mask && thread->line == first->line) waiting |= bit;
+      if (thread->state == State::kAtWarpBarrier && thread->mask == mask && thread->line == line) waiting |= bit;
     }
-    if (!first || waiting != (first->mask & live)) return false;
+    if (waiting != (mask & live)) return false;
     for (Thread* thread : lanes)
       if (waiting >> thread->lane & 1) thread->state = State::kReady;
     return true;

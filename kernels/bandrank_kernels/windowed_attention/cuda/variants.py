@@ -1,0 +1,168 @@
+"""The kernels that are shipped: which there are, and which one a batch gets."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar, Literal
+
+from bandrank_kernels.cuda import read_source
+
+Dtype = Literal["float16", "bfloat16", "float32"]
+
+C_TYPES: dict[Dtype, str] = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
+HEAD_DIMS = (32, 64)
+TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
+
+_FOLDER = "windowed_attention/cuda"
+_SHARED = ("cuda/primitives.cuh", f"{_FOLDER}/params.cuh", f"{_FOLDER}/fragments.cuh", f"{_FOLDER}/cls_row.cuh")
+
+
+@dataclass(frozen=True)
+class Variant(ABC):
+    """One instance of a kernel template."""
+
+    file: ClassVar[str]
+    dtype: Dtype
+    head_dim: int
+
+    @property
+    def source(self) -> str:
+        """The text to compile: one translation unit that includes nothing of ours."""
+        return read_source(*_SHARED, f"{_FOLDER}/{self.file}")
+
+    @property
+    @abstractmethod
+    def name_expression(self) -> str:
+        """The instance's name in C++, for NVRTC."""
+
+    @property
+    @abstractmethod
+    def tile_rows(self) -> int:
+        """Rows of a tile."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Threads of a block."""
+
+    def num_blocks(self, num_tiles: int, num_heads: int) -> int:
+        """Blocks of a launch. Heads change fastest, so that blocks side by side read the same rows."""
+        return num_tiles * num_heads
+
+    def _name(self, kernel: str, *numbers: int) -> str:
+        return f"{kernel}<{', '.join([C_TYPES[self.dtype], str(self.head_dim), *map(str, numbers)])}>"
+
+
+@dataclass(frozen=True)
+class Narrow(Variant):
+    """Windows up to 16 and queries up to 63 rows, on tensor cores, all in registers (narrow.cuh).
+
+    band_tiles: of 8 keys, for 15 rows and their windows.  global_tiles: of 8 keys, for [CLS] and the query.
+    """
+
+    file = "narrow.cuh"
+    tile_rows = 60  # 4 steps: shorter tiles read the globals more often, longer ones leave processors idle at the end
+    threads = 128
+    heads_per_block = 4
+    band_tiles: int
+    global_tiles: int
+
+    @property
+    def min_blocks(self) -> int:
+        """Blocks per multiprocessor that registers must allow for: the most that spills nothing (docs of registers)."""
+        return NARROW_MIN_BLOCKS[self.head_dim, self.band_tiles, self.global_tiles]
+
+    @property
+    def name_expression(self) -> str:
+        return self._name("narrow_forward", self.band_tiles, self.global_tiles, self.tile_rows, self.min_blocks)
+
+    def num_blocks(self, num_tiles: int, num_heads: int) -> int:
+        return num_tiles * -(-num_heads // self.heads_per_block)
+
+
+NARROW_MIN_BLOCKS = {
+    (32, 3, 2): 5,
+    (32, 3, 4): 3,
+    (32, 3, 8): 3,
+    (32, 6, 2): 4,
+    (32, 6, 4): 3,
+    (32, 6, 8): 3,
+    (64, 3, 2): 3,
+    (64, 3, 4): 3,
+    (64, 3, 8): 3,
+    (64, 6, 2): 2,
+    (64, 6, 4): 2,
+    (64, 6, 8): 2,
+}
+NARROW_MAX_WINDOW = 16
+NARROW_MAX_QUERY_ROWS = 63
+
+
+@dataclass(frozen=True)
+class Wide(Variant):
+    """Any window and any query, on tensor cores, keys staged in shared memory (wide.cuh)."""
+
+    file = "wide.cuh"
+    warps: int
+
+    @property
+    def tile_rows(self) -> int:
+        return 31 * self.warps
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def name_expression(self) -> str:
+        return self._name("wide_forward", self.warps, self.min_blocks)
+
+    @property
+    def min_blocks(self) -> int:
+        """16 warps a multiprocessor at D = 32, 8 at D = 64, whose rows take twice the registers."""
+        return (16 if self.head_dim == 32 else 8) // self.warps
+
+    @property
+    def bytes_per_key(self) -> int:
+        """Of shared memory: a row of K and one of V."""
+        return 2 * 2 * self.head_dim
+
+
+@dataclass(frozen=True)
+class Simt(Variant):
+    """Any window and any query, without tensor cores, in float32 arithmetic (simt.cuh)."""
+
+    file = "simt.cuh"
+    tile_rows = 31
+    threads = 128
+
+    @property
+    def name_expression(self) -> str:
+        return self._name("simt_forward")
+
+
+def choose_variant(
+    *, dtype: Dtype, head_dim: int, capability: tuple[int, int], window: int | None, query_rows: int, candidate_rows: int
+) -> Variant:
+    """The kernel for a batch whose longest query and candidate have so many rows, on a card of that capability.
+
+    window: tokens on each side, None for no limit.
+    """
+    if dtype == "float32" or capability < TENSOR_CORES:
+        return Simt(dtype, head_dim)
+    if window is not None and window <= NARROW_MAX_WINDOW and query_rows <= NARROW_MAX_QUERY_ROWS:
+        band_tiles = 3 if window <= 4 else 6
+        global_tiles = next(tiles for tiles in (2, 4, 8) if query_rows < 8 * tiles)
+        return Narrow(dtype, head_dim, band_tiles, global_tiles)
+    return Wide(dtype, head_dim, 4 if candidate_rows <= 31 * 4 else 8)
+
+
+SHIPPED: tuple[Variant, ...] = (
+    *(
+        Narrow(dtype, head_dim, band_tiles, global_tiles)
+        for dtype, (head_dim, band_tiles, global_tiles) in product(HALF_DTYPES, NARROW_MIN_BLOCKS)
+    ),
+    *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, (4, 8))),
+    *(Simt(dtype, head_dim) for dtype, head_dim in product(C_TYPES, HEAD_DIMS)),
+)

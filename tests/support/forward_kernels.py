@@ -1,0 +1,159 @@
+"""Runs the forward kernels on the CPU, and computes what they should give in float64."""
+
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from support.emulation import Emulation, EmulationError, Schedule
+
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardLaunch, plan_forward
+
+Array = npt.NDArray[Any]
+AMPERE, TURING = (8, 0), (7, 5)
+# ||out - exact|| / ||out|| on N(0, 1) inputs, exact on the same rounded inputs: of the order of the output's own
+# rounding. 2 ** -11 and 2 ** -8 round once; the weights are rounded as well.
+BARS: dict[Dtype, float] = {"float16": 4e-4, "bfloat16": 3e-3, "float32": 2e-6}
+LSE_BAR = 1e-5
+
+
+@dataclass(frozen=True)
+class Attended:
+    """out: (num_rows, num_heads, head_dim) float64.  lse: (num_rows, num_heads) float64, base 2."""
+
+    out: Array
+    lse: Array
+
+
+@cache
+def emulation(source: str, kernel: str) -> Emulation:
+    """Compiled once a session."""
+    return Emulation(source, [kernel])
+
+
+def to_bits(numbers: Array, dtype: Dtype) -> Array:
+    """Rounded to the dtype; bfloat16 as uint16."""
+    if dtype != "bfloat16":
+        return numbers.astype(dtype)
+    bits = numbers.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(np.uint16)
+
+
+def from_bits(stored: Array, dtype: Dtype) -> Array:
+    """In float64."""
+    if dtype == "bfloat16":
+        stored = (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float64)
+
+
+def random_qkv(rows: PackedRows, dtype: Dtype, num_heads: int, head_dim: int, seed: int = 0) -> Array:
+    """(num_rows, 3, num_heads, head_dim) numbers of N(0, 1), stored as `to_bits` does."""
+    rng = np.random.default_rng(seed)
+    return to_bits(rng.standard_normal((rows.num_rows, 3, num_heads, head_dim), np.float32), dtype)
+
+
+def plan(rows: PackedRows, window: int | None, dtype: Dtype, qkv: Array, **options: Any) -> ForwardLaunch:
+    """The launch for qkv on a card with tensor cores, unless `options` say otherwise."""
+    pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
+    options = {"capability": AMPERE, **options}
+    return plan_forward(rows, pattern, num_heads=qkv.shape[2], head_dim=qkv.shape[3], dtype=dtype, **options)
+
+
+def attend(
+    launch: ForwardLaunch,
+    qkv: Array,
+    *,
+    schedule: Schedule = "depth first",
+    seed: int = 0,
+    source: str | None = None,
+    emulate: Any = emulation,
+) -> Attended:
+    """Runs the kernel. Outputs and scratch start as NaN; the counters must be zero again. source: in place of its own.
+
+    qkv: may have any stride between rows.
+    """
+    variant = launch.variant
+    num_rows, _, num_heads, head_dim = qkv.shape
+    out = np.full((num_rows, num_heads, head_dim), 0xFF, np.uint8).repeat(qkv.itemsize, 2).view(qkv.dtype)
+    lse = np.full((num_rows, num_heads), np.nan, np.float32)
+    partials = np.full(launch.num_partials, np.nan, np.float32)
+    arrivals = np.zeros(launch.num_arrivals, np.int32)
+    base = np.empty(qkv.shape[1:], qkv.dtype)
+    assert qkv.strides[1:] == base.strides
+    params = launch.params(
+        qkv=qkv.ctypes.data,
+        row_stride=qkv.strides[0] // qkv.itemsize,
+        out=out.ctypes.data,
+        lse=lse.ctypes.data,
+        tiles=launch.tiles.ctypes.data,
+        partials=partials.ctypes.data,
+        arrivals=arrivals.ctypes.data,
+    )
+    emulate(source or variant.source, variant.name_expression).launch(
+        variant.name_expression,
+        grid=launch.grid,
+        block=launch.block,
+        shared_bytes=launch.shared_bytes,
+        arguments=[params],
+        schedule=schedule,
+        seed=seed,
+    )
+    if arrivals.any():
+        raise EmulationError(f"{np.count_nonzero(arrivals)} counters are not zero after the launch")
+    return Attended(from_bits(out, variant.dtype), lse.astype(np.float64))
+
+
+def exact(qkv: Array, rows: PackedRows, window: int | None) -> Attended:
+    """The same in float64, one sequence at a time, straight from the pattern's words.
+
+    qkv: (num_rows, 3, num_heads, head_dim) float64.
+    """
+    num_rows, _, num_heads, head_dim = qkv.shape
+    result = Attended(np.empty((num_rows, num_heads, head_dim)), np.empty((num_rows, num_heads)))
+    write = partial(_attend_rows, qkv, result)
+    for query in range(rows.num_queries):
+        own = np.array(rows.query_rows(query), np.int64)
+        write(own, np.broadcast_to(own, (len(own), len(own))))
+    for candidate in range(rows.num_candidates):
+        query = np.array(rows.query_rows(int(rows.candidate_query[candidate])), np.int64)
+        own = np.array(rows.candidate_rows(candidate), np.int64)
+        seen_by_all = np.concatenate([[candidate], query])
+        write(np.array([candidate]), np.concatenate([seen_by_all, own])[None])
+        width = len(own) if window is None else min(window, len(own))
+        for begin in range(0, len(own), 256):  # a block at a time: its rows and their windows
+            block = np.arange(begin, min(begin + 256, len(own)))
+            near = np.arange(max(0, begin - width), min(block[-1] + width + 1, len(own)))
+            hidden = np.zeros((len(block), len(seen_by_all) + len(near)), bool)
+            hidden[:, len(seen_by_all) :] = np.abs(block[:, None] - near[None, :]) > width
+            keys = np.concatenate([seen_by_all, own[near]])
+            write(own[block], np.broadcast_to(keys, hidden.shape), hidden)
+    return result
+
+
+def _attend_rows(qkv: Array, result: Attended, own: Array, keys: Array, hidden: Array | bool = False) -> None:
+    """own: (n,) rows that see keys (n, m) rows, the same for all of them, but for the hidden ones."""
+    if not len(own):
+        return
+    query, key, value = qkv[own, 0], qkv[keys[0], 1], qkv[keys[0], 2]
+    scores = np.einsum("nhd,mhd->hnm", query, key, optimize=True) / np.sqrt(qkv.shape[3])
+    scores = np.where(hidden, -np.inf, scores)
+    high = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - high)
+    sums = weights.sum(-1, keepdims=True)
+    result.out[own] = np.einsum("hnm,mhd->nhd", weights / sums, value, optimize=True)
+    result.lse[own] = (high + np.log(sums))[..., 0].T / np.log(2)
+
+
+def relative_error(found: Attended, truth: Attended) -> float:
+    """Of the whole output, by its norm; infinite if a number of it, or of the log-sum-exps, is NaN."""
+    if np.isnan(found.out).any() or np.isnan(found.lse).any():
+        return np.inf
+    return float(np.linalg.norm(found.out - truth.out) / np.linalg.norm(truth.out)) if truth.out.size else 0.0
+
+
+def lse_error(found: Attended, truth: Attended) -> float:
+    """The largest; NaN counts as infinite."""
+    differences = np.abs(found.lse - truth.lse)
+    return float(np.where(np.isnan(differences), np.inf, differences).max(initial=0.0))
