@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import Piece, Sources
+from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Sources
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Bools, Ints, Spans
 
@@ -24,7 +24,7 @@ MAX_CHUNK_KEYS = 1 << 12
 
 
 @dataclass(frozen=True)
-class BlockChunk(Piece):
+class BlockChunk(HeadsPiece):
     """Blocks that are attended together, from qkv (num_rows, 3, num_heads, head_dim).
 
     first_row: of the chunk's consecutive rows.  key_index: (num_blocks, num_keys) row numbers.
@@ -45,14 +45,20 @@ class BlockChunk(Piece):
         return qkv[self.own, 0], qkv[:, 1:].index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
-        num_blocks, _, height, num_keys = self.bias.shape
-        heads = query.shape[1:]
-        queries = query.view(num_blocks, height, *heads)
-        keys, values = key_value.view(num_blocks, num_keys, 2, *heads).unbind(2)
-        attended = scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.bias.to(query.dtype)
-        )
+        heads = self.heads(query, key_value)
+        return self.rows(scaled_dot_product_attention(heads.query, heads.key, heads.value, attn_mask=heads.bias))
+
+    def heads(self, query: Tensor, key_value: Tensor) -> Heads:
+        num_blocks, _, _, num_keys = self.bias.shape
+        keys, values = key_value.view(num_blocks, num_keys, 2, *query.shape[1:]).unbind(2)
+        return Heads(self.spread(query), keys.transpose(1, 2), values.transpose(1, 2), self.bias.to(query.dtype))
+
+    def rows(self, attended: Tensor) -> Tensor:
         return attended.transpose(1, 2).flatten(0, 1)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        num_blocks, _, height, _ = self.bias.shape
+        return rows.reshape(num_blocks, height, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
         out[self.own] = rows

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from bandrank_kernels.windowed_attention.pieces import Piece, Sources
+from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Piece, Sources
 from bandrank_kernels.windowed_attention.spans import Ints, Spans
 
 LENGTH_RATIO = 1.15  # longest over shortest sequence of a group: 7 % padding at most on average
@@ -17,7 +17,7 @@ MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it
 
 
 @dataclass(frozen=True)
-class SequenceGroup(Piece):
+class SequenceGroup(HeadsPiece):
     """Sequences padded together; every query row of one sees every key row of the same. From qkv (num_rows, 3,
     num_heads, head_dim).
 
@@ -41,14 +41,21 @@ class SequenceGroup(Piece):
         return query, qkv[:, 1:].index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
-        heads = query.shape[1:]
-        queries = query.view(*self.query_index.shape, *heads)
-        keys, values = key_value.view(*self.key_index.shape, 2, *heads).unbind(2)
-        attended = scaled_dot_product_attention(
-            queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), attn_mask=self.bias_for(query)
-        )
-        rows = attended.transpose(1, 2).reshape(-1, *heads)
+        heads = self.heads(query, key_value)
+        return self.rows(scaled_dot_product_attention(heads.query, heads.key, heads.value, attn_mask=heads.bias))
+
+    def heads(self, query: Tensor, key_value: Tensor) -> Heads:
+        queries = query.view(*self.query_index.shape, *query.shape[1:])
+        keys, values = key_value.view(*self.key_index.shape, 2, *query.shape[1:]).unbind(2)
+        return Heads(queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), self.bias_for(query))
+
+    def rows(self, attended: Tensor) -> Tensor:
+        rows = attended.transpose(1, 2).flatten(0, 1)
         return rows if len(self.out_places) == len(rows) else rows.index_select(0, self.out_places)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        padded = rows.new_zeros((self.query_index.numel(), *rows.shape[1:])).index_copy_(0, self.out_places, rows)
+        return padded.view(*self.query_index.shape, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
         out.index_copy_(0, self.out_rows, rows)

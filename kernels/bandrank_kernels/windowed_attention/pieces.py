@@ -5,8 +5,10 @@ backward pass gathers a piece again, attends again, and adds its gradients to th
 keeps nothing but its inputs for the backward pass.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,6 +40,42 @@ class Piece(ABC):
     @abstractmethod
     def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
         """Adds what `gather` would give to where it would take it from."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A piece as a batch of n padded attentions, the heads of each side by side.
+
+    query: (n, num_heads, num_rows, head_dim).  key, value: (n, num_heads, num_keys, head_dim).
+    bias: (n, 1, num_rows or 1, num_keys) 0 or -inf, None when every row sees every key.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+
+    def scores(self) -> Tensor:
+        """(n, num_heads, num_rows, num_keys), scaled, to base 2: exp2 of them are the softmax's terms."""
+        scale = math.log2(math.e) / math.sqrt(self.query.shape[-1])
+        scores = (self.query * scale) @ self.key.transpose(-1, -2)
+        return scores if self.bias is None else scores + self.bias
+
+
+class HeadsPiece(Piece):
+    """A piece of self-attention: keys and values of their own."""
+
+    @abstractmethod
+    def heads(self, query: Tensor, key_value: Tensor) -> Heads:
+        """What `gather` gave, as padded attentions."""
+
+    @abstractmethod
+    def rows(self, attended: Tensor) -> Tensor:
+        """(n, num_heads, num_rows, ...) -> the piece's rows of the result, without padding."""
+
+    @abstractmethod
+    def spread(self, rows: Tensor) -> Tensor:
+        """The inverse of `rows`, with zeros for padding."""
 
 
 def attend_pieces(pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
 """The backend in plain torch, for CPU and GPU: few large calls, memory linear in rows."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from bandrank_kernels.windowed_attention.banded import plan_blocks
 from bandrank_kernels.windowed_attention.gathered import ClsGroup, SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import Piece, attend_pieces
+from bandrank_kernels.windowed_attention.pieces import HeadsPiece, attend_pieces
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
@@ -40,7 +42,7 @@ class VectorizedPlan(AttentionPlan):
             return plan_groups(queries, seen, device=device, dtype=dtype)
 
         self._cls_groups = groups(cls, cls_keys)
-        self._pieces: list[Piece]
+        self._pieces: list[HeadsPiece]
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
             self._pieces = [*groups(sequence, sequence)]
@@ -53,6 +55,11 @@ class VectorizedPlan(AttentionPlan):
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), qkv)
+
+    @property
+    def pieces(self) -> Sequence[HeadsPiece]:
+        """Every row is written by exactly one of them."""
+        return self._pieces
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         pieces = [ClsGroup(group, scale) for group in self._cls_groups]

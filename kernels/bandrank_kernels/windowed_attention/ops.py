@@ -1,0 +1,138 @@
+"""Windowed attention of one layer as torch operators: what autograd and torch.compile see of a fused kernel.
+
+The layout of a batch travels as three tensors in host memory, the fields of `PackedRows`; what is planned from them is
+kept under their contents, so that the layers of a batch share it. The forward operator returns what its backward needs:
+the result and the log-sum-exp of each row. Backward of the backward is not defined.
+"""
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
+
+KEPT_PLANS = 8  # batches: that of the running forward, and of backwards to come
+_LAYOUT = "Tensor cu_queries, Tensor cu_candidates, Tensor candidate_query, int? window"
+_LIBRARY = torch.library.Library("bandrank", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch leaves it bare
+
+
+def sparse_pattern(window: int | None) -> AttentionPattern:
+    """The sparse cross-encoder's, the only one that is fused: query rows see neither [CLS] nor candidates."""
+    return AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
+
+
+def attend(qkv: Tensor, rows: PackedRows, window: int | None) -> tuple[Tensor, Tensor]:
+    """Attention of every row under `sparse_pattern(window)`, and the log-sum-exps of its scores (Schlatt et al. 2024,
+    section 3).
+
+    qkv: (num_rows, 3, num_heads, head_dim), any stride between rows.  Returns (num_rows, num_heads, head_dim), and
+    (num_rows, num_heads) in float32, or float64 for float64: the logarithm to base 2 of the sum of exp of the scores.
+    Differentiable once, by the first result. Raises ValueError if the shapes do not fit.
+    """
+    layout = (torch.from_numpy(offsets) for offsets in (rows.cu_queries, rows.cu_candidates, rows.candidate_query))
+    out, lse = torch.ops.bandrank.windowed_attention(qkv, *layout, window)
+    return out, lse
+
+
+def _sum_dtype(qkv: Tensor) -> torch.dtype:
+    return torch.float64 if qkv.dtype == torch.float64 else torch.float32
+
+
+def _plan(qkv: Tensor, layout: tuple[Tensor, ...], window: int | None) -> VectorizedPlan:
+    for offsets in layout:
+        if offsets.device.type != "cpu" or offsets.dtype != torch.int64:
+            raise ValueError(f"a layout is int64 in host memory, got {offsets.dtype} on {offsets.device}")
+    contents = tuple(offsets.contiguous().numpy().tobytes() for offsets in layout)
+    num_rows, plan = _kept_plan(contents, window, qkv.device, qkv.dtype)
+    if qkv.dim() != 4 or qkv.shape[:2] != (num_rows, 3):
+        raise ValueError(f"qkv must be ({num_rows}, 3, num_heads, head_dim), got {tuple(qkv.shape)}")
+    return plan
+
+
+@functools.lru_cache(KEPT_PLANS)
+def _kept_plan(
+    layout: tuple[bytes, ...], window: int | None, device: torch.device, dtype: torch.dtype
+) -> tuple[int, VectorizedPlan]:
+    rows = PackedRows(*(np.frombuffer(content, np.int64) for content in layout))
+    return rows.num_rows, VectorizedPlan(rows, sparse_pattern(window), device=device, dtype=dtype)
+
+
+def _forward(qkv: Tensor, *layout_and_window: Any) -> tuple[Tensor, Tensor]:  # three tensors and a number
+    *layout, window = layout_and_window
+    plan = _plan(qkv, tuple(layout), window)
+    out, lse = _empty_results(qkv)
+    for piece in plan.pieces:
+        query, key_value = piece.gather((qkv,))
+        piece.write(piece.attend(query, key_value), out)
+        # torch sums powers of e, the scores are to base 2.
+        scores = piece.heads(query.to(lse.dtype), key_value.to(lse.dtype)).scores() * math.log(2)
+        piece.write(piece.rows(scores.logsumexp(-1)) / math.log(2), lse)
+    return out, lse
+
+
+def _empty_results(qkv: Tensor) -> tuple[Tensor, Tensor]:
+    out = qkv.new_empty((qkv.shape[0], *qkv.shape[2:]))
+    return out, qkv.new_empty(out.shape[:2], dtype=_sum_dtype(qkv))
+
+
+def _fake_forward(qkv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _empty_results(qkv)
+
+
+def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_and_window: Any) -> Tensor:
+    """The gradient by qkv. With P = exp2(scores - lse) and d the sum of gradient * out along a row,
+    dS = P * (gradient V^T - d); dQ = dS K and dK = dS^T Q, both scaled; dV = P^T gradient.
+    """
+    *layout, window = layout_and_window
+    plan = _plan(qkv, tuple(layout), window)
+    sums = _sum_dtype(qkv)
+    along = (gradient.to(sums) * out.to(sums)).sum(-1)
+    result = torch.zeros(qkv.shape, dtype=sums, device=qkv.device)
+    wide = qkv.to(sums)
+    for piece in plan.pieces:
+        heads = piece.heads(*piece.gather((wide,)))
+        row_lse, row_along, towards = (piece.spread(piece.read(rows)) for rows in (lse, along, gradient.to(sums)))
+        weights = torch.exp2(heads.scores() - row_lse[..., None])
+        inner = weights * (towards @ heads.value.transpose(-1, -2) - row_along[..., None])
+        inner *= qkv.shape[-1] ** -0.5
+        query = inner @ heads.key
+        key, value = inner.transpose(-1, -2) @ heads.query, weights.transpose(-1, -2) @ towards
+        key_value = torch.stack([key, value], 3).permute(0, 2, 3, 1, 4)  # (n, num_keys, 2, num_heads, head_dim)
+        piece.add(query.transpose(1, 2).flatten(0, 1), key_value.flatten(0, 1), (result,))
+    return result.to(qkv.dtype)
+
+
+def _fake_backward(gradient: Tensor, qkv: Tensor, *_: Any) -> Tensor:  # noqa: ARG001  # the operator's own arguments
+    return qkv.new_empty(qkv.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # autograd's context has no type
+    qkv, *layout, ctx.window = inputs
+    ctx.save_for_backward(qkv, *output, *layout)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    result = torch.ops.bandrank.windowed_attention_backward(gradient, *ctx.saved_tensors, ctx.window)
+    return result, None, None, None, None
+
+
+for _name, _schema, _run, _fake in (
+    ("windowed_attention", f"(Tensor qkv, {_LAYOUT}) -> (Tensor, Tensor)", _forward, _fake_forward),
+    (
+        "windowed_attention_backward",
+        f"(Tensor gradient, Tensor qkv, Tensor out, Tensor lse, {_LAYOUT}) -> Tensor",
+        _backward,
+        _fake_backward,
+    ),
+):
+    _LIBRARY.define(_name + _schema)  # type: ignore[no-untyped-call]  # likewise
+    _LIBRARY.impl(_name, _run, "CPU")  # type: ignore[no-untyped-call]  # likewise
+    torch.library.register_fake(f"bandrank::{_name}", _fake, lib=_LIBRARY)
+torch.library.register_autograd("bandrank::windowed_attention", _differentiate, setup_context=_keep, lib=_LIBRARY)
