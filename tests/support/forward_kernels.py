@@ -1,5 +1,8 @@
 """Runs the forward kernels on the CPU, and computes what they should give in float64."""
 
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -9,7 +12,7 @@ import numpy.typing as npt
 from support.emulation import Emulation, EmulationError, Schedule
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardLaunch, plan_forward
+from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardLaunch, Variant, plan_forward
 
 Array = npt.NDArray[Any]
 AMPERE, TURING = (8, 0), (7, 5)
@@ -33,6 +36,13 @@ def emulation(source: str, kernel: str) -> Emulation:
     return Emulation(source, [kernel])
 
 
+def compile_all(variants: Iterable[Variant]) -> None:
+    """Fills the cache of `emulation`, on all processors."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(lambda variant: emulation(variant.source, variant.name_expression), variants):
+            pass
+
+
 def to_bits(numbers: Array, dtype: Dtype) -> Array:
     """Rounded to the dtype; bfloat16 as uint16."""
     if dtype != "bfloat16":
@@ -54,11 +64,13 @@ def random_qkv(rows: PackedRows, dtype: Dtype, num_heads: int, head_dim: int, se
     return to_bits(rng.standard_normal((rows.num_rows, 3, num_heads, head_dim), np.float32), dtype)
 
 
-def plan(rows: PackedRows, window: int | None, dtype: Dtype, qkv: Array, **options: Any) -> ForwardLaunch:
-    """The launch for qkv on a card with tensor cores, unless `options` say otherwise."""
+def plan(
+    rows: PackedRows, window: int | None, dtype: Dtype, *, num_heads: int = 2, head_dim: int = 32, **options: Any
+) -> ForwardLaunch:
+    """The launch on a card with tensor cores, unless `options` say otherwise."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     options = {"capability": AMPERE, **options}
-    return plan_forward(rows, pattern, num_heads=qkv.shape[2], head_dim=qkv.shape[3], dtype=dtype, **options)
+    return plan_forward(rows, pattern, num_heads=num_heads, head_dim=head_dim, dtype=dtype, **options)
 
 
 def attend(

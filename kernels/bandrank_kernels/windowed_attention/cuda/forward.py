@@ -1,4 +1,4 @@
-"""The plan of a forward launch: kernel, grid, tiles, scratch. Made once per batch, on the host, and used by each layer."""
+"""The plan of a forward launch: kernel, grid, tiles, scratch. Made once per batch, on the host."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,9 @@ def why_unsupported(
     dtype: its name, such as "float16".  capability: the card's compute capability, (major, minor).
     """
     if pattern != AttentionPattern(pattern.window, query_to_cls=False, query_to_candidate=False):
-        return f"the kernels know the sparse cross-encoder's pattern alone ({SPARSE_SWITCHES}, any window), got {pattern}"
+        return (
+            f"the kernels know the sparse cross-encoder's pattern alone ({SPARSE_SWITCHES}, any window), got {pattern}"
+        )
     if head_dim not in HEAD_DIMS:
         return f"head_dim must be one of {HEAD_DIMS}, got {head_dim}"
     if dtype not in get_args(Dtype):

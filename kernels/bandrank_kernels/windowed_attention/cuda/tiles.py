@@ -33,9 +33,7 @@ def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None)
     query_sequences = np.stack(
         [np.full(rows.num_queries, QUERY_TILE), query_rows, query_lengths, query_rows, query_lengths, query_counts], 1
     )
-    per_tile = np.repeat(
-        np.concatenate([sequences, query_sequences]), np.concatenate([counts, query_counts]), axis=0
-    )
+    per_tile = np.repeat(np.concatenate([sequences, query_sequences]), np.concatenate([counts, query_counts]), axis=0)
     ends = np.cumsum(np.concatenate([counts, query_counts]))
     index = np.arange(len(per_tile)) - np.repeat(ends - np.diff(ends, prepend=0), np.diff(ends, prepend=0))
     candidate, first_row, num_rows, query_row, query_count, num_tiles = per_tile.T

@@ -70,7 +70,7 @@ class Narrow(Variant):
 
     @property
     def min_blocks(self) -> int:
-        """Blocks per multiprocessor that registers must allow for: the most that spills nothing (docs of registers)."""
+        """Blocks per multiprocessor that registers must allow for: the most at which none is spilled."""
         return NARROW_MIN_BLOCKS[self.head_dim, self.band_tiles, self.global_tiles]
 
     @property
@@ -90,7 +90,7 @@ NARROW_MIN_BLOCKS = {
     (32, 6, 8): 3,
     (64, 3, 2): 3,
     (64, 3, 4): 3,
-    (64, 3, 8): 3,
+    (64, 3, 8): 2,
     (64, 6, 2): 2,
     (64, 6, 4): 2,
     (64, 6, 8): 2,
@@ -143,7 +143,13 @@ class Simt(Variant):
 
 
 def choose_variant(
-    *, dtype: Dtype, head_dim: int, capability: tuple[int, int], window: int | None, query_rows: int, candidate_rows: int
+    *,
+    dtype: Dtype,
+    head_dim: int,
+    capability: tuple[int, int],
+    window: int | None,
+    query_rows: int,
+    candidate_rows: int,
 ) -> Variant:
     """The kernel for a batch whose longest query and candidate have so many rows, on a card of that capability.
 

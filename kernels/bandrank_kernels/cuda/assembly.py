@@ -1,0 +1,103 @@
+"""Machine code without a GPU: NVRTC, the compiler that CuPy calls, through ctypes.
+
+Its library and CUDA's headers come from the wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime (in `bandrank[dev]`), else
+from a toolkit in CUDA_PATH or /usr/local/cuda.
+"""
+
+import ctypes
+import os
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+# What CuPy adds to the options given to it, but for the architecture.
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+OPTIONS = ("-std=c++17",)
+
+
+class AssemblerNotFound(RuntimeError):
+    """There is no NVRTC here, or no CUDA headers; the message says what to install."""
+
+
+class AssemblyError(RuntimeError):
+    """The source does not compile; the message is the compiler's."""
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What one kernel takes on one architecture: registers a thread, and bytes a thread keeps in memory instead."""
+
+    registers: int
+    spilled_bytes: int
+
+
+def assemble(source: str, kernels: Sequence[str], arch: str) -> dict[str, Assembly]:
+    """Compiles one translation unit to machine code for `arch`, such as "sm_90", with the options that CuPy uses.
+
+    kernels: name expressions.  Returns what each takes. Raises AssemblerNotFound, AssemblyError.
+    """
+    nvrtc, headers = _nvrtc()
+    options = [*OPTIONS, *CUPY_OPTIONS, f"-arch={arch}", f"-I{headers}", "--ptxas-options=-v"]
+    program = ctypes.c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    try:
+        for kernel in kernels:
+            nvrtc.nvrtcAddNameExpression(program, kernel.encode())
+        encoded = [option.encode() for option in options]
+        failed = nvrtc.nvrtcCompileProgram(program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded))
+        log = _log(nvrtc, program)
+        if failed:
+            raise AssemblyError(f"{arch}: {log}")
+        usage = dict(_usage(log))
+        return {kernel: usage[_lowered(nvrtc, program, kernel)] for kernel in kernels}
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _usage(log: str) -> Iterator[tuple[str, Assembly]]:
+    """Lowered names with what ptxas says of them."""
+    for part in re.split(r"Compiling entry function '", log)[1:]:
+        registers = re.search(r"Used (\d+) registers", part)
+        spills = re.search(r"(\d+) bytes spill stores", part)
+        assert registers is not None, f"unknown words of ptxas: {part}. This is a bug."
+        assert spills is not None, f"unknown words of ptxas: {part}. This is a bug."
+        yield part.partition("'")[0], Assembly(int(registers[1]), int(spills[1]))
+
+
+def _log(nvrtc: ctypes.CDLL, program: ctypes.c_void_p) -> str:
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    return log.value.decode()
+
+
+def _lowered(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, kernel: str) -> str:
+    name = ctypes.c_char_p()
+    nvrtc.nvrtcGetLoweredName(program, kernel.encode(), ctypes.byref(name))
+    assert name.value, f"{kernel} has no lowered name. This is a bug."
+    return name.value.decode()
+
+
+@cache
+def _nvrtc() -> tuple[ctypes.CDLL, Path]:
+    """The library, and the folder of cuda_fp16.h."""
+    for root in _roots():
+        headers = root / "include"
+        libraries = [path for folder in ("lib", "lib64") for path in sorted((root / folder).glob("libnvrtc.so.*"))]
+        if libraries and (headers / "cuda_fp16.h").is_file():
+            # NVRTC opens its builtins by name alone, which finds them if they are loaded already.
+            for builtins in sorted(libraries[0].parent.glob("libnvrtc-builtins.so.*")):
+                ctypes.CDLL(str(builtins))
+            return ctypes.CDLL(str(libraries[0])), headers
+    raise AssemblerNotFound("no NVRTC with CUDA's headers; pip install nvidia-cuda-nvrtc nvidia-cuda-runtime")
+
+
+def _roots() -> Iterator[Path]:
+    yield from sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/cu[0-9]*"), reverse=True)
+    if path := os.environ.get("CUDA_PATH"):
+        yield Path(path)
+    yield Path("/usr/local/cuda")
