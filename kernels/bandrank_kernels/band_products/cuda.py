@@ -70,6 +70,22 @@ def source(family: Family) -> str:
     return read_source("cuda/primitives.cuh", "band_products/band.cuh", f"band_products/{family}.cu")
 
 
+def instances(family: Family) -> list[Kernel]:
+    """All that can be asked for of one family."""
+    if family == "tensor_core":
+        dtypes = [dtype for dtype in STORAGE if dtype.itemsize == 2]
+        arguments = [(dtype, slices) for dtype in dtypes for slices in range(1, MOST_SLICES + 1)]
+    else:
+        arguments = [(dtype, count) for dtype in STORAGE for count in (VECTOR_BYTES // dtype.itemsize, 1)]
+    suffix = "mma" if family == "tensor_core" else "simt"
+    scores = [_kernel(family, f"band_qk_{suffix}", dtype, number) for dtype, number in arguments]
+    sides = (False, True)
+    sums = [
+        _kernel(family, f"band_sums_{suffix}", dtype, number, side) for dtype, number in arguments for side in sides
+    ]
+    return scores + sums
+
+
 @dataclass(frozen=True)
 class Rows:
     """Matrices of rows as the kernels address them: matrix m is at (m // num_inner, m % num_inner)."""
