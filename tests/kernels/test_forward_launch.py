@@ -1,5 +1,7 @@
 """Around the forward kernels: tiles, strides, grids of fixed size, refusals; and that planted mistakes are found."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from support.forward_kernels import (
     TURING,
     Attended,
     attend,
+    emulation,
     exact,
     from_bits,
     lse_error,
@@ -175,7 +178,17 @@ MISTAKES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def compiled_mistakes() -> None:
+    """All of them at once, on all processors."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for kernel, text, mistake in MISTAKES:
+            variant = LAUNCHES[kernel].variant
+            pool.submit(emulation, variant.source.replace(text, mistake), variant.name_expression)
+
+
 @needs_compiler
+@pytest.mark.usefixtures("compiled_mistakes")
 @pytest.mark.parametrize(("kernel", "text", "mistake"), MISTAKES)
 def test_a_mistake_is_found(kernel: str, text: str, mistake: str) -> None:
     """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
@@ -193,17 +206,22 @@ def test_a_mistake_is_found(kernel: str, text: str, mistake: str) -> None:
 
 
 SANITIZED = """
+from concurrent.futures import ThreadPoolExecutor
 from kernels.test_forward_launch import LAUNCHES, is_right, run
 from support.emulation import Emulation
-for launch in LAUNCHES.values():
-    assert is_right(*run(launch, emulate=lambda source, kernel: Emulation(source, [kernel], sanitize=True)))
+def compiled(launch):
+    return Emulation(launch.variant.source, [launch.variant.name_expression], sanitize=True)
+with ThreadPoolExecutor(2) as pool:
+    emulations = list(pool.map(compiled, LAUNCHES.values()))
+for launch, emulation in zip(LAUNCHES.values(), emulations):
+    assert is_right(*run(launch, emulate=lambda source, kernel: emulation))
     print("in bounds", flush=True)
 """
 
 
 @needs_compiler
 def test_no_access_is_out_of_bounds() -> None:
-    """Nor misaligned, on arrays of exactly the size they must have."""
+    """Under the address sanitizer, on arrays of exactly the size they must have."""
     ended = run_sanitized(SANITIZED)
 
     assert (ended.stdout.splitlines(), ended.stderr) == (["in bounds"] * 3, "")

@@ -57,6 +57,13 @@ def assemble(source: str, kernels: Sequence[str], arch: str) -> dict[str, Assemb
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
+def nvrtc_version() -> str:
+    """Of the compiler found here, such as "13.0". Raises AssemblerNotFound."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc()[0].nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
 def _usage(log: str) -> Iterator[tuple[str, Assembly]]:
     """Lowered names with what ptxas says of them."""
     for part in re.split(r"Compiling entry function '", log)[1:]:

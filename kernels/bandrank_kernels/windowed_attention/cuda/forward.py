@@ -94,8 +94,7 @@ class ForwardLaunch:
         scale = math.log2(math.e) / math.sqrt(self.variant.head_dim)
         addresses = (qkv, out, lse, tiles, partials, arrivals)
         numbers = (row_stride, self.num_heads, self.window, self.stage_rows, scale)
-        record: np.void = np.array((*addresses, *numbers), PARAMS)[()]
-        return record
+        return np.void((*addresses, *numbers), PARAMS)
 
 
 def plan_forward(
