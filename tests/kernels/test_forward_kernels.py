@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from support.emulated_launch import prepare
 from support.emulation import SCHEDULES, needs_compiler
 from support.forward_kernels import (
     AMPERE,
@@ -12,7 +13,6 @@ from support.forward_kernels import (
     LSE_BAR,
     TURING,
     attend,
-    compile_all,
     exact,
     from_bits,
     lse_error,
@@ -23,7 +23,7 @@ from support.forward_kernels import (
 from support.layouts import packed_rows
 
 from bandrank_kernels.windowed_attention import PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardLaunch
+from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardPlan
 
 pytestmark = needs_compiler
 NUM_HEADS = 2
@@ -110,12 +110,11 @@ def test_there_are_enough_cases() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """All kernels of the cases, on all processors; one by one they would take twice as long."""
-    launches = [launch_of(*case.values) for case in CASES]
-    compile_all({launch.variant for launch in launches})
+    """All kernels of the cases, a file at a time; one by one they would take four times as long."""
+    prepare(*(plan_of(*case.values).variant.kernel for case in CASES))
 
 
-def launch_of(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> ForwardLaunch:
+def plan_of(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> ForwardPlan:
     """The plan of a case."""
     return plan(
         shape.rows,
@@ -132,12 +131,12 @@ def launch_of(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> Forward
 def test_a_forward_kernel_is_exact(kernel: str, shape: Shape, dtype: Dtype, head_dim: int) -> None:
     """Output and log-sum-exp against float64, every row written; both schedules give the same bits."""
     qkv = random_qkv(shape.rows, dtype, shape.num_heads, head_dim)
-    launch = launch_of(kernel, shape, dtype, head_dim)
+    planned = plan_of(kernel, shape, dtype, head_dim)
     truth = exact(from_bits(qkv, dtype), shape.rows, shape.window)
 
-    found, again = (attend(launch, qkv, schedule=schedule, seed=seed) for seed, schedule in enumerate(SCHEDULES))
+    found, again = (attend(planned, qkv, schedule=schedule, seed=seed) for seed, schedule in enumerate(SCHEDULES))
 
-    assert launch.variant.file == f"{kernel}.cuh"
+    assert planned.variant.file == f"{kernel}.cuh"
     assert relative_error(found, truth) < BARS[dtype]
     assert lse_error(found, truth) < LSE_BAR
     np.testing.assert_array_equal(again.out, found.out)

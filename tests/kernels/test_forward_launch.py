@@ -1,11 +1,10 @@
 """Around the forward kernels: tiles, strides, grids of fixed size, refusals; and that planted mistakes are found."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.emulation import SCHEDULES, EmulationError, Schedule, needs_compiler, run_sanitized
@@ -15,7 +14,6 @@ from support.forward_kernels import (
     TURING,
     Attended,
     attend,
-    emulation,
     exact,
     from_bits,
     lse_error,
@@ -24,13 +22,15 @@ from support.forward_kernels import (
     relative_error,
 )
 from support.layouts import layouts, packed_rows
+from support.mistakes import Mistake, plant, wake
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda import (
     SHIPPED,
     Dtype,
-    ForwardLaunch,
+    ForwardPlan,
     choose_variant,
+    is_readable,
     plan_forward,
     plan_tiles,
     why_unsupported,
@@ -38,20 +38,20 @@ from bandrank_kernels.windowed_attention.cuda import (
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 ROWS = packed_rows([11, 3], [[260, 0, 17], [64]], shared=True)
-# One launch of each kernel, in which candidates have several tiles and the wide kernel several stages.
-LAUNCHES = {
+# One plan of each kernel, in which candidates have several tiles and the wide kernel several stages.
+PLANS = {
     "narrow": plan(ROWS, 4, "float16"),
     "wide": plan(ROWS, 64, "float16", max_shared_bytes=16 * 1024),
     "simt": plan(ROWS, 4, "float16", capability=TURING),
 }
-KERNELS = list(LAUNCHES)
+KERNELS = list(PLANS)
 
 
-def run(launch: ForwardLaunch, **options: object) -> tuple[Attended, Attended]:
+def run(planned: ForwardPlan, **options: object) -> tuple[Attended, Attended]:
     """What the kernel gives, and what it should."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
-    found = attend(launch, qkv, **options)  # type: ignore[arg-type]  # attend's own
-    return found, exact(from_bits(qkv, "float16"), ROWS, launch.window)
+    found = attend(planned, qkv, **options)  # type: ignore[arg-type]  # attend's own
+    return found, exact(from_bits(qkv, "float16"), ROWS, planned.window)
 
 
 def is_right(found: Attended, truth: Attended) -> bool:
@@ -98,9 +98,9 @@ def test_tiles_fill_a_grid_of_fixed_size() -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_unused_tiles_do_nothing(kernel: str) -> None:
     """A grid larger than the batch gives the same bits."""
-    launch = LAUNCHES[kernel]
-    larger = replace(launch, tiles=plan_tiles(ROWS, launch.variant.tile_rows, capacity=len(launch.tiles) + 3))
-    (found, truth), (again, _) = run(launch), run(larger)
+    planned = PLANS[kernel]
+    larger = replace(planned, tiles=plan_tiles(ROWS, planned.variant.tile_rows, capacity=len(planned.tiles) + 3))
+    (found, truth), (again, _) = run(planned), run(larger)
 
     assert is_right(found, truth)
     np.testing.assert_array_equal(again.out, found.out)
@@ -114,7 +114,7 @@ def test_rows_may_lie_apart(kernel: str) -> None:
     wide = np.full((ROWS.num_rows, 4, 2, 32), np.nan, np.float16)
     wide[:, :3] = qkv
 
-    np.testing.assert_array_equal(attend(LAUNCHES[kernel], wide[:, :3]).out, attend(LAUNCHES[kernel], qkv).out)
+    np.testing.assert_array_equal(attend(PLANS[kernel], wide[:, :3]).out, attend(PLANS[kernel], qkv).out)
 
 
 @needs_compiler
@@ -122,10 +122,10 @@ def test_rows_may_lie_apart(kernel: str) -> None:
 def test_other_candidates_touch_no_bit(kernel: str) -> None:
     """Rows of one candidate made NaN leave the others, and the query they share, as they are."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
-    before = attend(LAUNCHES[kernel], qkv).out
+    before = attend(PLANS[kernel], qkv).out
     broken = [0, *ROWS.candidate_rows(0)]
     qkv[broken] = np.nan
-    after = attend(LAUNCHES[kernel], qkv).out
+    after = attend(PLANS[kernel], qkv).out
     others = np.setdiff1d(np.arange(ROWS.num_rows), broken)
 
     assert np.isnan(after[broken]).all()
@@ -137,84 +137,77 @@ def test_other_candidates_touch_no_bit(kernel: str) -> None:
 def test_large_scores_do_not_overflow(kernel: str) -> None:
     """Scores of thousands, whose exponentials no float holds."""
     qkv = random_qkv(ROWS, "float16", 2, 32) * np.float16(30)
-    launch = LAUNCHES[kernel]
-    found, truth = attend(launch, qkv), exact(from_bits(qkv, "float16"), ROWS, launch.window)
+    planned = PLANS[kernel]
+    found, truth = attend(planned, qkv), exact(from_bits(qkv, "float16"), ROWS, planned.window)
 
     assert relative_error(found, truth) < BARS["float16"]
     assert np.abs(found.lse / truth.lse - 1).max() < 1e-5
 
 
-MISTAKES = [
-    # The candidate's border is no longer masked: rows clamped to it are seen once more.
-    ("narrow", "const bool exists = unsigned(band + i) < unsigned(band_rows);", "const bool exists = !is_query;"),
-    ("narrow", "unsigned(i - g) > unsigned(2 * w)", "unsigned(i - g) > unsigned(2 * w + 1)"),
-    (
-        "narrow",
-        "bottom_globals = !cls_lane ? globals : r0 == 0 && !is_query ? globals : 0;",
-        "bottom_globals = globals;",
+MISTAKES = {
+    "narrow": (
+        # The candidate's border is no longer masked: rows clamped to it are seen once more.
+        Mistake("unsigned(band + i) < unsigned(band_rows)", "!is_query"),
+        Mistake("unsigned(i - g) > unsigned(2 * w)", "unsigned(i - g) > unsigned(2 * w + 1)"),
+        Mistake("!cls_lane ? globals : r0 == 0 && !is_query ? globals : 0", "globals"),
+        Mistake("exp2_fast(cls_top - bottom)", "1.f"),
+        # Rows that are not written.
+        Mistake("place >= end || (half && cls_lane)", "place >= end - 1 || (half && cls_lane)"),
+        # What the kernels share: the merge of [CLS], the layout of V.
+        Mistake("before != tile.num_tiles - 1", "before != tile.num_tiles - 2"),
+        Mistake("j % 2 ? 0x7632u : 0x5410u", "0x5410u"),
     ),
-    ("narrow", "cls_factor = exp2_fast(cls_top - bottom);", "cls_factor = 1.f;"),
-    ("wide", "(number >= limit || !visible[a].sees(number))", "!visible[a].sees(number)"),
-    ("wide", "{r0 + g + 8 * a - w, 2 * w + 1}", "{r0 + g + 8 * a - w, 2 * w + 2}"),
-    ("wide", "    __syncthreads();\n    if (!works) continue;", "    if (!works) continue;"),
-    ("wide", "if (stage) __syncthreads();", ""),
-    ("wide", "  __syncthreads();  // the last stage was read\n", ""),
-    ("wide", "  __syncthreads();\n  if (warp) return;", "  if (warp) return;"),
-    ("simt", "min_of(tile.num_rows - 1, place + w)", "place + w"),
-    ("simt", "is_cls && tile.begin > 0 ? 0 : ", ""),
-    # Rows that are not written.
-    (
-        "narrow",
-        "if (place >= end || (half && cls_lane)) continue;",
-        "if (place >= end - 1 || (half && cls_lane)) continue;",
+    "wide": (
+        Mistake("(number >= limit || !visible[a].sees(number))", "!visible[a].sees(number)"),
+        Mistake("Visible{r0 + g + 8 * a - w, 2 * w + 1}", "Visible{r0 + g + 8 * a - w, 2 * w + 2}"),
+        Mistake("__syncthreads();\n    if (!works) continue;", "if (!works) continue;"),
+        Mistake("if (stage) __syncthreads();", ""),
+        Mistake("__syncthreads();  // the last stage was read\n", ""),
+        Mistake("__syncthreads();\n  if (warp) return;", "if (warp) return;"),
+        Mistake("place >= end || (a == 3 && cls_lane)", "place >= end || a == 3"),
+        Mistake("if (lane == 0) *arrivals = 0;", ""),
     ),
-    ("wide", "if (place >= end || (a == 3 && cls_lane)) continue;", "if (place >= end || a == 3) continue;"),
-    ("simt", "if (works && (!is_cls || tile.num_tiles == 1)) {", "if (works && !is_cls) {"),
-    # What the kernels share: the merge of [CLS], the layout of V.
-    ("narrow", "if (before != tile.num_tiles - 1) return;", "if (before != tile.num_tiles - 2) return;"),
-    ("wide", "if (lane == 0) *arrivals = 0;", ""),
-    ("simt", "const float factor = exp2_fast(partial[0] - row.top);", "const float factor = 1.f;"),
-    ("narrow", "j % 2 ? 0x7632u : 0x5410u", "0x5410u"),
-]
-
-
-@pytest.fixture(scope="module")
-def compiled_mistakes() -> None:
-    """All of them at once, on all processors."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for kernel, text, mistake in MISTAKES:
-            variant = LAUNCHES[kernel].variant
-            pool.submit(emulation, variant.source.replace(text, mistake), variant.name_expression)
+    "simt": (
+        Mistake("min_of(tile.num_rows - 1, place + w)", "place + w"),
+        Mistake("is_cls && tile.begin > 0 ? 0 : tile.query_rows + !is_query", "tile.query_rows + !is_query"),
+        Mistake("works && (!is_cls || tile.num_tiles == 1)", "works && !is_cls"),
+        Mistake("exp2_fast(partial[0] - row.top)", "1.f"),
+    ),
+}
 
 
 @needs_compiler
-@pytest.mark.usefixtures("compiled_mistakes")
-@pytest.mark.parametrize(("kernel", "text", "mistake"), MISTAKES)
-def test_a_mistake_is_found(kernel: str, text: str, mistake: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "number"), [(kernel, number) for kernel in KERNELS for number in range(len(MISTAKES[kernel]))]
+)
+def test_a_mistake_is_found(kernel: str, number: int) -> None:
     """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
-    launch = LAUNCHES[kernel]
-    source = launch.variant.source
-    assert source.count(text) == 1
+    planned = PLANS[kernel]
+    planted = plant(planned.variant.kernel, MISTAKES[kernel])
 
     def survives(schedule: Schedule) -> bool:
         try:
-            return is_right(*run(launch, schedule=schedule, source=source.replace(text, mistake)))
+            return is_right(*run(planned, schedule=schedule, kernel=planted))
         except EmulationError:
             return False
 
+    wake(planted, -1)
+    assert survives("depth first")
+    wake(planted, number)
     assert not all(survives(schedule) for schedule in SCHEDULES)
 
 
 SANITIZED = """
-from concurrent.futures import ThreadPoolExecutor
-from kernels.test_forward_launch import LAUNCHES, is_right, run
-from support.emulation import Emulation
-def compiled(launch):
-    return Emulation(launch.variant.source, [launch.variant.name_expression], sanitize=True)
-with ThreadPoolExecutor(2) as pool:
-    emulations = list(pool.map(compiled, LAUNCHES.values()))
-for launch, emulation in zip(LAUNCHES.values(), emulations):
-    assert is_right(*run(launch, emulate=lambda source, kernel: emulation))
+from kernels.test_forward_launch import PLANS, is_right, run
+from support.emulated_launch import prepare
+from bandrank_kernels.cuda import read_source
+from bandrank_kernels.launch import Kernel
+from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, SHARED
+source = read_source(*SHARED, *(f"{FOLDER}/{plan.variant.file}" for plan in PLANS.values()))
+kernels = [Kernel(source, plan.variant.name_expression) for plan in PLANS.values()]
+prepare(*kernels, sanitize=True)
+for plan, kernel in zip(PLANS.values(), kernels):
+    assert is_right(*run(plan, kernel=kernel))
     print("in bounds", flush=True)
 """
 
@@ -266,21 +259,26 @@ def test_only_shipped_variants_are_chosen(data: st.DataObject) -> None:
     assert (variant.file == "simt.cuh") == (dtype == "float32" or capability < (8, 0))
 
 
-def test_misaligned_rows_are_refused() -> None:
-    """The kernels read 16 bytes at once."""
-    addresses = {"out": 32, "lse": 0, "tiles": 0, "partials": 0, "arrivals": 0}
-    for qkv, row_stride in ((8, 192), (16, 196)):
-        with pytest.raises(ValueError, match="qkv and out must be aligned to 16 bytes and rows to 8 numbers"):
-            LAUNCHES["narrow"].params(qkv=qkv, row_stride=row_stride, **addresses)
+def test_rows_that_are_not_read_in_place() -> None:
+    """The kernels read 16 bytes at once, and the heads of a row one behind the other."""
+    wide = torch.zeros(5, 3, 2, 40, dtype=torch.float16)
+
+    assert is_readable(wide)
+    assert is_readable(wide[::2])
+    assert is_readable(torch.zeros(1000).as_strided((5, 3, 1, 32), (96, 32, 7, 1)))
+    assert not is_readable(wide[:, :, :1])
+    assert not is_readable(wide[..., :32])
+    assert not is_readable(wide.flatten()[1:-239].view(4, 3, 2, 40))
+    assert not is_readable(wide.transpose(1, 2))
 
 
 def test_shared_memory_stays_within_its_bound() -> None:
     """Long windows are staged; short ones take what they need."""
     long = packed_rows([11], [[4086]], shared=True)
     for window, most in ((64, 48 * 1024), (None, 96 * 1024), (None, 16 * 1024)):
-        launch = plan(long, window, "float16", max_shared_bytes=most)
-        assert 0 < launch.shared_bytes <= most
+        planned = plan(long, window, "float16", max_shared_bytes=most)
+        assert 0 < planned.shared_bytes <= most
     empty = PackedRows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
 
-    assert plan(empty, 64, "float16").grid == (0, 1, 1)
+    assert plan(empty, 64, "float16").blocks == 0
     assert plan(ROWS, 4, "float16").shared_bytes == 0

@@ -1,27 +1,39 @@
 """Launches on the CPU: what the launcher hands to cupy goes to an emulation instead."""
 
+import os
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
 from support.emulation import Emulation, Schedule
 
 from bandrank_kernels.launch import Kernel, Launch
 
-SHARED_BYTES = 64 * 1024  # what a block can have on the smallest GPU that kernels are built for
+SHARED_BYTES = 99 * 1024  # what a block can have on the smallest GPU with tensor cores that kernels are built for
 
 _emulations: dict[Kernel, Emulation] = {}
 
 
-def prepare(*kernels: Kernel) -> None:
+def prepare(*kernels: Kernel, sanitize: bool = False) -> None:
     """Compiles the kernels of one source together, which takes little longer than one of them."""
     missing = defaultdict(list)
     for kernel in dict.fromkeys(kernels):
         if kernel not in _emulations:
             missing[kernel.source].append(kernel)
-    for source, together in missing.items():
-        emulation = Emulation(source, [kernel.expression for kernel in together])
-        _emulations.update(dict.fromkeys(together, emulation))
+
+    def compiled(item: tuple[str, list[Kernel]]) -> Emulation:
+        return Emulation(item[0], [kernel.expression for kernel in item[1]], sanitize=sanitize)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for together, emulation in zip(missing.values(), pool.map(compiled, missing.items()), strict=True):
+            _emulations.update(dict.fromkeys(together, emulation))
+
+
+def emulation_of(kernel: Kernel) -> Emulation:
+    """The compilation of a prepared kernel."""
+    return _emulations[kernel]
 
 
 class EmulatedFunction:
@@ -46,6 +58,12 @@ class EmulatedFunction:
             schedule=self._schedule,
             seed=self._seed,
         )
+
+
+def run_here(launch: Launch, device: torch.device) -> None:
+    """In place of `bandrank_kernels.launch.launch`."""
+    assert device.type == "cpu"
+    emulate(launch)
 
 
 def emulate(launch: Launch, schedule: Schedule = "depth first", seed: int = 0) -> None:

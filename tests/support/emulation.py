@@ -69,6 +69,10 @@ class Emulation:
             self._library.launch_error.restype = ctypes.c_char_p
             raise EmulationError(self._library.launch_error().decode())
 
+    def set(self, name: str, value: int) -> None:
+        """An `extern "C" int` of the source."""
+        ctypes.c_int.in_dll(self._library, name).value = value
+
 
 def run_sanitized(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A Python program in a process that can load emulations made with `sanitize=True`."""

@@ -1,18 +1,19 @@
 """Runs the forward kernels on the CPU, and computes what they should give in float64."""
 
-import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from support.emulation import Emulation, EmulationError, Schedule
+import torch
+from support.emulated_launch import emulate
+from support.emulation import EmulationError, Schedule
+from torch import Tensor
 
+from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardLaunch, Variant, plan_forward
+from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardPlan, plan_forward
 
 Array = npt.NDArray[Any]
 AMPERE, TURING = (8, 0), (7, 5)
@@ -30,25 +31,17 @@ class Attended:
     lse: Array
 
 
-@cache
-def emulation(source: str, kernel: str) -> Emulation:
-    """Compiled once a session."""
-    return Emulation(source, [kernel])
-
-
-def compile_all(variants: Iterable[Variant]) -> None:
-    """Fills the cache of `emulation`, on all processors."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(lambda variant: emulation(variant.source, variant.name_expression), variants):
-            pass
-
-
 def to_bits(numbers: Array, dtype: Dtype) -> Array:
     """Rounded to the dtype; bfloat16 as uint16."""
     if dtype != "bfloat16":
         return numbers.astype(dtype)
     bits = numbers.astype(np.float32).view(np.uint32).astype(np.uint64)
     return ((bits + 0x7FFF + (bits >> np.uint64(16) & np.uint64(1))) >> np.uint64(16)).astype(np.uint16)
+
+
+def as_tensor(stored: Array, dtype: Dtype) -> Tensor:
+    """The same memory as torch sees it."""
+    return torch.from_numpy(stored).view(getattr(torch, dtype))
 
 
 def from_bits(stored: Array, dtype: Dtype) -> Array:
@@ -66,55 +59,38 @@ def random_qkv(rows: PackedRows, dtype: Dtype, num_heads: int, head_dim: int, se
 
 def plan(
     rows: PackedRows, window: int | None, dtype: Dtype, *, num_heads: int = 2, head_dim: int = 32, **options: Any
-) -> ForwardLaunch:
-    """The launch on a card with tensor cores, unless `options` say otherwise."""
+) -> ForwardPlan:
+    """The plan on a card with tensor cores, unless `options` say otherwise."""
     pattern = AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
     options = {"capability": AMPERE, **options}
     return plan_forward(rows, pattern, num_heads=num_heads, head_dim=head_dim, dtype=dtype, **options)
 
 
 def attend(
-    launch: ForwardLaunch,
+    plan: ForwardPlan,
     qkv: Array,
     *,
     schedule: Schedule = "depth first",
     seed: int = 0,
-    source: str | None = None,
-    emulate: Any = emulation,
+    kernel: Kernel | None = None,
 ) -> Attended:
-    """Runs the kernel. Outputs and scratch start as NaN; the counters must be zero again. source: in place of its own.
+    """Runs the kernel. Outputs and scratch start as NaN; the counters must be zero again.
 
-    qkv: may have any stride between rows.
+    qkv: may have any stride between rows.  kernel: in place of the plan's.
     """
-    variant = launch.variant
     num_rows, _, num_heads, head_dim = qkv.shape
-    out = np.full((num_rows, num_heads, head_dim), 0xFF, np.uint8).repeat(qkv.itemsize, 2).view(qkv.dtype)
-    lse = np.full((num_rows, num_heads), np.nan, np.float32)
-    partials = np.full(launch.num_partials, np.nan, np.float32)
-    arrivals = np.zeros(launch.num_arrivals, np.int32)
-    base = np.empty(qkv.shape[1:], qkv.dtype)
-    assert qkv.strides[1:] == base.strides
-    params = launch.params(
-        qkv=qkv.ctypes.data,
-        row_stride=qkv.strides[0] // qkv.itemsize,
-        out=out.ctypes.data,
-        lse=lse.ctypes.data,
-        tiles=launch.tiles.ctypes.data,
-        partials=partials.ctypes.data,
-        arrivals=arrivals.ctypes.data,
-    )
-    emulate(source or variant.source, variant.name_expression).launch(
-        variant.name_expression,
-        grid=launch.grid,
-        block=launch.block,
-        shared_bytes=launch.shared_bytes,
-        arguments=[params],
-        schedule=schedule,
-        seed=seed,
-    )
+    dtype = plan.variant.dtype
+    rows = as_tensor(qkv, dtype)
+    out = torch.full((num_rows, num_heads, head_dim), torch.nan, dtype=rows.dtype)
+    lse = torch.full((num_rows, num_heads), torch.nan)
+    partials = torch.full((plan.num_partials,), torch.nan)
+    arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32)
+    launch = plan.launch(rows, out, lse, tiles=torch.from_numpy(plan.tiles), partials=partials, arrivals=arrivals)
+    if plan.blocks:
+        emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
     if arrivals.any():
-        raise EmulationError(f"{np.count_nonzero(arrivals)} counters are not zero after the launch")
-    return Attended(from_bits(out, variant.dtype), lse.astype(np.float64))
+        raise EmulationError(f"{int(arrivals.count_nonzero())} counters are not zero after the launch")
+    return Attended(out.double().numpy(), lse.double().numpy())
 
 
 def exact(qkv: Array, rows: PackedRows, window: int | None) -> Attended:

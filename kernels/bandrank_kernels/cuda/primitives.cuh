@@ -12,7 +12,7 @@
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 // Instead of minus infinity, whose difference with itself is NaN. Times any scale, exp2 of it is 0.
-constexpr float kHidden = -1e30f;
+[[maybe_unused]] constexpr float kHidden = -1e30f;
 
 template <class T> struct IsBfloat16 { static constexpr bool value = false; };
 template <> struct IsBfloat16<__nv_bfloat16> { static constexpr bool value = true; };

@@ -1,10 +1,12 @@
 """CUDA text out of the package's files."""
 
+from functools import cache
 from importlib import resources
 
 PACKAGE = "bandrank_kernels"
 
 
+@cache
 def read_source(*files: str) -> str:
     """The named files of this package, one after the other, as one translation unit.
 

@@ -1,11 +1,13 @@
-"""The plan of a forward launch: kernel, grid, tiles, scratch. Made once per batch, on the host."""
+"""The plan of forward launches: kernel, grid, tiles, scratch. Made once per batch, launched in each layer."""
 
 import math
 from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
+from torch import Tensor
 
+from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Dtype, Variant, Wide, choose_variant
@@ -13,14 +15,13 @@ from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
 SPARSE_SWITCHES = AttentionPattern(query_to_cls=False, query_to_candidate=False)
-OLDEST = (7, 5)  # compute capability that CUDA 13 still compiles for
 # A block's share of shared memory: two blocks fit on an sm_90, one on cards that have 100 KiB.
 MAX_SHARED_BYTES = 96 * 1024
 MIN_STAGE_ROWS = 64  # keys; the merge of [CLS] rows needs some 2 KiB whatever the keys
 
 
 def why_unsupported(
-    pattern: AttentionPattern, *, head_dim: int, dtype: str, capability: tuple[int, int] = OLDEST
+    pattern: AttentionPattern, *, head_dim: int, dtype: str, capability: tuple[int, int] = OLDEST_CAPABILITY
 ) -> str | None:
     """Why the CUDA kernels cannot run this attention, as a clause for an error message; None if they can.
 
@@ -34,14 +35,14 @@ def why_unsupported(
         return f"head_dim must be one of {HEAD_DIMS}, got {head_dim}"
     if dtype not in get_args(Dtype):
         return f"dtype must be one of {', '.join(get_args(Dtype))}; got {dtype}"
-    if capability < OLDEST:
+    if capability < OLDEST_CAPABILITY:
         return f"the card must have compute capability 7.5 or higher, got {'.'.join(map(str, capability))}"
     return None
 
 
 @dataclass(frozen=True, eq=False)
-class ForwardLaunch:
-    """All that a launch needs but the addresses.
+class ForwardPlan:
+    """All of a launch but the tensors.
 
     tiles: (num_tiles, 8) int32, to be copied to the device.  window: in tokens; the longest candidate's for no limit.
     stage_rows: keys that shared memory holds at once; 0 for kernels that use none.
@@ -55,16 +56,13 @@ class ForwardLaunch:
     stage_rows: int
 
     @property
-    def grid(self) -> tuple[int, int, int]:
-        return self.variant.num_blocks(len(self.tiles), self.num_heads), 1, 1
-
-    @property
-    def block(self) -> tuple[int, int, int]:
-        return self.variant.threads, 1, 1
+    def blocks(self) -> int:
+        """Of the grid; 0 for a batch without rows, which cannot be launched."""
+        return self.variant.num_blocks(len(self.tiles), self.num_heads)
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory. Above 48 KiB the kernel's attribute must be raised before its first launch."""
+        """Dynamic shared memory of a block."""
         return self.stage_rows * self.variant.bytes_per_key if isinstance(self.variant, Wide) else 0
 
     @property
@@ -77,24 +75,42 @@ class ForwardLaunch:
         """int32 of scratch, zero before the first launch and after each."""
         return self.num_candidates * self.num_heads
 
-    def params(
-        self, *, qkv: int, row_stride: int, out: int, lse: int, tiles: int, partials: int, arrivals: int
-    ) -> np.void:
-        """The kernel's one argument, a record of `PARAMS`.
+    def launch(
+        self, qkv: Tensor, out: Tensor, lse: Tensor | None, *, tiles: Tensor, partials: Tensor, arrivals: Tensor
+    ) -> Launch:
+        """The launch that writes `out`, and `lse` if there is one.
 
-        All but `row_stride` are device addresses. qkv: (num_rows, 3, num_heads, head_dim), rows `row_stride` numbers
-        apart.  out: (num_rows, num_heads, head_dim).  lse: (num_rows, num_heads) float32, the logarithm to base 2 of
-        the sum of exponentials of each row's scores; 0 for none.  tiles: of `self.tiles`.
-        Raises ValueError if qkv or out is not aligned to 16 bytes, or the stride is not a multiple of 8 numbers.
+        qkv: (num_rows, 3, num_heads, head_dim), `is_readable`.  out: (num_rows, num_heads, head_dim), contiguous.
+        lse: (num_rows, num_heads) float32, the logarithm to base 2 of the sum of exponentials of each row's scores.
+        tiles: `self.tiles` on the device.  partials, arrivals: scratch of `num_partials` and `num_arrivals`.
         """
-        if qkv % 16 or out % 16 or row_stride % 8:
-            raise ValueError(
-                f"qkv and out must be aligned to 16 bytes and rows to 8 numbers, got {qkv:#x}, {out:#x}, {row_stride}"
-            )
-        scale = math.log2(math.e) / math.sqrt(self.variant.head_dim)
-        addresses = (qkv, out, lse, tiles, partials, arrivals)
-        numbers = (row_stride, self.num_heads, self.window, self.stage_rows, scale)
-        return np.void((*addresses, *numbers), PARAMS)
+        assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
+        params = struct_of(
+            PARAMS,
+            qkv=qkv.data_ptr(),
+            out=out.data_ptr(),
+            lse=0 if lse is None else lse.data_ptr(),
+            tiles=tiles.data_ptr(),
+            partials=partials.data_ptr(),
+            arrivals=arrivals.data_ptr(),
+            row_stride=qkv.stride(0),
+            num_heads=self.num_heads,
+            window=self.window,
+            stage_rows=self.stage_rows,
+            scale=math.log2(math.e) / math.sqrt(self.variant.head_dim),
+        )
+        holds = (qkv, out, tiles, partials, arrivals) if lse is None else (qkv, out, lse, tiles, partials, arrivals)
+        return Launch(self.variant.kernel, self.blocks, self.variant.threads, params, self.shared_bytes, holds)
+
+
+def is_readable(qkv: Tensor) -> bool:
+    """Whether the kernels can read these rows where they lie: 16 bytes at once, heads one behind the other."""
+    _, _, num_heads, head_dim = qkv.shape
+    wanted = (num_heads * head_dim, head_dim, 1)
+    together = all(
+        size == 1 or step == right for size, step, right in zip(qkv.shape[1:], qkv.stride()[1:], wanted, strict=True)
+    )
+    return together and is_vectorizable(qkv)
 
 
 def plan_forward(
@@ -107,8 +123,8 @@ def plan_forward(
     capability: tuple[int, int],
     max_shared_bytes: int = MAX_SHARED_BYTES,
     tile_capacity: int | None = None,
-) -> ForwardLaunch:
-    """The launch for one layer of a batch: Schlatt et al. 2024, section 3, in one kernel.
+) -> ForwardPlan:
+    """The launches of a batch, one for each layer: Schlatt et al. 2024, section 3, in one kernel.
 
     max_shared_bytes: what a block may take.  tile_capacity: tiles of a grid of fixed size, the last of them unused.
     Raises ValueError for what `why_unsupported` names, or if the tiles do not fit.
@@ -131,7 +147,7 @@ def plan_forward(
         needed = query_rows + 1 + min(candidate_rows, variant.tile_rows + 2 * window)
         fits = max_shared_bytes // variant.bytes_per_key
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
-    return ForwardLaunch(
+    return ForwardPlan(
         variant=variant,
         tiles=plan_tiles(rows, variant.tile_rows, capacity=tile_capacity),
         num_candidates=rows.num_candidates,

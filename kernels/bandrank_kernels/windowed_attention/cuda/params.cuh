@@ -12,7 +12,7 @@
 // Log-sum-exps and maxima are in base 2: exp(x) is computed as exp2(x log2(e)), and the factor is part of the scale.
 
 struct AttentionParams {
-  const void* qkv;  // (num_rows, 3, H, D), rows row_stride numbers apart; 16-byte aligned, row_stride a multiple of 8
+  const void* qkv;  // (num_rows, 3, H, D), rows row_stride numbers apart, each at a 16-byte address
   void* out;        // (num_rows, H, D), 16-byte aligned
   float* lse;       // (num_rows, H), or null
   const int4* tiles;  // (num_tiles, 2): Tile

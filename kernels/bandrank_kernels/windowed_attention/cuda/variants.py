@@ -6,6 +6,7 @@ from itertools import product
 from typing import ClassVar, Literal
 
 from bandrank_kernels.cuda import read_source
+from bandrank_kernels.launch import Kernel
 
 Dtype = Literal["float16", "bfloat16", "float32"]
 
@@ -14,8 +15,8 @@ HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
 HEAD_DIMS = (32, 64)
 TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
 
-_FOLDER = "windowed_attention/cuda"
-_SHARED = ("cuda/primitives.cuh", f"{_FOLDER}/params.cuh", f"{_FOLDER}/fragments.cuh", f"{_FOLDER}/cls_row.cuh")
+FOLDER = "windowed_attention/cuda"
+SHARED = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", f"{FOLDER}/fragments.cuh", f"{FOLDER}/cls_row.cuh")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,12 @@ class Variant(ABC):
     @property
     def source(self) -> str:
         """The text to compile: one translation unit that includes nothing of ours."""
-        return read_source(*_SHARED, f"{_FOLDER}/{self.file}")
+        return read_source(*SHARED, f"{FOLDER}/{self.file}")
+
+    @property
+    def kernel(self) -> Kernel:
+        """What the launcher compiles."""
+        return Kernel(self.source, self.name_expression)
 
     @property
     @abstractmethod

@@ -1,0 +1,42 @@
+"""Planted mistakes: all of a file's in one compilation, one of them awake at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from support.emulated_launch import emulation_of, prepare
+
+from bandrank_kernels.launch import Kernel
+
+AWAKE = "awake_mistake"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """text: an expression, or whole statements, that the source has once.  instead: what takes its place."""
+
+    text: str
+    instead: str
+
+    def plant(self, source: str, number: int) -> str:
+        """The source, in which the text is replaced while `number` is awake."""
+        assert source.count(self.text) == 1, self.text
+        asks = f"{AWAKE} == {number}"
+        if self.text.rstrip().endswith(";") or "//" in self.text:
+            either = f"if ({asks}) {{ {self.instead} }} else {{ {self.text} }}"
+        else:
+            either = f"({asks} ? ({self.instead}) : ({self.text}))"
+        return source.replace(self.text, either)
+
+
+def plant(kernel: Kernel, mistakes: Sequence[Mistake]) -> Kernel:
+    """The kernel with all the mistakes asleep in it."""
+    source = kernel.source
+    for number, mistake in enumerate(mistakes):
+        source = mistake.plant(source, number)
+    return Kernel(f'extern "C" {{ int {AWAKE} = -1; }}\n{source}', kernel.expression)
+
+
+def wake(kernel: Kernel, number: int) -> None:
+    """One mistake of a planted kernel, by its number, and no other; -1 for none."""
+    prepare(kernel)
+    emulation_of(kernel).set(AWAKE, number)
