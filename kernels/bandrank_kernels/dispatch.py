@@ -17,32 +17,26 @@ class BackendUnavailable(RuntimeError):
     """The backend that was asked for by name cannot run here; the message says why."""
 
 
-def choose_backend(asked: Backend, device: torch.device, *, has_kernels: bool = False) -> Backend:
+def choose_backend(asked: Backend, device: torch.device, *, unsupported: str | None = None) -> Backend:
     """The backend that will run for `asked` on `device`; never a silent fallback.
 
-    has_kernels: whether the operation has CUDA kernels. "auto" is "cuda" where they can run and "vectorized" elsewhere,
-    and says in one line of the log, once per reason, which of the two it is and why.
+    unsupported: why the operation's CUDA kernels cannot compute what is asked, None if they can. "auto" is "cuda" where
+    they can run and "vectorized" elsewhere, and logs in one line, once per reason, which of the two it is and why.
     Raises BackendUnavailable if a backend asked for by name cannot run, ValueError for an unknown name.
     """
     match asked:
         case "auto":
-            obstacle = _obstacle(device, has_kernels=has_kernels)
+            obstacle = cuda_obstacle(device) or unsupported
             _log_choice(device.type, obstacle)
             return "cuda" if obstacle is None else "vectorized"
         case "vectorized" | "reference":
             return asked
         case "cuda":
-            obstacle = _obstacle(device, has_kernels=has_kernels)
+            obstacle = cuda_obstacle(device) or unsupported
             if obstacle is not None:
                 raise BackendUnavailable(f"backend 'cuda' cannot run: {obstacle}; 'auto' and 'vectorized' can")
             return asked
     raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}; got {asked!r}")
-
-
-def _obstacle(device: torch.device, *, has_kernels: bool) -> str | None:
-    if not has_kernels:
-        return f"the operation has no CUDA kernels in this version (tensors on {device})"
-    return cuda_obstacle(device)
 
 
 @functools.cache

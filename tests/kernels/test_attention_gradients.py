@@ -31,7 +31,7 @@ LAYOUTS = {
 def both(rows: PackedRows, pattern: AttentionPattern, backend: Backend) -> list[Tensor]:
     """Results and gradients of `attend` and `attend_cls`, in float64."""
     generator = torch.Generator().manual_seed(0)
-    plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, backend=backend)
+    plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend=backend)
     towards, query, hidden = (
         torch.randn(*shape, dtype=torch.float64, generator=generator)
         for shape in (
@@ -94,7 +94,7 @@ def test_every_row_is_written_once(data: st.DataObject) -> None:
 def test_gradients_are_difference_quotients(name: str) -> None:
     """Of `attend` and `attend_cls`, on one small batch."""
     rows = packed_rows([2, 1], [[0, 6], [3]], shared=NAMED[name].shares_queries)
-    plan = plan_attention(rows, NAMED[name], device=CPU, dtype=torch.float64, backend="vectorized")
+    plan = plan_attention(rows, NAMED[name], device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend="vectorized")
     generator = torch.Generator().manual_seed(0)
     query, hidden = (
         torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
@@ -109,7 +109,9 @@ def test_gradients_are_difference_quotients(name: str) -> None:
 def test_one_source_alone_may_want_a_gradient() -> None:
     """The other is a constant, and gets none."""
     rows = packed_rows([2], [[5, 3]], shared=True)
-    plan = plan_attention(rows, NAMED["sparse"], device=CPU, dtype=torch.float64, backend="vectorized")
+    plan = plan_attention(
+        rows, NAMED["sparse"], device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend="vectorized"
+    )
     query = torch.ones(2, 1, 4, dtype=torch.float64, requires_grad=True)
     hidden = torch.arange(rows.num_rows * 4, dtype=torch.float64).view(-1, 4).cos()
     plan.attend_cls(query, hidden, 0.5).square().sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it bare

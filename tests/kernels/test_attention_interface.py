@@ -62,7 +62,7 @@ def test_a_shared_query_cannot_depend_on_its_candidates(backend: Backend, switch
     pattern = replace(AttentionPattern(4, query_to_cls=False, query_to_candidate=False), **{switch: True})
     rows = packed_rows([2], [[4, 4]], shared=True)
     with pytest.raises(ValueError, match="each candidate needs a copy of its query"):
-        plan_attention(rows, pattern, device=CPU, dtype=torch.float32, backend=backend)
+        plan_attention(rows, pattern, device=CPU, dtype=torch.float32, head_dim=4, backend=backend)
 
 
 def test_backends_by_name() -> None:

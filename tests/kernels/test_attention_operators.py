@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layouts import CPU, EXACT, layouts, packed_rows, random_qkv
+from support.layouts import CPU, EXACT, HEAD_DIM, layouts, packed_rows, random_qkv
 from torch import Tensor
 
 from bandrank_kernels.windowed_attention import PackedRows, ops, plan_attention
@@ -20,7 +20,7 @@ def check(rows: PackedRows, window: int | None) -> None:
     qkv = random_qkv(rows).requires_grad_()
     out, lse = ops.attend(qkv, rows, window)
     pattern = ops.sparse_pattern(window)
-    plan = plan_attention(rows, pattern, device=CPU, dtype=qkv.dtype, backend="reference")
+    plan = plan_attention(rows, pattern, device=CPU, dtype=qkv.dtype, head_dim=HEAD_DIM, backend="reference")
     expected = plan.attend(qkv)
     towards = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
     scores = torch.einsum("ihd,jhd->hij", qkv[:, 0], qkv[:, 1]) * qkv.shape[-1] ** -0.5

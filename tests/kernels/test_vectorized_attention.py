@@ -34,7 +34,8 @@ def assert_backends_agree(rows: PackedRows, pattern: AttentionPattern, device: s
     wide = torch.randn(rows.num_rows, 12, dtype=qkv.dtype, generator=torch.Generator().manual_seed(1)).to(device)
     query = 2 * wide[: rows.num_candidates, None].expand(-1, 3, -1) * torch.tensor([[[1.0], [-1.0], [0.1]]]).to(wide)
     reference, vectorized = (
-        plan_attention(rows, pattern, device=qkv.device, dtype=qkv.dtype, backend=backend) for backend in BACKENDS
+        plan_attention(rows, pattern, device=qkv.device, dtype=qkv.dtype, head_dim=HEAD_DIM, backend=backend)
+        for backend in BACKENDS
     )
 
     torch.testing.assert_close(vectorized.attend(qkv), reference.attend(qkv), rtol=0, atol=EXACT)
@@ -140,7 +141,7 @@ def test_attend_cls_is_attend_with_rows_as_keys_and_values(window: int | None) -
     generator = torch.Generator().manual_seed(0)
     hidden, query = torch.randn(2, rows.num_rows, 6, dtype=torch.float64, generator=generator)
     for backend in BACKENDS:
-        plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, backend=backend)
+        plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend=backend)
         whole = plan.attend(torch.stack([query, hidden, hidden], 1)[:, :, None])
 
         absorbed = plan.attend_cls(query[: rows.num_candidates, None], hidden, 6**-0.5)
@@ -160,7 +161,7 @@ def test_gradients_equal_the_reference(window: int | None, shared: bool) -> None
 
     gradients = []
     for backend in BACKENDS:
-        plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, backend=backend)
+        plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend=backend)
         leaves = [leaf.clone().requires_grad_() for leaf in (random_qkv(rows), query, hidden)]
         cls = plan.attend_cls(leaves[1][: rows.num_candidates, None], leaves[2], 0.4)
         ((plan.attend(leaves[0]) * towards).sum() + cls.square().sum()).backward()  # type: ignore[no-untyped-call]  # torch leaves it bare

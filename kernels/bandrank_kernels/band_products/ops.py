@@ -27,7 +27,7 @@ def call(operator: Any, *arguments: object) -> Tensor:  # torch.ops has no types
 
 
 def _backend(asked: Backend, device: torch.device) -> ModuleType:
-    return _BACKENDS[choose_backend(asked, device, has_kernels=True)]
+    return _BACKENDS[choose_backend(asked, device)]
 
 
 def _check_pair(names: str, left: Tensor, right: Tensor) -> None:

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.dispatch import Backend, choose_backend
+from bandrank_kernels.launch import device_capability
+from bandrank_kernels.windowed_attention.cuda import dtype_name, why_unsupported
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import ReferencePlan
@@ -12,15 +15,27 @@ from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
 
 def plan_attention(
-    rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto"
+    rows: PackedRows,
+    pattern: AttentionPattern,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    backend: Backend = "auto",
 ) -> AttentionPlan:
     """The plan of one batch for the backend that `choose_backend` names.
 
+    dtype, head_dim: of the queries, keys and values to come; kernels are built for some of them.
     Raises ValueError if candidates share a query that the pattern makes depend on them, BackendUnavailable.
     """
     rows.check(pattern)
-    if choose_backend(backend, device) == "reference":
-        return ReferencePlan(rows, pattern, device=device)
+    unsupported = why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
+    match choose_backend(backend, device, unsupported=unsupported):
+        case "reference":
+            return ReferencePlan(rows, pattern, device=device)
+        case "cuda":
+            capability = device_capability(device)
+            return CudaPlan(rows, pattern, device=device, dtype=dtype, head_dim=head_dim, capability=capability)
     return VectorizedPlan(rows, pattern, device=device, dtype=dtype)
 
 
@@ -35,4 +50,5 @@ def windowed_attention(
     """
     if qkv.dim() != 4 or qkv.shape[:2] != (rows.num_rows, 3):
         raise ValueError(f"qkv must be ({rows.num_rows}, 3, num_heads, head_dim), got {tuple(qkv.shape)}")
-    return plan_attention(rows, pattern, device=qkv.device, dtype=qkv.dtype, backend=backend).attend(qkv)
+    plan = plan_attention(rows, pattern, device=qkv.device, dtype=qkv.dtype, head_dim=qkv.shape[3], backend=backend)
+    return plan.attend(qkv)

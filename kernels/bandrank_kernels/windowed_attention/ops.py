@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+from bandrank_kernels.windowed_attention.interface import plan_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
@@ -44,12 +46,16 @@ def _sum_dtype(qkv: Tensor) -> torch.dtype:
     return torch.float64 if qkv.dtype == torch.float64 else torch.float32
 
 
-def _plan(qkv: Tensor, layout: tuple[Tensor, ...], window: int | None) -> VectorizedPlan:
+def _plan(qkv: Tensor, layout: tuple[Tensor, ...], window: int | None) -> CudaPlan | VectorizedPlan:
     for offsets in layout:
         if offsets.device.type != "cpu" or offsets.dtype != torch.int64:
             raise ValueError(f"a layout is int64 in host memory, got {offsets.dtype} on {offsets.device}")
     contents = tuple(offsets.contiguous().numpy().tobytes() for offsets in layout)
-    num_rows, plan = _kept_plan(contents, window, qkv.device, qkv.dtype)
+    # A plan's scratch serves one stream at a time.
+    stream = torch.cuda.current_stream(qkv.device).cuda_stream if qkv.device.type == "cuda" else 0
+    num_rows, plan = _kept_plan(
+        contents, window, device=qkv.device, dtype=qkv.dtype, head_dim=qkv.shape[-1], stream=stream
+    )
     if qkv.dim() != 4 or qkv.shape[:2] != (num_rows, 3):
         raise ValueError(f"qkv must be ({num_rows}, 3, num_heads, head_dim), got {tuple(qkv.shape)}")
     return plan
@@ -57,15 +63,25 @@ def _plan(qkv: Tensor, layout: tuple[Tensor, ...], window: int | None) -> Vector
 
 @functools.lru_cache(KEPT_PLANS)
 def _kept_plan(
-    layout: tuple[bytes, ...], window: int | None, device: torch.device, dtype: torch.dtype
-) -> tuple[int, VectorizedPlan]:
+    layout: tuple[bytes, ...],
+    window: int | None,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    stream: int,  # noqa: ARG001  # a part of the key
+) -> tuple[int, CudaPlan | VectorizedPlan]:
     rows = PackedRows(*(np.frombuffer(content, np.int64) for content in layout))
-    return rows.num_rows, VectorizedPlan(rows, sparse_pattern(window), device=device, dtype=dtype)
+    plan = plan_attention(rows, sparse_pattern(window), device=device, dtype=dtype, head_dim=head_dim)
+    assert isinstance(plan, CudaPlan | VectorizedPlan), "'auto' is one of these two. This is a bug."
+    return rows.num_rows, plan
 
 
 def _forward(qkv: Tensor, *layout_and_window: Any) -> tuple[Tensor, Tensor]:  # three tensors and a number
     *layout, window = layout_and_window
     plan = _plan(qkv, tuple(layout), window)
+    if isinstance(plan, CudaPlan):
+        return plan.forward(qkv)
     out, lse = _empty_results(qkv)
     for piece in plan.pieces:
         query, key_value = piece.gather((qkv,))
@@ -91,6 +107,8 @@ def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_a
     """
     *layout, window = layout_and_window
     plan = _plan(qkv, tuple(layout), window)
+    if isinstance(plan, CudaPlan):
+        return plan.backward(gradient, qkv, out, lse)
     sums = _sum_dtype(qkv)
     along = (gradient.to(sums) * out.to(sums)).sum(-1)
     result = torch.zeros(qkv.shape, dtype=sums, device=qkv.device)
@@ -133,6 +151,7 @@ for _name, _schema, _run, _fake in (
     ),
 ):
     _LIBRARY.define(_name + _schema)  # type: ignore[no-untyped-call]  # likewise
-    _LIBRARY.impl(_name, _run, "CPU")  # type: ignore[no-untyped-call]  # likewise
+    for _key in ("CPU", "CUDA"):
+        _LIBRARY.impl(_name, _run, _key)  # type: ignore[no-untyped-call]  # likewise
     torch.library.register_fake(f"bandrank::{_name}", _fake, lib=_LIBRARY)
 torch.library.register_autograd("bandrank::windowed_attention", _differentiate, setup_context=_keep, lib=_LIBRARY)

@@ -29,7 +29,6 @@ class VectorizedPlan(AttentionPlan):
                 joined = joined.join(spans) if visible else joined
             return joined
 
-        cls_keys = keys(cls, query=(query, pattern.cls_to_query), candidate=(candidate, pattern.cls_to_candidate))
         candidate_keys = keys(candidate, cls=(cls, pattern.candidate_to_cls), query=(query, pattern.candidate_to_query))
         if pattern.shares_queries:
             own_query = query_spans(rows)
@@ -41,7 +40,7 @@ class VectorizedPlan(AttentionPlan):
         def groups(queries: Spans, seen: Spans) -> list[SequenceGroup]:
             return plan_groups(queries, seen, device=device, dtype=dtype)
 
-        self._cls_groups = groups(cls, cls_keys)
+        self._cls_groups = plan_cls_groups(rows, pattern, device=device, dtype=dtype)
         self._pieces: list[HeadsPiece]
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
@@ -62,6 +61,23 @@ class VectorizedPlan(AttentionPlan):
         return self._pieces
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        pieces = [ClsGroup(group, scale) for group in self._cls_groups]
-        # Under autocast the products are half precision and the rows, LayerNorm's, are not.
-        return attend_pieces(pieces, torch.empty_like(query), query, rows.to(query.dtype))
+        return attend_cls_groups(self._cls_groups, query, rows, scale)
+
+
+def plan_cls_groups(
+    rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype
+) -> list[SequenceGroup]:
+    """Groups that cover the [CLS] rows of all candidates."""
+    keys = cls = cls_spans(rows)
+    if pattern.cls_to_query:
+        keys = keys.join(query_spans(rows).take(rows.candidate_query))
+    if pattern.cls_to_candidate:
+        keys = keys.join(candidate_spans(rows))
+    return plan_groups(cls, keys, device=device, dtype=dtype)
+
+
+def attend_cls_groups(groups: Sequence[SequenceGroup], query: Tensor, rows: Tensor, scale: float) -> Tensor:
+    """`AttentionPlan.attend_cls` by these groups."""
+    pieces = [ClsGroup(group, scale) for group in groups]
+    # Under autocast the products are half precision and the rows, LayerNorm's, are not.
+    return attend_pieces(pieces, torch.empty_like(query), query, rows.to(query.dtype))

@@ -3,7 +3,7 @@
 from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward, why_unsupported
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, Dtype, Variant, choose_variant
+from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, Dtype, Variant, choose_variant, dtype_name
 
 __all__ = [
     "PARAMS",
@@ -12,6 +12,7 @@ __all__ = [
     "ForwardPlan",
     "Variant",
     "choose_variant",
+    "dtype_name",
     "is_readable",
     "plan_forward",
     "plan_tiles",

@@ -1,33 +1,16 @@
-// Windowed attention without tensor cores: for float32, and for cards before sm_80. A block computes 31 rows of one
-// candidate and, as row 31, its [CLS], in one head. Four lanes share a row, each with a quarter of its numbers, and go
-// through its keys one by one with an online softmax. All arithmetic is float32.
-
-constexpr int kSimtRows = 31;
-constexpr int kSimtThreads = 4 * (kSimtRows + 1);
-
-template <class T, int N>
-__device__ __forceinline__ void load_numbers(float (&numbers)[N], const T* from) {
-  constexpr int kAtOnce = 16 / sizeof(T);
-#pragma unroll
-  for (int i = 0; i < N / kAtOnce; i++) {
-    const uint4 word = reinterpret_cast<const uint4*>(from)[i];
-    const T* loaded = reinterpret_cast<const T*>(&word);
-#pragma unroll
-    for (int j = 0; j < kAtOnce; j++) numbers[i * kAtOnce + j] = float(loaded[j]);
-  }
-}
+// Windowed attention without tensor cores: for float32, and for cards before sm_80. Each row goes through its keys one by
+// one with an online softmax. All arithmetic is float32.
 
 template <class T, int D>
-__global__ void __launch_bounds__(kSimtThreads) simt_forward(const __grid_constant__ AttentionParams params) {
+__global__ void __launch_bounds__(kQuadThreads) simt_forward(const __grid_constant__ AttentionParams params) {
   constexpr int kOwn = D / 4;  // numbers of a row that a lane has
-  const int lane = threadIdx.x % 32, t = lane % 4;
-  const unsigned quad = 0xfu << (lane - t);
+  const int t = threadIdx.x % 4;
   const int tile_number = blockIdx.x / params.num_heads, head = blockIdx.x % params.num_heads;
   const Tile tile = load_tile(params.tiles, tile_number);
   if (tile.candidate == kUnusedTile) return;
 
-  const bool is_query = tile.is_query(), is_cls = threadIdx.x / 4 == kSimtRows;
-  const int place = tile.begin + threadIdx.x / 4, end = min_of(tile.begin + kSimtRows, tile.num_rows);
+  const bool is_query = tile.is_query(), is_cls = threadIdx.x / 4 == kQuadRows;
+  const int place = tile.begin + threadIdx.x / 4, end = min_of(tile.begin + kQuadRows, tile.num_rows);
   const long long row = is_cls ? tile.candidate : tile.first_row + place;
   const int model_dim = params.num_heads * D, w = params.window;
   const T* const q = static_cast<const T*>(params.qkv) + head * D + t * kOwn;
@@ -36,13 +19,9 @@ __global__ void __launch_bounds__(kSimtThreads) simt_forward(const __grid_consta
 
   float top = kHidden, sum = 0.f, query[kOwn], value[kOwn] = {};
   auto attend = [&](long long key) {
-    float other[kOwn], s = 0.f;
+    float other[kOwn];
     load_numbers(other, k + key * params.row_stride);
-#pragma unroll
-    for (int i = 0; i < kOwn; i++) s = fmaf(query[i], other[i], s);
-    s += __shfl_xor_sync(quad, s, 1);
-    s += __shfl_xor_sync(quad, s, 2);
-    s *= params.scale;
+    const float s = row_sum(dot(query, other)) * params.scale;
     const float higher = fmaxf(top, s), factor = exp2_fast(top - higher), weight = exp2_fast(s - higher);
     top = higher;
     sum = fmaf(sum, factor, weight);
@@ -67,7 +46,7 @@ __global__ void __launch_bounds__(kSimtThreads) simt_forward(const __grid_consta
     if (params.lse && t == 0) params.lse[row * params.num_heads + head] = top + log2f(sum);
   }
 
-  if (is_query || tile.num_tiles == 1 || threadIdx.x / 32 < kSimtThreads / 32 - 1) return;
+  if (is_query || tile.num_tiles == 1 || threadIdx.x / 32 < kQuadThreads / 32 - 1) return;
   if (is_cls) {
     float* const partial = partial_of<D>(params, tile_number, head);
 #pragma unroll

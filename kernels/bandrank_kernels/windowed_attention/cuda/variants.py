@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
+
+import torch
 
 from bandrank_kernels.cuda import read_source
 from bandrank_kernels.launch import Kernel
@@ -11,12 +13,25 @@ from bandrank_kernels.launch import Kernel
 Dtype = Literal["float16", "bfloat16", "float32"]
 
 C_TYPES: dict[Dtype, str] = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+GradientPart = Literal["rows", "columns"]
+GRADIENT_PARTS: tuple[GradientPart, ...] = ("rows", "columns")
 HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
 HEAD_DIMS = (32, 64)
 TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
 
 FOLDER = "windowed_attention/cuda"
-SHARED = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", f"{FOLDER}/fragments.cuh", f"{FOLDER}/cls_row.cuh")
+SHARED = (
+    "cuda/primitives.cuh",
+    f"{FOLDER}/params.cuh",
+    f"{FOLDER}/fragments.cuh",
+    f"{FOLDER}/cls_row.cuh",
+    f"{FOLDER}/quad.cuh",
+)
+
+
+def dtype_name(dtype: torch.dtype) -> Dtype:
+    """As variants are told apart; the name of a dtype that has none is returned too, to be refused by name."""
+    return cast("Dtype", str(dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,20 @@ class Simt(Variant):
         return self._name("simt_forward")
 
 
+@dataclass(frozen=True)
+class Gradient(Variant):
+    """One of the two launches of the backward pass, in float32 arithmetic (gradient.cuh)."""
+
+    file = "gradient.cuh"
+    tile_rows = 31
+    threads = 128
+    part: GradientPart
+
+    @property
+    def name_expression(self) -> str:
+        return self._name(f"gradient_{self.part}")
+
+
 def choose_variant(
     *,
     dtype: Dtype,
@@ -177,4 +206,5 @@ SHIPPED: tuple[Variant, ...] = (
     ),
     *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, (4, 8))),
     *(Simt(dtype, head_dim) for dtype, head_dim in product(C_TYPES, HEAD_DIMS)),
+    *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(C_TYPES, HEAD_DIMS, GRADIENT_PARTS)),
 )

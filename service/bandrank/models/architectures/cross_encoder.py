@@ -109,7 +109,12 @@ class CrossEncoder(Scorer):
         types = torch.from_numpy(packed.token_types).to(device, non_blocking=True)
         hidden = self.encoder.embeddings(ids, positions, types if self.config.token_types else torch.zeros_like(types))
         plan = plan_attention(
-            packed.rows, self.config.pattern, device=device, dtype=hidden.dtype, backend=self.options.backend
+            packed.rows,
+            self.config.pattern,
+            device=device,
+            dtype=hidden.dtype,
+            head_dim=self.encoder.head_dim,
+            backend=self.options.backend,
         )
         if self.options.cls_only_last_layer:
             return self.encoder.forward_cls(hidden, packed.rows.num_candidates, plan)

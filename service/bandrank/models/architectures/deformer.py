@@ -81,6 +81,6 @@ class Deformer(Scorer):
         candidates = batch.candidates.values.to(queries.values)
         hidden = torch.cat([queries.values[torch.from_numpy(copies).to(queries.values.device)], candidates])
         rows = PackedRows(offsets(others), batch.candidates.cu_seqlens, np.arange(len(owner)))
-        plan = plan_attention(rows, FULL, device=hidden.device, dtype=hidden.dtype)
+        plan = plan_attention(rows, FULL, device=hidden.device, dtype=hidden.dtype, head_dim=self.encoder.head_dim)
         scores: Tensor = self.head(self.encoder.forward_cls(hidden, len(owner), plan, first=self.config.split))
         return scores

@@ -33,6 +33,11 @@ class EncoderConfig:
     layer_norm_eps: float = 1e-12
 
     @property
+    def head_dim(self) -> int:
+        """Numbers of a row in one head."""
+        return self.hidden_size // self.num_heads
+
+    @property
     def products_per_layer(self) -> int:
         """Multiplications of one row with a layer's weights."""
         return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
@@ -49,7 +54,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         hidden = config.hidden_size
         self.num_heads = config.num_heads
-        self.head_dim = hidden // config.num_heads
+        self.head_dim = config.head_dim
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_out = Linear(hidden, hidden)
         self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
@@ -107,6 +112,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        self.head_dim = config.head_dim
         self.embeddings = Embeddings(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,

@@ -21,7 +21,9 @@ def plan_apart(encoder: Encoder, cu_seqlens: Offsets) -> AttentionPlan:
     """Attention of every row to all rows of its own text."""
     # Queries without candidates, in the words of the packing.
     rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
-    return plan_attention(rows, sparse(window=None), device=encoder.device, dtype=encoder.dtype)
+    return plan_attention(
+        rows, sparse(window=None), device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim
+    )
 
 
 def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice = ALL) -> Ragged:

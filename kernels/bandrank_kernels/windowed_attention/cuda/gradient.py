@@ -1,0 +1,156 @@
+"""The plan of the backward pass: two launches, whose partial sums go to places that are settled here."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from bandrank_kernels.launch import Launch, struct_of
+from bandrank_kernels.windowed_attention.cuda.forward import is_readable
+from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
+from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Dtype, Gradient
+from bandrank_kernels.windowed_attention.rows import PackedRows
+
+Ints = npt.NDArray[np.int32]
+
+FLOAT_BYTES = 4
+GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
+
+
+@dataclass(frozen=True)
+class GradientTables:
+    """What both launches read, in int32, to be copied to the device (gradient.cuh).
+
+    tiles: (num_tiles, 8), those of candidates first.  first_vectors: (num_tiles,) where a tile's partials begin.
+    totals: (num_totals, 8), one for each query row and each [CLS].
+    """
+
+    tiles: Tiles
+    first_vectors: Ints
+    totals: Ints
+    num_vectors: int
+    num_candidate_tiles: int
+
+
+@dataclass(frozen=True, eq=False)
+class GradientPlan:
+    """All of the two launches but the tensors. window: in tokens; the longest candidate's for no limit."""
+
+    dtype: Dtype
+    head_dim: int
+    num_heads: int
+    window: int
+    tables: GradientTables
+
+    @property
+    def num_partials(self) -> int:
+        """float32 of scratch, in any state."""
+        return self.tables.num_vectors * self.num_heads * self.head_dim
+
+    def launches(
+        self,
+        towards: Tensor,
+        qkv: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        result: Tensor,
+        delta: Tensor,
+        partials: Tensor,
+        tiles: Tensor,
+        first_vectors: Tensor,
+        totals: Tensor,
+    ) -> list[Launch]:
+        """Those that write `result`, (num_rows, 3, num_heads, head_dim), to be made in order; none for no rows.
+
+        towards: the gradient by `out`.  qkv: `is_readable`.  All others are contiguous.  delta: (num_rows, num_heads)
+        float32 of scratch.  partials: `num_partials` of it.  tiles, first_vectors, totals: `tables` on the device.
+        """
+        assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
+        tensors = {
+            "qkv": qkv,
+            "out": out,
+            "towards": towards,
+            "result": result,
+            "lse": lse,
+            "delta": delta,
+            "tiles": tiles,
+            "first_vectors": first_vectors,
+            "partials": partials,
+            "totals": totals,
+        }
+        column_blocks = self.tables.num_candidate_tiles * self.num_heads
+        params = struct_of(
+            GRADIENT_PARAMS,
+            **{name: tensor.data_ptr() for name, tensor in tensors.items()},
+            row_stride=qkv.stride(0),
+            num_heads=self.num_heads,
+            window=self.window,
+            column_blocks=column_blocks,
+            scale=math.log2(math.e) / math.sqrt(self.head_dim),
+            root=1 / math.sqrt(self.head_dim),
+        )
+        rows, columns = (Gradient(self.dtype, self.head_dim, part) for part in GRADIENT_PARTS)
+        row_blocks = len(self.tables.tiles) * self.num_heads
+        shared = FLOAT_BYTES * 2 * (rows.tile_rows + 1) * (self.head_dim + GLOBALS_AT_ONCE)
+        holds = tuple(tensors.values())
+        total_blocks = len(self.tables.totals) * self.num_heads
+        if not row_blocks:
+            return []
+        return [
+            Launch(rows.kernel, row_blocks, rows.threads, params, shared, holds),
+            Launch(
+                columns.kernel,
+                column_blocks + total_blocks,
+                columns.threads,
+                params,
+                FLOAT_BYTES * columns.threads,
+                holds,
+            ),
+        ]
+
+
+def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
+    """Where partials lie, and which of them make which row.
+
+    A tile leaves 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates lie one behind the other, and so
+    do the query's own: each total is two runs of equal steps.
+    """
+    query_lengths, lengths, owner = np.diff(rows.cu_queries), np.diff(rows.cu_candidates), rows.candidate_query
+    counts, query_counts = np.maximum(1, -(-lengths // tile_rows)), -(-query_lengths // tile_rows)
+    query_of_tile = np.concatenate([np.repeat(owner, counts), np.repeat(np.arange(rows.num_queries), query_counts)])
+    steps = 3 + 2 * query_lengths
+    bounds = np.concatenate([[0], np.cumsum(steps[query_of_tile])])
+    if bounds[-1] > np.iinfo(np.int32).max:
+        raise ValueError(f"partial sums must be countable in int32, got {bounds[-1]} vectors")
+    tile_bounds = np.concatenate([[0], np.cumsum(counts)])
+    first_query_tiles = tile_bounds[-1] + np.cumsum(query_counts) - query_counts
+
+    num_candidates = rows.num_candidates
+    cls = np.zeros((num_candidates, 8), np.int64)
+    cls[:, 0] = np.arange(num_candidates)
+    cls[:, 2] = bounds[tile_bounds[:-1]]
+    cls[:, 3] = counts
+    cls[:, 4] = steps[owner]
+
+    query = np.repeat(np.arange(rows.num_queries), query_lengths)
+    begin, end = (np.searchsorted(owner, np.arange(rows.num_queries), side) for side in ("left", "right"))
+    number = 1 + np.arange(len(query)) - rows.cu_queries[query]  # of the row among the globals
+    totals = np.zeros((len(query), 8), np.int64)
+    totals[:, 0] = rows.first_query_row + np.arange(len(query))
+    totals[:, 1] = 1
+    totals[:, 2] = (bounds[tile_bounds[begin]])[query] + 1 + 2 * number
+    totals[:, 3] = (tile_bounds[end] - tile_bounds[begin])[query]
+    totals[:, 4] = steps[query]
+    totals[:, 5] = bounds[first_query_tiles][query] + 1 + 2 * number
+    totals[:, 6] = query_counts[query]
+    return GradientTables(
+        tiles=plan_tiles(rows, tile_rows),
+        first_vectors=bounds[:-1].astype(np.int32),
+        totals=np.concatenate([totals, cls]).astype(np.int32),  # the longest sums first
+        num_vectors=int(bounds[-1]),
+        num_candidate_tiles=int(tile_bounds[-1]),
+    )

@@ -1,0 +1,188 @@
+"""The CUDA backend: tiles and scratch made once per batch, one launch in each layer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from bandrank_kernels.launch import VECTOR_BYTES, Launch, launch
+from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward
+from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, GradientTables, plan_tables
+from bandrank_kernels.windowed_attention.cuda.variants import Gradient, dtype_name
+from bandrank_kernels.windowed_attention.gathered import SequenceGroup
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.plan import AttentionPlan
+from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
+
+CPU = torch.device("cpu")
+Run = Callable[[Launch, torch.device], None]
+
+
+@dataclass
+class _Scratch:
+    """A forward plan with what its launches need on the device."""
+
+    plan: ForwardPlan
+    tiles: Tensor
+    partials: Tensor
+    arrivals: Tensor
+
+
+class CudaPlan(AttentionPlan):
+    """The sparse cross-encoder's pattern in one launch a layer, its gradient in two (Schlatt et al. 2024, section 3).
+
+    All index tensors of a batch go to the device in one transfer. Scratch is made at the first layer and shared by the
+    layers, so that one plan serves one stream at a time. Results do not depend on the order in which blocks run.
+    """
+
+    def __init__(
+        self,
+        rows: PackedRows,
+        pattern: AttentionPattern,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        head_dim: int,
+        capability: tuple[int, int],
+        run: Run = launch,
+    ) -> None:
+        """run: makes the launches.  Raises ValueError for what `why_unsupported` names."""
+        self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
+        self._dtype, self._head_dim = dtype, head_dim
+        self._planned = self._plan(dtype, num_heads=1, head_dim=head_dim)
+        groups = plan_cls_groups(rows, pattern, device=CPU, dtype=dtype)
+        own = [_tensors(group) for group in groups]
+        host = [torch.from_numpy(self._planned.tiles), *(tensor for named in own for tensor in named.values())]
+        self._tiles, *rest = to_device(host, device)
+        moved = iter(rest)
+        self._cls_groups = [
+            replace(group, **{name: next(moved) for name in named}) for group, named in zip(groups, own, strict=True)
+        ]
+        self._scratches: dict[tuple[torch.dtype, int, int], _Scratch] = {}
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and qkv.requires_grad:
+            return _Attend.apply(self, qkv)  # type: ignore[no-any-return, no-untyped-call]  # torch's
+        return self._attend(qkv, lse=None)
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        return attend_cls_groups(self._cls_groups, query, rows, scale)
+
+    def forward(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
+        """`attend` without autograd, and the log-sum-exps that `backward` needs.
+
+        qkv: (num_rows, 3, num_heads, head_dim), copied if it does not lie as the kernels read it.
+        Returns (num_rows, num_heads, head_dim), and (num_rows, num_heads) float32: to base 2, of each row's scores.
+        """
+        lse = qkv.new_empty(qkv.shape[0], qkv.shape[2], dtype=torch.float32)
+        return self._attend(qkv, lse), lse
+
+    def backward(self, towards: Tensor, qkv: Tensor, out: Tensor, lse: Tensor) -> Tensor:
+        """The gradient by qkv, of its shape and dtype, contiguous.
+
+        towards: (num_rows, num_heads, head_dim) the gradient by `out`.  out, lse: what `forward` gave for qkv.
+        """
+        qkv = _readable(qkv)
+        towards, out, lse = _whole(towards.to(qkv.dtype)), _whole(out), _whole(lse)
+        num_rows, _, num_heads, head_dim = qkv.shape
+        tables, (tiles, first_vectors, totals) = self._gradient_tables
+        plan = GradientPlan(dtype_name(qkv.dtype), head_dim, num_heads, self._planned.window, tables)
+        result = qkv.new_empty(qkv.shape)
+        requests = plan.launches(
+            towards,
+            qkv,
+            out,
+            lse,
+            result=result,
+            delta=qkv.new_empty((num_rows, num_heads), dtype=torch.float32),
+            partials=qkv.new_empty(plan.num_partials, dtype=torch.float32),
+            tiles=tiles,
+            first_vectors=first_vectors,
+            totals=totals,
+        )
+        for request in requests:
+            self._run(request, qkv.device)
+        return result
+
+    def _attend(self, qkv: Tensor, lse: Tensor | None) -> Tensor:
+        qkv = _readable(qkv)
+        num_rows, _, num_heads, head_dim = qkv.shape
+        out = qkv.new_empty((num_rows, num_heads, head_dim))
+        scratch = self._scratch(qkv.dtype, num_heads, head_dim)
+        if scratch.plan.blocks:
+            request = scratch.plan.launch(
+                qkv, out, lse, tiles=scratch.tiles, partials=scratch.partials, arrivals=scratch.arrivals
+            )
+            self._run(request, qkv.device)
+        return out
+
+    @cached_property
+    def _gradient_tables(self) -> tuple[GradientTables, list[Tensor]]:
+        """In host memory and on the device; the same for all layers, heads and dtypes."""
+        tables = plan_tables(self._rows, Gradient.tile_rows)
+        host = [torch.from_numpy(table) for table in (tables.tiles, tables.first_vectors, tables.totals)]
+        return tables, to_device(host, self._device)
+
+    def _plan(self, dtype: torch.dtype, *, num_heads: int, head_dim: int) -> ForwardPlan:
+        return plan_forward(
+            self._rows,
+            self._pattern,
+            num_heads=num_heads,
+            head_dim=head_dim,
+            dtype=dtype_name(dtype),
+            capability=self._capability,
+        )
+
+    def _scratch(self, dtype: torch.dtype, num_heads: int, head_dim: int) -> _Scratch:
+        key = dtype, num_heads, head_dim
+        if key not in self._scratches:
+            if (dtype, head_dim) == (self._dtype, self._head_dim):
+                plan, tiles = replace(self._planned, num_heads=num_heads), self._tiles
+            else:  # as under autocast, where rows that were planned in float32 come in 16 bits
+                plan = self._plan(dtype, num_heads=num_heads, head_dim=head_dim)
+                (tiles,) = to_device([torch.from_numpy(plan.tiles)], self._device)
+            self._scratches[key] = _Scratch(
+                plan,
+                tiles,
+                partials=torch.empty(plan.num_partials, device=self._device),
+                arrivals=torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device),
+            )
+        return self._scratches[key]
+
+
+def _readable(qkv: Tensor) -> Tensor:
+    """The same numbers where the kernels can read them."""
+    # Not contiguous(), which leaves a tensor where it is that begins between two 16-byte pieces.
+    return qkv if is_readable(qkv) else qkv.clone(memory_format=torch.contiguous_format)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The same numbers one behind the other, from a 16-byte address on."""
+    if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _tensors(group: SequenceGroup) -> dict[str, Tensor]:
+    named = {field.name: getattr(group, field.name) for field in fields(group)}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: CudaPlan, qkv: Tensor) -> Tensor:  # autograd's context has no type
+        out, lse = plan.forward(qkv)
+        ctx.plan = plan
+        ctx.save_for_backward(qkv, out, lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        return None, ctx.plan.backward(gradient, *ctx.saved_tensors)

@@ -1,0 +1,191 @@
+"""The backward kernels of windowed attention, run on the CPU: the gradients of the reference, to rounding."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.emulated_launch import emulate, prepare
+from support.emulation import SCHEDULES, EmulationError, Schedule, needs_compiler, run_sanitized
+from support.layouts import CPU, packed_rows
+from support.mistakes import Mistake, plant, wake
+from torch import Tensor
+
+from bandrank_kernels.launch import Kernel
+from bandrank_kernels.windowed_attention import PackedRows, plan_attention
+from bandrank_kernels.windowed_attention.cuda import Dtype
+from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, plan_tables
+from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient, GradientPart
+from bandrank_kernels.windowed_attention.ops import attend, sparse_pattern
+
+pytestmark = needs_compiler
+
+FLOAT_BAR = 3e-6  # ||found - exact|| / ||exact|| that sums in float32 may add
+VARIANTS: list[tuple[Dtype, int]] = [("float32", 32), ("float16", 64), ("bfloat16", 32), ("float32", 64)]
+WINDOWS = [0, 1, 3, 4, 9, 16, 31, 64, None]
+LENGTHS = [0, 1, 2, 15, 16, 30, 31, 32, 33, 60, 61, 62, 63, 64, 65, 93, 94, 124, 130]
+QUERIES = [0, 1, 2, 11, 14, 15, 16, 17, 30, 31, 32, 33, 63, 64, 70]
+Shape = tuple[int | None, tuple[int, ...], tuple[tuple[int, ...], ...], int]
+
+
+def shapes() -> Iterator[Shape]:
+    """Window, rows of each query, rows of its candidates, heads."""
+    for index, length in enumerate(LENGTHS):
+        yield WINDOWS[index % 9], (5,), ((length,),), 2
+        yield WINDOWS[(index + 4) % 9], (3,), ((length, 7),), 1
+    for index, query in enumerate(QUERIES):
+        yield WINDOWS[(2 * index) % 9], (query,), ((33, 20),), 1
+    for window in WINDOWS:
+        yield window, (11, 0, 3, 1), ((40, 0, 17), (5, 33), (), (64, 1)), 2
+    yield 4, (5,), ((0, 0, 0),), 3
+    yield 4, (3, 4), ((), ()), 1
+    yield 4, (0,), ((9,),), 5
+
+
+CASES = [(shape, *VARIANTS[index % 4]) for index, shape in enumerate(shapes())]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    prepare(*(Gradient(*variant, part).kernel for variant in VARIANTS for part in GRADIENT_PARTS))
+
+
+class Layer:
+    """One layer's backward pass: inputs in a dtype, and the exact gradient for them."""
+
+    def __init__(self, rows: PackedRows, window: int | None, dtype: Dtype, *, num_heads: int, head_dim: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        kind: torch.dtype = getattr(torch, dtype)
+        shape = rows.num_rows, 3, num_heads, head_dim
+        self.qkv = torch.randn(shape, generator=generator).to(kind)
+        self.towards = torch.randn(shape[0], *shape[2:], generator=generator).to(kind)
+        exact = self.qkv.double().requires_grad_()
+        pattern = sparse_pattern(window)
+        plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=head_dim, backend="reference")
+        (self.right,) = torch.autograd.grad(plan.attend(exact), exact, self.towards.double())
+        out, lse = attend(exact.detach(), rows, window)
+        self.out, self.lse = out.to(kind), lse.float()
+        # The output that the backward pass is given was rounded, and its result is: no kernel is closer than this.
+        layout = [torch.from_numpy(part) for part in (rows.cu_queries, rows.cu_candidates, rows.candidate_query)]
+        closest = torch.ops.bandrank.windowed_attention_backward(
+            self.towards.double(), exact.detach(), self.out.double(), lse, *layout, window
+        )
+        self.bar = 1.05 * self.errors(closest.to(kind)) + FLOAT_BAR * norms(self.right)
+        longest = int(np.diff(rows.cu_candidates).max(initial=0))
+        width = longest if window is None else min(window, longest)
+        self.plan = GradientPlan(dtype, head_dim, num_heads, width, plan_tables(rows, Gradient.tile_rows))
+
+    def run(
+        self,
+        schedule: Schedule = "depth first",
+        seed: int = 0,
+        kernels: tuple[Kernel | None, Kernel | None] = (None, None),
+    ) -> Tensor:
+        """What the kernels give; all they write starts as NaN. kernels: in place of the plan's."""
+        tables = self.plan.tables
+        result = torch.full_like(self.qkv, torch.nan)
+        launches = self.plan.launches(
+            self.towards,
+            self.qkv,
+            self.out,
+            self.lse,
+            result=result,
+            delta=torch.full_like(self.lse, torch.nan),
+            partials=torch.full((self.plan.num_partials,), torch.nan),
+            tiles=torch.from_numpy(tables.tiles),
+            first_vectors=torch.from_numpy(tables.first_vectors),
+            totals=torch.from_numpy(tables.totals),
+        )
+        for launch, kernel in zip(launches, kernels, strict=True):
+            emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
+        return result
+
+    def errors(self, found: Tensor) -> Tensor:
+        """(3,) of the gradients by queries, keys and values."""
+        return norms(found.double() - self.right)
+
+    def is_right(self, found: Tensor) -> bool:
+        """Every number written, and each of the three within the bar."""
+        return bool((self.errors(found) <= self.bar).all())
+
+
+def norms(qkv: Tensor) -> Tensor:
+    """(3,) of all queries, keys and values."""
+    return torch.linalg.vector_norm(qkv, dim=(0, 2, 3))
+
+
+@pytest.mark.parametrize(("shape", "dtype", "head_dim"), CASES)
+def test_gradients_are_exact(shape: Shape, dtype: Dtype, head_dim: int) -> None:
+    """Against autograd of the reference in float64; both schedules give the same bits."""
+    window, queries, candidates, num_heads = shape
+    rows = packed_rows(queries, candidates, shared=True)
+    layer = Layer(rows, window, dtype, num_heads=num_heads, head_dim=head_dim)
+    found, again = (layer.run(schedule, seed) for seed, schedule in enumerate(SCHEDULES))
+
+    assert layer.is_right(found)
+    assert torch.equal(found, again)
+
+
+SMALL = packed_rows([35, 3], [[70, 0, 17], [64]], shared=True)
+MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
+    "rows": (
+        Mistake("is_cls ? tile.begin : max_of(0, place - w)", "is_cls ? tile.begin : max_of(0, place - w - 1)"),
+        Mistake("is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w)", "min_of(tile.num_rows - 1, place + w)"),
+        Mistake("is_cls && tile.begin > 0", "false"),
+        Mistake("int(is_query)", "0"),
+        Mistake("vector % 2 ? sum : sum * params.root", "sum * params.root"),
+        Mistake("(row_sum(dot(towards, values)) - delta)", "row_sum(dot(towards, values))"),
+        Mistake("1 + 2 * chunk + vector", "1 + vector"),
+        Mistake("__syncthreads();  // the factors are there\n", ""),
+        Mistake("__syncthreads();  // the factors were read\n", ""),
+        Mistake("(!is_cls || tile.begin == 0)", "!is_cls"),
+    ),
+    "columns": (
+        Mistake("gather(tile.candidate);", ""),
+        Mistake("row <= last", "row <= place + w"),
+        Mistake("total.count + total.more_count", "total.count"),
+        Mistake("(n - total.count) * total.stride", "0"),
+        Mistake("other < kSlices", "other < kSlices - 1"),
+        Mistake("__syncthreads();  // the slices are there\n", ""),
+        Mistake("__syncthreads();  // the slices were read\n", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "number"), [(part, number) for part in MISTAKES for number in range(len(MISTAKES[part]))]
+)
+def test_a_mistake_is_found(part: GradientPart, number: int) -> None:
+    """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
+    layer = Layer(SMALL, 4, "float32", num_heads=2, head_dim=32)
+    planted = plant(Gradient("float32", 32, part).kernel, MISTAKES[part])
+    kernels = (planted, None) if part == "rows" else (None, planted)
+
+    def survives(schedule: Schedule) -> bool:
+        try:
+            return layer.is_right(layer.run(schedule, kernels=kernels))
+        except EmulationError:
+            return False
+
+    wake(planted, -1)
+    assert survives("depth first")
+    wake(planted, number)
+    assert not all(survives(schedule) for schedule in SCHEDULES)
+
+
+SANITIZED = """
+from kernels.test_gradient_kernels import SMALL, Layer
+from support.emulated_launch import prepare
+from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
+prepare(*(Gradient("float16", 32, part).kernel for part in GRADIENT_PARTS), sanitize=True)
+layer = Layer(SMALL, 4, "float16", num_heads=2, head_dim=32)
+print("in bounds" if layer.is_right(layer.run()) else "wrong")
+"""
+
+
+def test_no_access_is_out_of_bounds() -> None:
+    """Under the address sanitizer, on arrays of exactly the size they must have."""
+    ended = run_sanitized(SANITIZED)
+
+    assert (ended.stdout, ended.stderr) == ("in bounds\n", "")
