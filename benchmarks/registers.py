@@ -23,7 +23,7 @@ SIMT_ARCHS = ("sm_75", *TENSOR_CORE_ARCHS)
 
 def archs_of(variant: Variant) -> tuple[str, ...]:
     """The architectures that a variant is shipped for."""
-    return SIMT_ARCHS if variant.file == "simt.cuh" else TENSOR_CORE_ARCHS
+    return SIMT_ARCHS if variant.file in {"simt.cuh", "gradient.cuh"} else TENSOR_CORE_ARCHS
 
 
 def measure(job: tuple[Sequence[Variant], str]) -> dict[Variant, Assembly]:

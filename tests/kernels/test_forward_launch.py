@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.emulation import SCHEDULES, EmulationError, Schedule, needs_compiler, run_sanitized
+from support.emulation import SCHEDULES, EmulationError, Schedule, needs_compiler
 from support.forward_kernels import (
     BARS,
     LSE_BAR,
@@ -195,29 +195,6 @@ def test_a_mistake_is_found(kernel: str, number: int) -> None:
     assert survives("depth first")
     wake(planted, number)
     assert not all(survives(schedule) for schedule in SCHEDULES)
-
-
-SANITIZED = """
-from kernels.test_forward_launch import PLANS, is_right, run
-from support.emulated_launch import prepare
-from bandrank_kernels.cuda import read_source
-from bandrank_kernels.launch import Kernel
-from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, SHARED
-source = read_source(*SHARED, *(f"{FOLDER}/{plan.variant.file}" for plan in PLANS.values()))
-kernels = [Kernel(source, plan.variant.name_expression) for plan in PLANS.values()]
-prepare(*kernels, sanitize=True)
-for plan, kernel in zip(PLANS.values(), kernels):
-    assert is_right(*run(plan, kernel=kernel))
-    print("in bounds", flush=True)
-"""
-
-
-@needs_compiler
-def test_no_access_is_out_of_bounds() -> None:
-    """Under the address sanitizer, on arrays of exactly the size they must have."""
-    ended = run_sanitized(SANITIZED)
-
-    assert (ended.stdout.splitlines(), ended.stderr) == (["in bounds"] * 3, "")
 
 
 @pytest.mark.parametrize(
