@@ -19,11 +19,13 @@ from support.training import toml, write_toy
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.fusion import Fusion
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
 from bandrank.models.plain import parse
 from bandrank.models.texts import TextEncoder
 from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadInput
 from bandrank_training.recipe import BadRecipe, TrainingRecipe
 from bandrank_training.scoring import OfflineScorer, Question
 from bandrank_training.training import Trainer
@@ -275,6 +277,32 @@ def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> Non
     with pytest.raises(BadRecipe, match="step 1: loss nan"):
         trainer.run()
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.scorer.state_dict().items())
+
+
+def test_a_scorer_learns_what_to_add(toy: Path, tmp_path: Path) -> None:
+    """To scores in the groups: where their sum is right already, there is nothing to learn; the checkpoint names whose."""
+    contrastive = [{"name": "contrastive"}]
+    fusion = {"scorer": "good", "weight": 100.0}
+    (alone,) = train(toy, tmp_path / "alone", losses=contrastive, optimiser={"steps": 1}).progress.log
+    trainer = train(
+        toy,
+        tmp_path / "fused",
+        losses=contrastive,
+        fusion=fusion,
+        optimiser={"steps": 1},
+        dev={"groups": str(toy / "dev.jsonl.gz")},
+    )
+
+    assert alone["loss"] > 0.1
+    assert trainer.progress.log[0]["loss"] < 1e-3
+    assert trainer.progress.best == 1.0
+    assert load_model(str(tmp_path / "fused")).fusion == Fusion("good", 100.0)
+
+
+def test_scores_that_are_not_in_the_groups(toy: Path, tmp_path: Path) -> None:
+    """Cannot be added to."""
+    with pytest.raises(BadInput, match=r"no teacher scores \['mix-b'\]; the groups have \['good', 'noisy'\]"):
+        train(toy, tmp_path / "out", fusion={"scorer": "mix-b"})
 
 
 def test_a_loss_may_be_named_twice(toy: Path, tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ class DevSet:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))
 
-    def measure(self, offline: OfflineScorer, fusion: Mapping[str, float] | None = None) -> float:
+    def measure(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> float:
         """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is.
 
         A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
-        fusion: weights of the groups' own scores, which are added to the scorer's.
+        fused: weights of scores in the groups that are added to the scorer's.
         """
         scorer = offline.scorer
         was_training = scorer.training
@@ -44,8 +44,8 @@ class DevSet:
         )
         for group, scores in zip(self.groups, offline.score(questions), strict=True):
             assert group.labels is not None, "an unjudged group. This is a bug."
-            fused = map(add, scores, group.weighed(fusion or {}))
-            ranked = sorted(zip(fused, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
+            sums = map(add, scores, group.weighed(fused or {}))
+            ranked = sorted(zip(sums, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
             found.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
         scorer.train(was_training)
         return sum(sum(values) / len(values) for values in found.values()) / len(found)

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the folder and prints its size. Raises BadCheckpoint."""
     model = load_start(args.model)
-    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), int8=tuple(args.int8))
+    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion, int8=tuple(args.int8))
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the answer
     return 0

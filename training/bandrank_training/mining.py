@@ -8,7 +8,7 @@ import argparse
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.recipe import read_recipe
-from bandrank_training.scoring import OfflineScorer, Question
+from bandrank_training.scoring import PoolScorer, Question, score_offline
 from bandrank_training.start import MINILM, load_start
 
 # Words that a person who types keywords leaves out.
@@ -90,15 +90,11 @@ def run(args: argparse.Namespace) -> int:
 
 def mine(recipe: MiningRecipe) -> int:
     """Writes the groups and returns how many. Raises BadCollection, BadCheckpoint."""
-    teachers = {name: _teacher(model, recipe.max_tokens) for name, model in recipe.teachers.items()}
+    teachers = {
+        name: score_offline(load_start(model), max_candidate_tokens=recipe.max_tokens)
+        for name, model in recipe.teachers.items()
+    }
     return write_groups(Path(recipe.out), _shuffled(_all_groups(recipe, teachers), recipe.seed))
-
-
-def _teacher(name: str, max_tokens: int) -> OfflineScorer:
-    model = load_start(name)
-    template = model.scorer.candidate_template
-    model.scorer.candidate_template = replace(template, max_tokens=min(max_tokens, template.max_tokens))
-    return OfflineScorer(model)
 
 
 def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
@@ -108,7 +104,7 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
     return listed
 
 
-def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer]) -> Iterator[Group]:
+def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, PoolScorer]) -> Iterator[Group]:
     opened: tuple[str, int] | None = None
     for source in recipe.sources:
         if (source.collection, source.max_documents) != opened:
@@ -133,7 +129,7 @@ class _Corpus:
 
 
 def _mine_source(
-    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, OfflineScorer]
+    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, PoolScorer]
 ) -> Iterator[Group]:
     chance = random.Random(f"{recipe.seed} {source}")
     asked = _queries(source, corpus, chance)
