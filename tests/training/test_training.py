@@ -280,7 +280,7 @@ def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> Non
 
 
 def test_a_scorer_learns_what_to_add(toy: Path, tmp_path: Path) -> None:
-    """To scores in the groups: where their sum is right already, there is nothing to learn; the checkpoint names whose."""
+    """To scores in the groups: where their sum is right, there is nothing to learn; the checkpoint names whose."""
     contrastive = [{"name": "contrastive"}]
     fusion = {"scorer": "good", "weight": 100.0}
     (alone,) = train(toy, tmp_path / "alone", losses=contrastive, optimiser={"steps": 1}).progress.log
