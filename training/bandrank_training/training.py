@@ -186,7 +186,9 @@ class Trainer:
         progress = self.progress
         if not self.recipe.data.encode_once:
             self._offline.forget()
+        self.scorer.eval()
         measure = self.dev.measure(self._offline, self._fused)
+        self.scorer.train()
         progress.log.append({"step": progress.step, "dev": measure})
         if measure > progress.best:
             progress.best, progress.since_best = measure, 0
