@@ -23,7 +23,7 @@ from bandrank.engine.reranker import Reranker
 from bandrank.errors import BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
-from bandrank.models.shipped import DEFAULT
+from bandrank.models.shipped import ACCURATE
 from bandrank.settings import BadSetting, Settings
 from bandrank_kernels import choose_backend
 
@@ -71,7 +71,7 @@ def load_served_models(settings: Settings) -> StageModels:
 
     Raises BadCheckpoint, BadSetting.
     """
-    main = load_model(settings.model or DEFAULT, settings.revision or None)
+    main = load_model(settings.model or ACCURATE, settings.revision or None)
     partner = main.fusion.scorer if main.fusion is not None else ""
     if partner and settings.fast_model not in {"", partner}:
         raise BadSetting(

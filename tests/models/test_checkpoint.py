@@ -62,6 +62,14 @@ def test_a_damaged_fusion(tmp_path: Path) -> None:
         load_model(str(tmp_path))
 
 
+def test_a_checkpoint_can_be_read_by_other_users(folder: Path) -> None:
+    """As far as the umask says so: it is served as another user than it was trained."""
+    (folder / "plain").touch()
+
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert modes == {(folder / "plain").stat().st_mode}
+
+
 def test_is_checkpoint(folder: Path, tmp_path: Path) -> None:
     """Ours, and not Hugging Face's."""
     assert checkpoint.is_checkpoint(folder)

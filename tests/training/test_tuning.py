@@ -26,17 +26,18 @@ def mix_encoder() -> Scorer:
     return tiny_mix_encoder(similarity="scaled_dot", bi_encoder_weight=5.0)
 
 
-def test_the_constant_gives_the_share_of_relevant_ones() -> None:
-    """As the mean of the sigmoids."""
+def test_relevant_ones_and_others_weigh_the_same() -> None:
+    """However many there are of each."""
     scores = [12.0, 9.0, 15.0, 8.0, 11.0]
     constant = intercept(scores, [True, False, True, False, False])
+    chances = [1 / (1 + math.exp(-score - constant)) for score in scores]
 
-    assert sum(1 / (1 + math.exp(-score - constant)) for score in scores) / 5 == pytest.approx(0.4)
+    assert (chances[0] + chances[2]) / 2 + (chances[1] + chances[3] + chances[4]) / 3 == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("make", [tiny_cross_encoder, mix_encoder])
 def test_tuned_scores_are_probabilities(tmp_path: Path, make: type[Scorer]) -> None:
-    """Of dev candidates, a fifth of which are relevant; their order is as before."""
+    """Of dev candidates, the fifth that is relevant counting as much as the others; their order is as before."""
     dev = DevSet.read(write_toy(tmp_path)["dev"])
     model = loaded(make())
     before = dev.scores(score_offline(loaded(make())))
@@ -44,7 +45,9 @@ def test_tuned_scores_are_probabilities(tmp_path: Path, make: type[Scorer]) -> N
     tuned = tune(model, dev)
     scores = dev.scores(score_offline(tuned.model))
 
-    assert torch.tensor(scores).sigmoid().mean().item() == pytest.approx(0.2, abs=1e-3)
+    relevant = torch.tensor([group.labels for group in dev.groups]) > 0
+    chances = torch.tensor(scores).sigmoid()
+    assert (chances[relevant].mean() + chances[~relevant].mean()).item() == pytest.approx(1.0, abs=2e-3)
     for row, old in zip(scores, before, strict=True):
         assert row == pytest.approx([score + tuned.shift for score in old], abs=1e-4)
     assert tuned.by_weight == {}

@@ -1,7 +1,8 @@
 """Two numbers of a trained scorer, set on dev groups: the weight of its fusion, and what makes its scores logits.
 
 Losses over groups see differences alone, so a trained score is a logit but for a constant; with it, the sigmoid of a
-score is the share of relevant ones among judged candidates that score so (Platt 1999, with the slope left at 1).
+score is the share of relevant ones among judged candidates that score so, if relevant and other candidates are equally
+many (Platt 1999, with the slope left at 1).
 """
 
 from collections.abc import Sequence
@@ -52,13 +53,16 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
 
 
 def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
-    """The constant to add to scores so that the mean of their sigmoids is the share of relevant ones."""
-    values, share = np.asarray(scores), float(np.mean(relevant))
+    """The constant to add to scores so that the mean of their sigmoids is a half, relevant ones and others weighing the
+    same.
+    """
+    values, labels = np.asarray(scores), np.asarray(relevant)
+    weights = np.where(labels, 0.5 / max(1, labels.sum()), 0.5 / max(1, (~labels).sum()))
     low, high = -values.max() - 50.0, -values.min() + 50.0
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        mean = np.mean(0.5 * (1 + np.tanh((values + middle) / 2)))
-        low, high = (middle, high) if mean < share else (low, middle)
+        mean = weights @ (0.5 * (1 + np.tanh((values + middle) / 2)))
+        low, high = (middle, high) if mean < weights.sum() / 2 else (low, middle)
     return float((low + high) / 2)
 
 

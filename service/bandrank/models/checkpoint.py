@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 
 from bandrank.models import compact
 from bandrank.models.architectures import ARCHITECTURES
@@ -45,7 +46,8 @@ def save(
         config["fusion"] = asdict(fusion)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = scorer.state_dict() if int8 is None else compact.pack(scorer.state_dict(), int8=int8)
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+    # Not save_file, whose files nobody else may read: a container serves as another user.
+    (folder / "model.safetensors").write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
     if tokenizer != folder / "tokenizer.json":
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FOLDER = Path(__file__).parent.parent / "checkpoints"
-DEFAULT = "sparse-w4"  # with the fast scorer whose scores it adds to
+FAST, ACCURATE = "mix-b", "sparse-w4"  # what is served where no other model is named
 
 
 def shipped(name: str) -> Path | None:
