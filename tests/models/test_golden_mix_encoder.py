@@ -43,7 +43,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "b, bi-encoder": {"paper": "b", "num_layers": 4, "bi_encoder_weight": 20.0, "similarity": "scaled_dot"},
     "c": {"paper": "c", "num_layers": 4},
     "c mean": {"paper": "c", "num_layers": 4, "pool": "mean"},
-    "c, bi-encoder": {"num_layers": 4, "interaction_layers": (1,), "num_embeddings": 2, "bi_encoder_weight": -3.0},
+    "c, bi-encoder": {
+        "num_layers": 4,
+        "interaction_layers": (1,),
+        "num_embeddings": 2,
+        "bi_encoder_weight": -3.0,
+        "bi_encoder_bias": 0.7,
+    },
     "c codes": {"paper": "c", "num_layers": 4, "strategy": "C"},
     "three, early": {"num_layers": 4, "interaction_layers": (0, 2), "num_embeddings": 3, "pool": "last"},
     "three, early, mean": {"num_layers": 4, "interaction_layers": (1,), "num_embeddings": 3},
@@ -67,7 +73,8 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
     entering = states_of(bert, query)
     last = config.pool == "last"
     embeddings, summary = context_embeddings(scorer, bert, candidate), torch.zeros(HIDDEN_SIZE)
-    bi_encoder = config.bi_encoder_weight * similarity_of(embeddings.mean(0), entering[-1].mean(0), "cosine")
+    cosine = similarity_of(embeddings.mean(0), entering[-1].mean(0), "cosine")
+    bi_encoder = config.bi_encoder_weight * cosine + config.bi_encoder_bias
     gate = weights_of(scorer, "gate.")
     old = gate.get("old.weight", torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE))  # missing where H is always zeros
     gate_weight = torch.cat([gate["hint.weight"], gate["new.weight"], old], 1)

@@ -4,10 +4,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import torch
 from support.collections import write_collection
 from support.tokenizer import WORDS
 
+from bandrank.models.plain import parse
 from bandrank_training.groups import Group, write_groups
+from bandrank_training.recipe import TrainingRecipe
+from bandrank_training.training import Trainer
+
+CPU = torch.device("cpu")
 
 
 def toy_documents(*, count: int = 40, seed: int = 0) -> dict[str, str]:
@@ -59,3 +65,30 @@ def toml(values: dict[str, Any]) -> str:
         return f'"{value}"' if isinstance(value, str | Path) else repr(value)
 
     return "".join(f"{name} = {plain(value)}\n" for name, value in values.items())
+
+
+def values(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) -> dict[str, Any]:
+    """A recipe of six steps as plain values; dicts among the changes are put into its parts."""
+    plain: dict[str, Any] = {
+        "out": str(out),
+        "model": {"start": str(toy / start)},
+        "data": {"groups": [str(toy / "groups.jsonl")], "group_size": 4, "batch_rows": 150},
+        "losses": [{"name": "contrastive", "temperature": 0.5}, {"name": "distil", "teacher": {"good": 1.0}}],
+        "optimiser": {"steps": 6, "learning_rate": 1e-3, "warmup_steps": 2},
+    }
+    for name, value in changes.items():
+        plain[name] = plain.get(name, {}) | value if isinstance(value, dict) else value
+    return plain
+
+
+def recipe(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) -> TrainingRecipe:
+    """`values` as a recipe."""
+    parsed: TrainingRecipe = parse(TrainingRecipe, values(toy, out, start, **changes))
+    return parsed
+
+
+def train(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) -> Trainer:
+    """A run, to its end."""
+    trainer = Trainer(recipe(toy, out, start, **changes), device=CPU)
+    trainer.run()
+    return trainer

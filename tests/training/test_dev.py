@@ -69,6 +69,18 @@ def test_a_tie_counts_against_the_scorer(tmp_path: Path) -> None:
     assert measured(dev, man=1.0) == 1.0
 
 
+def test_scores_of_the_groups_are_added(tmp_path: Path) -> None:
+    """To the scorer's; a group without them is told."""
+    group = Group(str(tmp_path / "one"), "who", ["man", "she"], [1, 0], {"other": [4.0, 1.0]})
+    dev = dev_set(tmp_path, group)
+    offline = OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), lookup(she=2.0)))
+
+    half = 0.6309297535714575  # 1 / log2(3)
+    assert [dev.measure(offline, {"other": weight}) for weight in (0.6, 0.7)] == [pytest.approx(half), 1.0]
+    with pytest.raises(BadGroups, match=r"no scores of \['mix-b'\] for 'who'; there are \['other'\]"):
+        dev.measure(offline, {"mix-b": 1.0})
+
+
 def test_measuring_changes_nothing(tmp_path: Path) -> None:
     """A scorer that is being trained stays in that mode, with its gradients."""
     rng = random.Random(0)

@@ -122,6 +122,19 @@ def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
     assert one == again != other
 
 
+def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path) -> None:
+    """So many with a relevant candidate; their queries are trained on in no form."""
+    out, dev_out = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    everything = mined(folder, tmp_path / "all.jsonl")
+    train = mined(folder, out, dev_out=str(dev_out), dev_groups=2)
+    dev = sorted(read_groups(dev_out), key=lambda group: group.query)
+
+    assert len(dev) == 2
+    assert all(max(group.labels or [0]) > 0 for group in dev)
+    assert not {group.query for group in dev} & {group.query for group in train}
+    assert sorted([*dev, *train], key=lambda group: group.query) == everything
+
+
 def test_keywords_leave_out_function_words(folder: Path, tmp_path: Path) -> None:
     """And keep the judgements."""
     groups = mined(folder, tmp_path / "groups.jsonl", {"queries": "keywords"}, teachers={})

@@ -3,16 +3,21 @@
 import random
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 from support.models import loaded, random_text, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_mix_encoder
 from support.scorers import Recorder, WatchedScorer, encoded_lookup
+from support.tokenizer import TOKENIZER_FILE
 
+from bandrank.models import checkpoint
+from bandrank.models.fusion import Fusion
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank_training.scoring import OfflineScorer, Question
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
 SCORERS: dict[str, Callable[[], Scorer]] = {
@@ -55,6 +60,19 @@ def test_scores_do_not_depend_on_the_budget(kind: str, max_batch_tokens: int) ->
     for row, expected in zip(scores, one_by_one(kind), strict=True):
         assert row == pytest.approx(expected, abs=TOLERANCE)
         assert not row or max(row) - min(row) > 1000 * TOLERANCE
+
+
+def test_fused_scorers_are_summed(tmp_path: Path) -> None:
+    """As a checkpoint says: its own score, and half of that of the fast scorer that it names."""
+    fast, accurate = tmp_path / "fast", tmp_path / "accurate"
+    checkpoint.save(tiny_bi_encoder(), fast, tokenizer=TOKENIZER_FILE)
+    checkpoint.save(tiny_cross_encoder(), accurate, tokenizer=TOKENIZER_FILE, fusion=Fusion(str(fast), 0.5))
+
+    fused = list(score_offline(load_model(str(accurate))).score(questions()))
+
+    parts = zip(one_by_one("cross-encoder"), one_by_one("bi-encoder"), strict=True)
+    for row, (ours, theirs) in zip(fused, parts, strict=True):
+        assert row == pytest.approx([a + 0.5 * b for a, b in zip(ours, theirs, strict=True)], abs=2 * TOLERANCE)
 
 
 def test_a_batch_stays_within_the_budget() -> None:

@@ -5,7 +5,7 @@ import sys
 from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training import comparison, evaluation, exporting, mining, pairs, training
+from bandrank_training import comparison, evaluation, exporting, mining, pairs, rescoring, training
 from bandrank_training.errors import BadInput
 
 
@@ -24,6 +24,7 @@ class Command(Protocol):
 COMMANDS: dict[str, Command] = {
     "mine": mining,
     "pairs": pairs,
+    "score": rescoring,
     "train": training,
     "export": exporting,
     "evaluate": evaluation,

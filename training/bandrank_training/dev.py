@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
-from bandrank_training.scoring import OfflineScorer, Question
+from bandrank_training.scoring import PoolScorer, Question
 
 CUTOFF = 10
 
@@ -28,26 +28,31 @@ class DevSet:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))
 
-    def measure(self, offline: OfflineScorer, fusion: Mapping[str, float] | None = None) -> float:
-        """Mean over collections of the mean nDCG@10 of their groups, each re-ranked by the scorer as it is.
+    def measure(self, offline: PoolScorer, fused: Mapping[str, float] | None = None) -> float:
+        """`measure_scores` of a scorer's. fused: weights of scores in the groups that are added to them."""
+        found = self.scores(offline)
+        added = [group.weighed(fused or {}) for group in self.groups]
+        return self.measure_scores([list(map(add, ours, theirs)) for ours, theirs in zip(found, added, strict=True)])
+
+    def scores(self, offline: PoolScorer) -> list[list[float]]:
+        """Of each group's candidates."""
+        return list(
+            offline.score(
+                Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
+                for group in self.groups
+            )
+        )
+
+    def measure_scores(self, scores: Sequence[Sequence[float]]) -> float:
+        """Mean over collections of the mean nDCG@10 of their groups, each ranked by the scores.
 
         A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
-        fusion: weights of the groups' own scores, which are added to the scorer's.
         """
-        scorer = offline.scorer
-        was_training = scorer.training
-        scorer.eval()
         found: dict[str, list[float]] = {}
-        questions = (
-            Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
-            for group in self.groups
-        )
-        for group, scores in zip(self.groups, offline.score(questions), strict=True):
+        for group, row in zip(self.groups, scores, strict=True):
             assert group.labels is not None, "an unjudged group. This is a bug."
-            fused = map(add, scores, group.weighed(fusion or {}))
-            ranked = sorted(zip(fused, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
+            ranked = sorted(zip(row, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
             found.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
-        scorer.train(was_training)
         return sum(sum(values) / len(values) for values in found.values()) / len(found)
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from bandrank.models.loading import load_model
 from bandrank_training.candidates import Candidates, Ranking, first_stage, pools, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, write_run
-from bandrank_training.scoring import OfflineScorer, Question
+from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.start import load_start
 
 FIRST_STAGE = "run"  # the MODEL that leaves a run as it is
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
+def rerank(scorer: PoolScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
     """Each query with its candidates, best first, ties in the order given, as the service ranks them.
 
     Raises BadCollection for a query or candidate that the collection lacks, BadEvaluation for a score that is NaN.
@@ -95,7 +95,7 @@ def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) ->
         raise BadEvaluation(f"{args.run or args.candidates} has no candidates of a query of {args.split}")
     if args.model == FIRST_STAGE:
         return {query_id: by_first_stage[query_id] for query_id in candidates}
-    scorer = OfflineScorer(load_model(args.model), device=args.device)
+    scorer = score_offline(load_start(args.model), device=args.device)
     progress = tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None)
     return dict(progress)
 

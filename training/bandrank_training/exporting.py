@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 
 from bandrank.models import checkpoint
+from bandrank_training.dev import DevSet
 from bandrank_training.models import tokenizer_file
 from bandrank_training.start import load_start
+from bandrank_training.tuning import tune
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,12 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="parts of names of the matrices whose rows become int8 (default: embeddings.word)",
     )
+    parser.add_argument(
+        "--tune", type=Path, metavar="GROUPS", help="judged groups on which to set the fusion's weight and the constant"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the folder and prints its size. Raises BadCheckpoint."""
+    """Writes the folder and prints its size. Raises BadCheckpoint, BadGroups, BadInput."""
     model = load_start(args.model)
-    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), int8=tuple(args.int8))
+    if args.tune:
+        tuned = tune(model, DevSet.read(args.tune))
+        model = tuned.model
+        for weight, measure in tuned.by_weight.items():
+            print(f"fusion weight {weight:g}: dev nDCG@10 {measure:.4f}")  # noqa: T201
+        print(f"scores shifted by {tuned.shift:.3f}")  # noqa: T201
+    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion, int8=tuple(args.int8))
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the answer
     return 0

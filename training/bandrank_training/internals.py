@@ -28,8 +28,7 @@ def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tens
     """
     if not isinstance(student, VIRT):
         raise BadRecipe(f"virt_maps trains a virt, not a {student.architecture}")
-    layers: Sequence[Any] = list(student.encoder.layers)
-    with recording([layer.qkv for layer in layers]) as seen:
+    with recording([layer.qkv for layer in _layers(student)]) as seen:
         candidates = student.encode_candidates(batch.candidates)
         student.score(ScoreBatch(batch.queries, candidates, batch.cu_candidates))
     of_candidates, of_queries = [each[0] for each in seen], [each[1] for each in seen]

@@ -7,8 +7,9 @@ teachers' scores go into the file, so that training can tell an unjudged relevan
 import argparse
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -16,12 +17,13 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
+from bandrank.models.shipped import FAST
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.recipe import read_recipe
-from bandrank_training.scoring import OfflineScorer, Question
-from bandrank_training.start import MINILM, load_start
+from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.start import load_start
 
 # Words that a person who types keywords leaves out.
 FUNCTION_WORDS = frozenset(
@@ -53,6 +55,8 @@ class MiningRecipe:
     depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
     into a group beside the judged ones, of which at most `max_judged` do.  teachers: scorers by the name that their
     scores get; BM25's scores are always there.  max_tokens: what teachers read of a document.
+    dev_out, dev_groups: a second file, for that many groups of each collection that have a relevant candidate; other
+    groups of their queries are left out.
     """
 
     out: str
@@ -63,6 +67,8 @@ class MiningRecipe:
     random: int = 3
     max_judged: int = 4
     max_tokens: int = 256
+    dev_out: str = ""
+    dev_groups: int = 40
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -80,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Mines by the recipe; or a collection's judged queries, scored by all-MiniLM-L6-v2."""
-    recipe = MiningRecipe(args.out, (Source(args.source, args.split),), {"minilm": MINILM})
+    """Mines by the recipe; or a collection's judged queries, scored by the shipped fast scorer."""
+    recipe = MiningRecipe(args.out, (Source(args.source, args.split),), {FAST: FAST})
     if args.source.endswith(".toml"):
         recipe = read_recipe(Path(args.source), MiningRecipe)
     print(f"{mine(recipe)} groups in {recipe.out}")  # noqa: T201 - the answer
@@ -89,16 +95,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def mine(recipe: MiningRecipe) -> int:
-    """Writes the groups and returns how many. Raises BadCollection, BadCheckpoint."""
-    teachers = {name: _teacher(model, recipe.max_tokens) for name, model in recipe.teachers.items()}
-    return write_groups(Path(recipe.out), _shuffled(_all_groups(recipe, teachers), recipe.seed))
-
-
-def _teacher(name: str, max_tokens: int) -> OfflineScorer:
-    model = load_start(name)
-    template = model.scorer.candidate_template
-    model.scorer.candidate_template = replace(template, max_tokens=min(max_tokens, template.max_tokens))
-    return OfflineScorer(model)
+    """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint."""
+    teachers = {
+        name: score_offline(load_start(model), max_candidate_tokens=recipe.max_tokens)
+        for name, model in recipe.teachers.items()
+    }
+    groups = _shuffled(_all_groups(recipe, teachers), recipe.seed)
+    if recipe.dev_out:
+        dev, groups = _split(groups, recipe.dev_groups)
+        write_groups(Path(recipe.dev_out), dev)
+    return write_groups(Path(recipe.out), groups)
 
 
 def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
@@ -108,7 +114,19 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
     return listed
 
 
-def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer]) -> Iterator[Group]:
+def _split(groups: Sequence[Group], count: int) -> tuple[list[Group], list[Group]]:
+    """`count` groups of each collection to measure with, and what has none of their queries."""
+    taken: Counter[str] = Counter()
+    dev = []
+    for group in groups:
+        if max(group.labels or [0]) > 0 and taken[group.collection] < count:
+            taken[group.collection] += 1
+            dev.append(group)
+    asked = {group.query for group in dev}
+    return dev, [group for group in groups if group.query not in asked]
+
+
+def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, PoolScorer]) -> Iterator[Group]:
     opened: tuple[str, int] | None = None
     for source in recipe.sources:
         if (source.collection, source.max_documents) != opened:
@@ -133,7 +151,7 @@ class _Corpus:
 
 
 def _mine_source(
-    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, OfflineScorer]
+    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, PoolScorer]
 ) -> Iterator[Group]:
     chance = random.Random(f"{recipe.seed} {source}")
     asked = _queries(source, corpus, chance)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from bandrank_training.collection import BadCollection, open_collection, open_text
+from bandrank_training.collection import BadCollection, numbered_lines, open_collection
 from bandrank_training.groups import Group, write_groups
 
 
@@ -28,12 +28,11 @@ def run(args: argparse.Namespace) -> int:
 def read_pairs(path: Path, collection: str, teacher: str) -> Iterator[Group]:
     """A group of two for each line. Raises BadCollection for a line that is none, or names an unknown query."""
     queries = open_collection(collection).queries()
-    with open_text(path) as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                relevant_score, other_score, query_id, relevant, other = line.split()
-                scores = [float(relevant_score), float(other_score)]
-                query = queries[query_id]
-            except (ValueError, KeyError) as error:
-                raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
-            yield Group(collection, query, [relevant, other], [1, 0], {teacher: scores})
+    for number, line in numbered_lines(path):
+        try:
+            relevant_score, other_score, query_id, relevant, other = line.split()
+            scores = [float(relevant_score), float(other_score)]
+            query = queries[query_id]
+        except (ValueError, KeyError) as error:
+            raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+        yield Group(collection, query, [relevant, other], [1, 0], {teacher: scores})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank_training.errors import BadRecipe
 from bandrank_training.internals import MODEL_LOSSES
@@ -108,8 +109,8 @@ class TrainingRecipe:
     """A run.
 
     out: the folder of its checkpoint, its state, its log and its plot.  losses: their sum is what is trained.
-    fusion: weights over scores in the groups, {"minilm": 20.0}: the scorer learns what to add to their sum, as the
-    service's accurate scorer may add to the fast one's. On dev, too, it is the sum that ranks.
+    fusion: the scorer learns what to add to another's scores, which are in the groups under that one's name. On dev,
+    too, it is the sum that ranks, and the checkpoint says so to the service.
     """
 
     out: str
@@ -118,7 +119,7 @@ class TrainingRecipe:
     losses: tuple[LossRecipe, ...]
     optimiser: OptimiserRecipe
     model_losses: tuple[ModelLossRecipe, ...] = ()
-    fusion: Mapping[str, float] = field(default_factory=dict)
+    fusion: Fusion | None = None
     dev: DevRecipe | None = None
     seed: int = 1
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -127,7 +128,7 @@ class TrainingRecipe:
     def __post_init__(self) -> None:
         if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
-        if self.fusion and any(loss.name == "in_batch" for loss in self.losses):
+        if self.fusion is not None and any(loss.name == "in_batch" for loss in self.losses):
             raise ValueError("fusion: groups have no scores of other groups' candidates, which loss 'in_batch' needs")
 
 

@@ -1,16 +1,17 @@
 """A scorer over many queries and their candidates, offline: the same scores as the service gives, without it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import groupby, tee
 from operator import itemgetter
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.loading import LoadedModel
+from bandrank.models.fusion import Fusion
+from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
 
@@ -21,6 +22,51 @@ class Question:
 
     query: str
     candidates: Sequence[str]
+
+
+class PoolScorer(Protocol):
+    """What scores pools: one scorer, or two whose scores are summed."""
+
+    def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
+        """Raw scores of each question's candidates, in the order given."""
+
+    def forget(self) -> None:
+        """Frees what was kept of candidates."""
+
+
+def score_offline(
+    model: LoadedModel, *, device: torch.device | str = "cpu", max_candidate_tokens: int | None = None
+) -> PoolScorer:
+    """The model as the service has it: with the fast scorer to whose scores its own are added, if it says so.
+
+    max_candidate_tokens: what is read of a candidate at most. Raises BadCheckpoint.
+    """
+    template = model.scorer.candidate_template
+    if max_candidate_tokens is not None:
+        model.scorer.candidate_template = replace(template, max_tokens=min(max_candidate_tokens, template.max_tokens))
+    scorer = OfflineScorer(model, device=device)
+    if model.fusion is None:
+        return scorer
+    fast = score_offline(load_model(model.fusion.scorer), device=device, max_candidate_tokens=max_candidate_tokens)
+    return FusedScorer(scorer, fast, model.fusion)
+
+
+class FusedScorer:
+    """Sums the scores of two."""
+
+    def __init__(self, accurate: PoolScorer, fast: PoolScorer, fusion: Fusion) -> None:
+        self._accurate, self._fast, self._fusion = accurate, fast, fusion
+
+    def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
+        """As an OfflineScorer does."""
+        ours, theirs = tee(questions)
+        for accurate, fast in zip(self._accurate.score(ours), self._fast.score(theirs), strict=True):
+            yield self._fusion.fuse(accurate, fast)
+
+    def forget(self) -> None:
+        """As an OfflineScorer does."""
+        self._accurate.forget()
+        self._fast.forget()
 
 
 class OfflineScorer:

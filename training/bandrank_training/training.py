@@ -69,6 +69,7 @@ class Trainer:
         texts = TextEncoder(self.model.tokenizer, self.scorer)
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
         self._offline = OfflineScorer.as_it_is(texts)
+        self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
         self._representations: dict[str, Tensor] = {}
@@ -143,7 +144,7 @@ class Trainer:
             if everyone not in scores:
                 scores[everyone] = self._score(batch, everyone=everyone)
             read_scores = read.everyone_scored if everyone else read.scored
-            scored = read_scores(scores[everyone]).plus(self.recipe.fusion)
+            scored = read_scores(scores[everyone]).plus(self._fused)
             yield name, recipe.weight * LOSSES[recipe.name](scored, recipe)
         for wanted in self.recipe.model_losses:
             loss = MODEL_LOSSES[wanted.name](self.scorer, self._teachers[wanted.teacher], read.batch)
@@ -185,7 +186,9 @@ class Trainer:
         progress = self.progress
         if not self.recipe.data.encode_once:
             self._offline.forget()
-        measure = self.dev.measure(self._offline, self.recipe.fusion)
+        self.scorer.eval()
+        measure = self.dev.measure(self._offline, self._fused)
+        self.scorer.train()
         progress.log.append({"step": progress.step, "dev": measure})
         if measure > progress.best:
             progress.best, progress.since_best = measure, 0
@@ -222,7 +225,7 @@ class Trainer:
         return trained
 
     def _save_checkpoint(self) -> None:
-        checkpoint.save(self.scorer, self.out, tokenizer=tokenizer_file(self.model))
+        checkpoint.save(self.scorer, self.out, tokenizer=tokenizer_file(self.model), fusion=self.recipe.fusion)
 
     def _save_state(self) -> None:
         """All that another process needs to go on; written beside the old state, then put in its place."""

@@ -15,6 +15,7 @@ from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.stage import Stage, StageName
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
+from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel
 from bandrank.settings import BadSetting, Settings
 
@@ -39,11 +40,18 @@ class StageModels:
                 f"BANDRANK_FAST_MODEL must be a scorer that precomputes, {self.fast.name} is a "
                 f"{self.fast.scorer.architecture}"
             )
+        if self.fusion is not None and self.fast is None:
+            raise BadSetting(f"{self.main.name} adds to the scores of {self.fusion.scorer}; serve both")
 
     @property
     def main(self) -> LoadedModel:
         """The model that the service is named after."""
         return next(reversed(self.by_stage().values()))
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """What the accurate scorer's scores are summed with, if with anything."""
+        return self.accurate.fusion if self.accurate is not None else None
 
     def by_stage(self) -> dict[StageName, LoadedModel]:
         """Those that are there, in the order in which a cascade runs them."""

@@ -68,6 +68,7 @@ class Reranker:
         self.redis = connect(settings, self.metrics)
         builder = StageBuilder(settings, self.queue, self.redis, self.metrics, clock, self.device, self.dtype)
         self.stages = {name: builder.build(name, model) for name, model in models.by_stage().items()}
+        self._fusion = models.fusion
         self.worker = ScoringWorker(
             self.queue,
             max_batch_tokens=settings.max_batch_tokens
@@ -151,8 +152,8 @@ class Reranker:
         answer_by = begun + budget_s if budget_s is not None else math.inf
         used = self._choose(strategy, query, texts, budget_s)
         if used != "cascade":
-            scores, report = await self._served(used).score(query, texts, deadline=deadline)
-            return Ranking(rank(scores, used), used, [report], degraded=False)
+            scores, stages = await self._score(used, query, texts, deadline)
+            return Ranking(rank(scores, used), used, stages, degraded=False)
         fast, first = await self._served("fast").score(query, texts, deadline=deadline)
         survivors = best_first(fast)[: self._settings.cascade_depth]
         stages = [first]
@@ -162,10 +163,25 @@ class Reranker:
                 query, [texts[index] for index in survivors], deadline=deadline, answer_by=min(answer_by, deadline)
             )
             stages.append(second)
+            if self._fusion is not None:
+                accurate = self._fusion.fuse(accurate, [fast[index] for index in survivors[: len(accurate)]])
         except Overloaded:
             pass  # the first stage's ranking is at hand: better than to turn the request away
         degraded = len(accurate) < len(survivors)
         return Ranking(merge(fast, survivors, accurate), "cascade", stages, degraded=degraded)
+
+    async def _score(
+        self, stage: StageName, query: str, texts: Sequence[str], deadline: float
+    ) -> tuple[list[float], list[StageReport]]:
+        """What a stage says of all texts, and the stages that ran for it: the fast one too, where the accurate one adds
+        to its scores.
+        """
+        if stage == "fast" or self._fusion is None:
+            scores, report = await self._served(stage).score(query, texts, deadline=deadline)
+            return scores, [report]
+        fast, first = await self._served("fast").score(query, texts, deadline=deadline)
+        accurate, second = await self._served("accurate").score(query, texts, deadline=deadline)
+        return self._fusion.fuse(accurate, fast), [first, second]
 
     def _observe(self, ranking: Ranking) -> None:
         metrics = self.metrics

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 
 from bandrank.models import compact
 from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 
@@ -25,17 +27,27 @@ class BadCheckpoint(ValueError):
     """A folder that holds no scorer we can load; the message says what was found and what is supported."""
 
 
-def save(scorer: Scorer, folder: Path, *, tokenizer: Path, int8: tuple[str, ...] | None = None) -> None:
+def save(
+    scorer: Scorer,
+    folder: Path,
+    *,
+    tokenizer: Path,
+    fusion: Fusion | None = None,
+    int8: tuple[str, ...] | None = None,
+) -> None:
     """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is made if need be.
 
     int8: None keeps the weights as they are; otherwise they are packed into float16, and matrices whose name contains
     one of `int8` into int8 rows (compact.py).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    head = {"bandrank_format": FORMAT, "architecture": scorer.architecture}
-    (folder / "config.json").write_text(json.dumps(head | asdict(scorer.config), indent=2) + "\n", encoding="utf-8")
+    config = {"bandrank_format": FORMAT, "architecture": scorer.architecture, **asdict(scorer.config)}
+    if fusion is not None:
+        config["fusion"] = asdict(fusion)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = scorer.state_dict() if int8 is None else compact.pack(scorer.state_dict(), int8=int8)
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+    # Not save_file, whose files nobody else may read: a container serves as another user.
+    (folder / "model.safetensors").write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
     if tokenizer != folder / "tokenizer.json":
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
 
@@ -50,6 +62,7 @@ def load(folder: Path) -> Scorer:
     config = _read_config(folder)
     if config.pop("bandrank_format", None) != FORMAT:
         raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
+    config.pop("fusion", None)  # not the scorer's own
     name = config.pop("architecture", None)
     if name not in ARCHITECTURES:
         raise BadCheckpoint(f"{folder}: architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
@@ -64,6 +77,17 @@ def load(folder: Path) -> Scorer:
     except (FileNotFoundError, SafetensorError) as error:
         raise BadCheckpoint(f"{path}: missing or damaged: {error}") from error
     return assemble(architecture, parsed, weights, source=str(folder))
+
+
+def load_fusion(folder: Path) -> Fusion | None:
+    """With whose scores those of the scorer in `folder` are to be summed, if with any. Raises BadCheckpoint."""
+    if (found := _read_config(folder).get("fusion")) is None:
+        return None
+    try:
+        fusion: Fusion = parse(Fusion, found)
+    except (TypeError, ValueError) as error:
+        raise BadCheckpoint(f"{folder / 'config.json'}: fusion: {error}") from error
+    return fusion
 
 
 def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> Scorer:

@@ -35,9 +35,9 @@ class MixEncoderConfig:
     pool: "mean" of the k embeddings is both hint and representation; with "last" the last one is the hint, and the mean
     of the others the representation. No difference if k is 1.
     similarity: "scaled_dot" divides the product by the root of hidden_size, which makes logits of it.
-    bi_encoder_weight: adds this many times the cosine of E_0's mean and the mean of the query's last states, which is
-    what a bi-encoder says. Not in the paper: with strategy C, codes of zero and "scaled_dot" a MixEncoder then starts
-    near the bi-encoder that its encoder is from, and learns what that does not see.
+    bi_encoder_weight, bi_encoder_bias: add weight * cosine + bias, of E_0's mean and the mean of the query's last
+    states, which is what a bi-encoder says. Not in the paper: with strategy C, codes of zero and "scaled_dot" a
+    MixEncoder then starts near the bi-encoder that its encoder is from, and learns what that does not see.
     max_query_tokens: with [CLS] and [SEP].  max_candidate_tokens: with the k vectors or [CLS], and [SEP].
     """
 
@@ -50,6 +50,7 @@ class MixEncoderConfig:
     pool: Literal["mean", "last"] = "mean"
     similarity: Literal["dot", "scaled_dot", "cosine"] = "dot"
     bi_encoder_weight: float = 0.0
+    bi_encoder_bias: float = 0.0
     max_query_tokens: int = 256
     max_candidate_tokens: int = 256
 
@@ -165,7 +166,7 @@ class MixEncoder(Scorer):
             if summaries is not None:
                 ours = rows.float().mean(1)
                 cosines = torch.cat([cosine_similarity(ours[own], summaries[query][None]) for query, own in owners])
-                scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines
+                scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
         return torch.cat(scores)
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:

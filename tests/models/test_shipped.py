@@ -1,0 +1,67 @@
+"""The checkpoints that come with the service: found by name, small, described, and able to tell what is relevant."""
+
+import pytest
+
+from bandrank.models.loading import load_model
+from bandrank.models.shipped import ACCURATE, FAST, names, shipped
+from bandrank_training.scoring import Question, score_offline
+
+MOST_BYTES = 70_000_000
+QUESTIONS = {
+    "how do bees find their way home?": [
+        "Bees navigate by the position of the sun and by landmarks they remember.",
+        "Honey is made from the nectar of flowers.",
+        "The house stands at the end of a long way.",
+    ],
+    "side effects aspirin": [
+        "Aspirin can irritate the stomach and, rarely, cause bleeding.",
+        "Aspirin was first sold in 1899.",
+        "Effects in the film were made by hand.",
+    ],
+    "who wrote the origin of species": [
+        "On the Origin of Species was published by Charles Darwin in 1859.",
+        "The species of a tree is told by its leaves.",
+        "",
+    ],
+}
+
+
+def test_the_default_scorers_are_shipped() -> None:
+    """One that precomputes, and one that adds to its scores."""
+    assert {FAST, ACCURATE} <= set(names())
+    fast, accurate = load_model(FAST), load_model(ACCURATE)
+    assert fast.scorer.precomputes
+    assert not accurate.scorer.precomputes
+    assert accurate.fusion is None or accurate.fusion.scorer == FAST
+
+
+def test_they_are_small() -> None:
+    """All together."""
+    folders = [folder for name in names() if (folder := shipped(name))]
+    assert sum(file.stat().st_size for folder in folders for file in folder.iterdir()) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("name", [FAST, ACCURATE])
+def test_each_has_a_card(name: str) -> None:
+    """That says what it was trained on, under which licence, how, and how good it is."""
+    folder = shipped(name)
+    assert folder is not None
+    card = (folder / "README.md").read_text(encoding="utf-8").lower()
+    assert all(part in card for part in ("## data", "licence", "## recipe", "## results"))
+
+
+@pytest.mark.parametrize("name", [FAST, ACCURATE])
+@pytest.mark.parametrize("query", QUESTIONS)
+def test_the_relevant_candidate_comes_first(name: str, query: str) -> None:
+    """In plain cases."""
+    (scores,) = score_offline(load_model(name)).score([Question(query, QUESTIONS[query])])
+
+    assert max(scores) == scores[0]
+    assert len(set(scores)) == len(scores)
+
+
+def test_a_name_that_is_not_shipped() -> None:
+    """Is looked for elsewhere."""
+    assert shipped("all-MiniLM-L6-v2") is None
+    assert shipped("..") is None
+    assert shipped("") is None

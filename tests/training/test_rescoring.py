@@ -1,0 +1,38 @@
+"""score: a scorer's scores beside those that are in the groups."""
+
+from pathlib import Path
+
+import pytest
+from support.models import tiny_bi_encoder
+from support.tokenizer import TOKENIZER_FILE
+from support.training import write_toy
+
+from bandrank.models import checkpoint
+from bandrank.models.loading import load_model
+from bandrank_training.__main__ import main
+from bandrank_training.dev import DevSet
+from bandrank_training.groups import read_groups
+from bandrank_training.scoring import score_offline
+
+
+def test_scores_are_added(tmp_path: Path) -> None:
+    """Under the folder's name, those of the scorer itself; all else is as it was."""
+    groups, model, out = write_toy(tmp_path)["dev"], tmp_path / "fast", tmp_path / "out.jsonl"
+    checkpoint.save(tiny_bi_encoder(), model, tokenizer=TOKENIZER_FILE)
+
+    assert main(["score", str(groups), str(model), str(out)]) == 0
+
+    expected = DevSet.read(groups).scores(score_offline(load_model(str(model))))
+    for before, after, scores in zip(read_groups(groups), read_groups(out), expected, strict=True):
+        assert after.scores.pop("fast") == pytest.approx(scores, abs=1e-5)
+        assert after == before
+
+
+def test_scores_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is taken is told, and nothing is written."""
+    groups, out = write_toy(tmp_path)["groups"], tmp_path / "out.jsonl"
+    checkpoint.save(tiny_bi_encoder(), tmp_path / "fast", tokenizer=TOKENIZER_FILE)
+
+    assert main(["score", str(groups), str(tmp_path / "fast"), str(out), "--name", "good"]) == 2
+    assert "has scores of good already; choose another --name" in capsys.readouterr().err
+    assert not out.exists()

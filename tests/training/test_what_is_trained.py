@@ -1,0 +1,168 @@
+"""What is trained: every architecture, all but what is frozen, by losses that a recipe names; and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.training import CPU, recipe, train
+
+from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.fusion import Fusion
+from bandrank.models.loading import load_model
+from bandrank_training.errors import BadInput
+from bandrank_training.recipe import BadRecipe
+from bandrank_training.training import Trainer
+
+
+def test_frozen_parameters_stay(toy: Path, tmp_path: Path) -> None:
+    """Those whose names start so, and all others change."""
+    frozen = ["encoder.embeddings", "encoder.layers.0."]
+    before = load_model(str(toy / "mix_encoder")).scorer.state_dict()
+    after = train(toy, tmp_path / "out", "mix_encoder", optimiser={"frozen": frozen, "steps": 2}).scorer.state_dict()
+
+    changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    kept = {name for name in after if name.startswith(tuple(frozen))}
+    assert kept
+    # Queries do not run the encoder's last layer behind its keys, and a softmax drops the bias of keys.
+    assert changed == after.keys() - kept
+
+
+def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
+    """Give the losses of candidates encoded each time, to rounding."""
+    optimiser = {"frozen": ["encoder", "context_codes"], "steps": 12}
+    each, once = (
+        train(toy, tmp_path / str(mode), "mix_encoder", optimiser=optimiser, data={"encode_once": mode})
+        for mode in (False, True)
+    )
+
+    expected = [entry["loss"] for entry in each.progress.log]
+    assert [entry["loss"] for entry in once.progress.log] == pytest.approx(expected, rel=1e-4)
+    assert max(expected) - min(expected) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("start", "changes", "message"),
+    [
+        ("cross_encoder", {"data": {"encode_once": True}}, "encode_once: a cross_encoder encodes nothing ahead"),
+        ("mix_encoder", {"data": {"encode_once": True}}, "encode_once: what encodes candidates is trained"),
+        ("mix_encoder", {"optimiser": {"frozen": ["encodr"]}}, "frozen: no parameter starts with 'encodr'; there are"),
+        ("mix_encoder", {"optimiser": {"frozen": [""]}}, "frozen: no parameter is left to train"),
+        ("mix_encoder", {"model": {"architecture": "bert"}}, "architecture 'bert' is unknown; there are bi_encoder,"),
+        (
+            "bi_encoder",
+            {"model": {"architecture": "virt", "config": {"windw": 1}}},
+            "config of virt: unknown keys: wind",
+        ),
+        ("bi_encoder", {"model": {"architecture": "deformer"}}, "config of deformer: missing keys: split"),
+        ("bi_encoder", {"model": {"architecture": "deformer", "config": {"split": 3}}}, r"split must be within 1..2"),
+        ("bi_encoder", {"model": {"config": {"pooling": "sum"}}}, "config of bi_encoder: pooling: 'sum' is none of"),
+        ("bi_encoder", {"model": {"config": {"max_tokens": "9"}}}, "max_tokens: expected int, got '9'"),
+    ],
+)
+def test_what_cannot_be_trained_is_told(
+    toy: Path, tmp_path: Path, start: str, changes: dict[str, Any], message: str
+) -> None:
+    """Before the first step, in one sentence."""
+    with pytest.raises(BadRecipe, match=message) as raised:
+        Trainer(recipe(toy, tmp_path / "out", start, **changes), device=CPU)
+
+    assert "\n" not in str(raised.value)
+
+
+def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> None:
+    """Before it gets into the weights."""
+    trainer = Trainer(recipe(toy, tmp_path / "out", losses=[{"name": "ranknet", "weight": float("nan")}]), device=CPU)
+    before = {name: weight.clone() for name, weight in trainer.scorer.state_dict().items()}
+
+    with pytest.raises(BadRecipe, match="step 1: loss nan"):
+        trainer.run()
+    assert all(torch.equal(weight, before[name]) for name, weight in trainer.scorer.state_dict().items())
+
+
+def test_a_scorer_learns_what_to_add(toy: Path, tmp_path: Path) -> None:
+    """To scores in the groups: where their sum is right, there is nothing to learn; the checkpoint names whose."""
+    contrastive = [{"name": "contrastive"}]
+    fusion = {"scorer": "good", "weight": 100.0}
+    (alone,) = train(toy, tmp_path / "alone", losses=contrastive, optimiser={"steps": 1}).progress.log
+    trainer = train(
+        toy,
+        tmp_path / "fused",
+        losses=contrastive,
+        fusion=fusion,
+        optimiser={"steps": 1},
+        dev={"groups": str(toy / "dev.jsonl.gz")},
+    )
+
+    assert alone["loss"] > 0.1
+    assert trainer.progress.log[0]["loss"] < 1e-3
+    assert trainer.progress.best == 1.0
+    assert load_model(str(tmp_path / "fused")).fusion == Fusion("good", 100.0)
+
+
+def test_scores_that_are_not_in_the_groups(toy: Path, tmp_path: Path) -> None:
+    """Cannot be added to."""
+    with pytest.raises(BadInput, match=r"no teacher scores \['mix-b'\]; the groups have \['good', 'noisy'\]"):
+        train(toy, tmp_path / "out", fusion={"scorer": "mix-b"})
+
+
+def test_a_loss_may_be_named_twice(toy: Path, tmp_path: Path) -> None:
+    """Each has its part in the sum, and its name in the log."""
+    twice = [
+        {"name": "distil", "teacher": {name: 1.0}, "weight": weight} for name, weight in (("good", 1.0), ("noisy", 2.0))
+    ]
+    (entry,) = train(toy, tmp_path / "out", losses=twice, optimiser={"steps": 1}).progress.log
+    (alone,) = train(toy, tmp_path / "alone", losses=twice[1:], optimiser={"steps": 1}).progress.log
+
+    assert entry["distil 2"] == pytest.approx(alone["distil"])
+    assert entry["loss"] == pytest.approx(entry["distil"] + entry["distil 2"])
+
+
+# What each architecture's config needs beside what it takes over from the start.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bi_encoder": {},
+    "colbert": {"dim": 16},
+    "cross_encoder": {"pattern": {"window": 4, "query_to_cls": False, "query_to_candidate": False}},
+    "deformer": {"split": 1},
+    "mix_encoder": {"interaction_layers": [1, 2], "similarity": "cosine"},
+    "poly_encoder": {"num_codes": 4, "output_scaling": 0.3},
+    "virt": {},
+}
+every_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+def steps_of(toy: Path, out: Path, name: str, steps: int, precision: str = "float32") -> list[float]:
+    """The losses of a run of this architecture from a bi-encoder's weights."""
+    model = {"architecture": name, "config": CONFIGS[name]} if name != "bi_encoder" else {}
+    named = [{"name": "contrastive", "temperature": 0.2 if name in {"bi_encoder", "virt", "mix_encoder"} else 1.0}]
+    optimiser = {"steps": steps, "learning_rate": 2e-3}
+    trainer = train(
+        toy,
+        out,
+        "bi_encoder",
+        model=model,
+        losses=named,
+        optimiser=optimiser,
+        data={"batch_rows": 400},
+        precision=precision,
+    )
+    assert trainer.scorer.architecture == name
+    return [entry["loss"] for entry in trainer.progress.log]
+
+
+@every_architecture
+def test_every_architecture_learns(toy: Path, tmp_path: Path, name: str) -> None:
+    """To tell the candidate that holds the query's first word: the loss falls by a quarter."""
+    found = steps_of(toy, tmp_path / "out", name, 12)
+
+    assert sum(found[-3:]) < 3 / 4 * sum(found[:3])
+    assert load_model(str(tmp_path / "out")).scorer.architecture == name
+
+
+@every_architecture
+def test_every_architecture_trains_in_bfloat16(toy: Path, tmp_path: Path, name: str) -> None:
+    """The first steps' losses are those of float32, to three digits of products."""
+    exact, rounded = (steps_of(toy, tmp_path / each, name, 2, each) for each in ("float32", "bfloat16"))
+
+    assert rounded == pytest.approx(exact, rel=0.03)
+    assert rounded != exact

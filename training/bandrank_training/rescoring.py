@@ -1,0 +1,50 @@
+"""score: adds a scorer's scores to groups, to distil from it or to learn what to add to it."""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import tee
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bandrank_training.batches import read_documents
+from bandrank_training.errors import BadInput
+from bandrank_training.groups import Group, read_groups, write_groups
+from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.start import load_start
+
+MAX_TOKENS = 256
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("groups", metavar="GROUPS", type=Path, help="a file that `mine` wrote")
+    parser.add_argument(
+        "model", metavar="MODEL", help="a folder, a hub id, or the name of a checkpoint that is shipped"
+    )
+    parser.add_argument("out", metavar="OUT", type=Path, help="the file with the scores added")
+    parser.add_argument("--name", help="under which the scores go into the file (default: the last part of MODEL)")
+    parser.add_argument(
+        "--max-tokens", type=int, default=MAX_TOKENS, help=f"read of a candidate (default: {MAX_TOKENS})"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the file. Raises BadGroups, BadCollection, BadCheckpoint, BadInput for a name that is taken."""
+    name = args.name or Path(args.model).name
+    scorer = score_offline(load_start(args.model), max_candidate_tokens=args.max_tokens)
+    count = write_groups(args.out, rescored(args.groups, scorer, name))
+    print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the answer
+    return 0
+
+
+def rescored(path: Path, scorer: PoolScorer, name: str) -> Iterator[Group]:
+    """The file's groups, each with the scorer's scores under `name`."""
+    texts = read_documents([path])
+    groups, again = tee(read_groups(path))
+    questions = (Question(g.query, [texts[g.collection, candidate] for candidate in g.candidates]) for g in again)
+    for group, scores in zip(groups, tqdm(scorer.score(questions), desc=name, unit="group"), strict=True):
+        if name in group.scores:
+            raise BadInput(f"{path} has scores of {name} already; choose another --name")
+        yield replace(group, scores=group.scores | {name: scores})

@@ -1,0 +1,82 @@
+"""Two numbers of a trained scorer, set on dev groups: the weight of its fusion, and what makes its scores logits.
+
+Losses over groups see differences alone, so a trained score is a logit but for a constant; with it, the sigmoid of a
+score is the share of relevant ones among judged candidates that score so, if relevant and other candidates are equally
+many (Platt 1999, with the slope left at 1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bandrank.models.architectures import CrossEncoder, MixEncoder
+from bandrank.models.fusion import Fusion
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.scorer import Scorer
+from bandrank.models.texts import TextEncoder
+from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadInput
+from bandrank_training.scoring import OfflineScorer
+
+WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
+BISECTIONS = 60
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A model with its numbers set; by_weight: the dev measure that each weight tried got, none without a fusion."""
+
+    model: LoadedModel
+    by_weight: dict[float, float]
+    shift: float
+
+
+def tune(model: LoadedModel, dev: DevSet) -> Tuned:
+    """Sets the weight that is best on dev, of equals the one nearest to the old, and then the constant.
+
+    The model's scorer is changed in place. Raises BadInput for a scorer that has no constant, BadCheckpoint.
+    """
+    scores = dev.scores(OfflineScorer.as_it_is(TextEncoder(model.tokenizer, model.scorer)))  # it will be saved again
+    by_weight: dict[float, float] = {}
+    if model.fusion is not None:
+        fast = dev.scores(OfflineScorer(load_model(model.fusion.scorer)))
+        fused = {weight: _fuse(Fusion(model.fusion.scorer, weight), scores, fast) for weight in WEIGHTS}
+        by_weight = {weight: dev.measure_scores(found) for weight, found in fused.items()}
+        old = model.fusion.weight
+        best = max(WEIGHTS, key=lambda weight: (by_weight[weight], -abs(weight - old)))
+        model, scores = replace(model, fusion=replace(model.fusion, weight=best)), fused[best]
+    labels = [label > 0 for group in dev.groups for label in group.labels or ()]
+    constant = intercept([score for found in scores for score in found], labels)
+    shift(model.scorer, constant)
+    return Tuned(model, by_weight, constant)
+
+
+def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
+    """The constant to add to scores so that the mean of their sigmoids is a half, relevant ones and others weighing the
+    same.
+    """
+    values, labels = np.asarray(scores), np.asarray(relevant)
+    weights = np.where(labels, 0.5 / max(1, labels.sum()), 0.5 / max(1, (~labels).sum()))
+    low, high = -values.max() - 50.0, -values.min() + 50.0
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        mean = weights @ (0.5 * (1 + np.tanh((values + middle) / 2)))
+        low, high = (middle, high) if mean < weights.sum() / 2 else (low, middle)
+    return float((low + high) / 2)
+
+
+def shift(scorer: Scorer, constant: float) -> None:
+    """Adds a constant to all scores. Raises BadInput for a scorer that cannot."""
+    match scorer:
+        case CrossEncoder():
+            scorer.head.classifier.bias.detach().add_(constant)
+        case MixEncoder() if scorer.config.bi_encoder_weight:
+            bias = scorer.config.bi_encoder_bias + constant
+            scorer.config = replace(scorer.config, bi_encoder_bias=bias)
+        case _:
+            raise BadInput(f"a {scorer.architecture} has no constant to set; leave out --tune")
+
+
+def _fuse(fusion: Fusion, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:
+    return [fusion.fuse(ours, theirs) for ours, theirs in zip(accurate, fast, strict=True)]
