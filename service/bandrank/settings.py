@@ -20,8 +20,8 @@ class Settings:
     """What an operator can set.
 
     model: a shipped scorer's name, a folder or a hub id; empty for the default one.  revision: of a hub model.
-    fast_model: one that precomputes, to go before `model` in a cascade; empty for none, or for the one that `model` adds
-    to.  cascade_depth: how many candidates go on to the accurate scorer where no budget says otherwise.
+    fast_model: one that precomputes, to go before `model` in a cascade; empty for none, or the one `model` adds to.
+    cascade_depth: how many candidates go on to the accurate scorer where no budget says otherwise.
     redis_url: of the cache that replicas share; empty to cache in memory alone.  redis_timeout_s: after which a request
     goes on without Redis.  cache_dtype: of cached representations.  cache_ttl_s: how long Redis keeps one; 0 for ever.
     candidate_store_bytes: of texts registered by id, where there is no Redis to hold them.
