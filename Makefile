@@ -41,11 +41,11 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@$(PIP) install --editable '.[bench]'
 	@touch $@
 
-# Servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
-SERVERS := prometheus redis-server
-.PHONY: servers
-servers:
-	@missing=$$(for name in $(SERVERS); do command -v $$name >/dev/null || echo $$name; done); \
+# A compiler, and servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
+PROGRAMS := g++ prometheus redis-server
+.PHONY: programs
+programs:
+	@missing=$$(for name in $(PROGRAMS); do command -v $$name >/dev/null || echo $$name; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing" $$missing; apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
@@ -60,7 +60,7 @@ check: $(VENV)/runtime.stamp
 demo: $(VENV)/dev.stamp
 	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(DATA)}" $(VENV)/bin/python loadtests/demo.py --candidates 20
 
-test: $(VENV)/dev.stamp servers
+test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/ruff check --no-cache .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
@@ -70,7 +70,7 @@ test: $(VENV)/dev.stamp servers
 soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s
 
-bench: $(VENV)/bench.stamp servers
+bench: $(VENV)/bench.stamp programs
 	@$(VENV)/bin/python benchmarks/run.py --out docs/benchmarks.md
 	@$(VENV)/bin/python benchmarks/precomputed.py --out docs/benchmarks-precomputed.md
 	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python benchmarks/cascade.py --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
