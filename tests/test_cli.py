@@ -1,5 +1,6 @@
 """The commands of `bandrank`: what they print, and their exit codes."""
 
+import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -116,6 +117,8 @@ def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert f"{FAST} (mix_encoder)" in out
     assert f"{ACCURATE} (cross_encoder)" in out
+    for stage in ("fast", "accurate"):
+        assert re.search(rf"^{stage} attention +plain torch: .*the tensors are on cpu", out, re.MULTILINE)
 
 
 def test_a_scorer_that_adds_to_another_goes_with_no_third_one(

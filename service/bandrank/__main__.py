@@ -23,16 +23,17 @@ from bandrank.engine.reranker import Reranker
 from bandrank.errors import BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
+from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import ACCURATE
 from bandrank.settings import BadSetting, Settings
-from bandrank_kernels import choose_backend
+from bandrank_kernels.windowed_attention import why_no_kernels
 
 log = logging.getLogger("bandrank")
 
 USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
 
   serve            answers POST /rerank; `bandrank serve --help` lists the settings
-  check            prints device, dtype, models and attention backend, scores one request, and exits 0 if all is well
+  check            prints models, device and what computes attention, scores one request, and exits 0 if all is well
   precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
   version          prints the version"""
 
@@ -129,12 +130,15 @@ def check(models: StageModels, settings: Settings) -> int:
             f"{stage} model": f"{model.name} ({model.scorer.architecture})"
             for stage, model in models.by_stage().items()
         },
-        "device": reranker.device,
+        "device": describe(reranker.device),
         "dtype": reranker.dtype,
-        "attention backend": choose_backend("auto", reranker.device),
+        **{
+            f"{stage} attention": attention_of(model.scorer, reranker.dtype)
+            for stage, model in models.by_stage().items()
+        },
     }
     for name, fact in facts.items():
-        print(f"{name:18} {fact}")  # noqa: T201
+        print(f"{name:19} {fact}")  # noqa: T201
 
     async def test() -> None:
         try:
@@ -145,10 +149,24 @@ def check(models: StageModels, settings: Settings) -> int:
     try:
         asyncio.run(test())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
-        print(f"{'self-test':18} failed: {error}")  # noqa: T201
+        print(f"{'self-test':19} failed: {error}")  # noqa: T201
         return 1
-    print(f"{'self-test':18} passed")  # noqa: T201
+    print(f"{'self-test':19} passed")  # noqa: T201
     return 0
+
+
+def describe(device: torch.device) -> str:
+    """With the card's name, compute capability and memory if it is a GPU."""
+    if device.type != "cuda":
+        return str(device)
+    card = torch.cuda.get_device_properties(device)
+    return f"{device} ({card.name}, sm_{card.major}{card.minor}, {card.total_memory / 2**30:.0f} GiB)"
+
+
+def attention_of(scorer: Scorer, dtype: torch.dtype) -> str:
+    """What computes the attention of its encoder, and why."""
+    reason = why_no_kernels(scorer.attention, device=scorer.device, dtype=dtype, head_dim=scorer.encoder.head_dim)
+    return "CUDA kernels" if reason is None else f"plain torch: {reason}"
 
 
 def precompute(path: Path, models: StageModels, settings: Settings) -> int:

@@ -1,8 +1,15 @@
 """Asymmetric windowed attention over packed rows (Schlatt et al. 2024); the maths is in README.md."""
 
-from bandrank_kernels.windowed_attention.interface import plan_attention, windowed_attention
+from bandrank_kernels.windowed_attention.interface import plan_attention, why_no_kernels, windowed_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
-__all__ = ["AttentionPattern", "AttentionPlan", "PackedRows", "plan_attention", "windowed_attention"]
+__all__ = [
+    "AttentionPattern",
+    "AttentionPlan",
+    "PackedRows",
+    "plan_attention",
+    "why_no_kernels",
+    "windowed_attention",
+]

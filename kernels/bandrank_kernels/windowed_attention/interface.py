@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.dispatch import Backend, choose_backend
-from bandrank_kernels.launch import device_capability
+from bandrank_kernels.launch import cuda_obstacle, device_capability
 from bandrank_kernels.windowed_attention.cuda import dtype_name, why_unsupported
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -37,6 +37,11 @@ def plan_attention(
             capability = device_capability(device)
             return CudaPlan(rows, pattern, device=device, dtype=dtype, head_dim=head_dim, capability=capability)
     return VectorizedPlan(rows, pattern, device=device, dtype=dtype)
+
+
+def why_no_kernels(pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
+    """Why "auto" is not "cuda" for such attention, as a clause; None if it is."""
+    return cuda_obstacle(device) or why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
 
 
 def windowed_attention(

@@ -65,6 +65,7 @@ class Service:
         device = self.reranker.device
         return {
             "allocated": torch.cuda.memory_allocated(device),
+            "peak": torch.cuda.max_memory_allocated(device),
             "reserved": torch.cuda.memory_reserved(device),
             "total": torch.cuda.get_device_properties(device).total_memory,
         }

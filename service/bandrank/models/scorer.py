@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import Encoder
 from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 # What any candidate costs, in rows of an encoder of 6 x 384, however light its interaction: to be collected from a
 # cache, laid out in a batch, and sorted into an answer (5 microseconds where a row takes 100).
@@ -65,6 +67,11 @@ class Scorer(nn.Module, ABC):
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
     encoder: Encoder
     device = torch.device("cpu")  # where the weights are; set by prepare()
+
+    @property
+    def attention(self) -> AttentionPattern:
+        """The pattern of the encoder's layers; by default each text by itself."""
+        return sparse(window=None)
 
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:

@@ -18,6 +18,7 @@ from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer, TokenTemplate
 from bandrank_kernels import Backend
+from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, plan_attention
 
 
@@ -75,6 +76,10 @@ class CrossEncoder(Scorer):
         self.encoder = Encoder(config.encoder)
         self.head = ScoreHead(config.encoder.hidden_size)
 
+    @property
+    def attention(self) -> AttentionPattern:
+        return self.config.pattern
+
     def candidate_limit(self, query_tokens: int) -> int:
         """All of a long candidate with MaxP; otherwise what fits beside the query."""
         if self.config.long_candidates == "maxp":
@@ -104,9 +109,8 @@ class CrossEncoder(Scorer):
     def _cls_states(self, packed: PackedTokens) -> Tensor:
         """(num_candidates, hidden_size) the last layer's [CLS] rows."""
         device = self.device
-        ids = torch.from_numpy(packed.ids).to(device, non_blocking=True)
-        positions = torch.from_numpy(packed.positions).to(device, non_blocking=True)
-        types = torch.from_numpy(packed.token_types).to(device, non_blocking=True)
+        of_rows = (packed.ids, packed.positions, packed.token_types)
+        ids, positions, types = to_device([torch.from_numpy(each) for each in of_rows], device)
         hidden = self.encoder.embeddings(ids, positions, types if self.config.token_types else torch.zeros_like(types))
         plan = plan_attention(
             packed.rows,
