@@ -40,9 +40,9 @@ def check(addends: Sequence[Addend], weight: Tensor, bias: Tensor) -> None:
     floats = [*(rows for rows, _ in addends), weight, bias]
     if any(tensor.dtype != first.dtype for tensor in floats):
         raise ValueError(f"rows, weight and bias must be of one dtype, got {[tensor.dtype for tensor in floats]}")
-    numbers = [numbers for _, numbers in addends if numbers is not None]
-    if any(tensor.device != first.device for tensor in (*floats, *numbers)):
-        raise ValueError(f"all tensors must be on one device, got {[str(t.device) for t in (*floats, *numbers)]}")
+    tensors = [*floats, *(numbers for _, numbers in addends if numbers is not None)]
+    if any(tensor.device != first.device for tensor in tensors):
+        raise ValueError(f"all tensors must be on one device, got {[str(tensor.device) for tensor in tensors]}")
 
 
 def _words(tensor: Tensor) -> str:

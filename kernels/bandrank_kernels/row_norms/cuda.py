@@ -37,32 +37,32 @@ NO_ADDEND = (0, 0, 0, 0)
 
 # As in the source.
 COLUMNS = 8
-BLOCK_COLUMNS = 256
+PART_COLUMNS = 256
 ROWS_PER_BLOCK = 4
-MOST_BLOCKS = 4  # a lane then holds 32 columns: more would cost occupancy, and no BERT is wider
+MOST_PARTS = 4  # a lane then holds 32 columns: more would cost occupancy, and no BERT is wider
 
 
 def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
     """Why the kernel cannot run, as a clause for an error message; None if it can."""
     if dtype not in STORAGE:
         return f"rows must be float16, bfloat16 or float32, got {dtype}"
-    if hidden_size % COLUMNS or not 0 < hidden_size <= MOST_BLOCKS * BLOCK_COLUMNS:
-        return f"hidden_size must be a multiple of {COLUMNS} up to {MOST_BLOCKS * BLOCK_COLUMNS}, got {hidden_size}"
+    if hidden_size % COLUMNS or not 0 < hidden_size <= MOST_PARTS * PART_COLUMNS:
+        return f"hidden_size must be a multiple of {COLUMNS} up to {MOST_PARTS * PART_COLUMNS}, got {hidden_size}"
     return None
 
 
-def kernel(dtype: torch.dtype, num_blocks: int, num_addends: int) -> Kernel:
-    """For rows of up to `num_blocks` blocks of columns."""
+def kernel(dtype: torch.dtype, num_parts: int, num_addends: int) -> Kernel:
+    """For rows of up to `num_parts` parts of 256 columns."""
     source = read_source("cuda/primitives.cuh", f"row_norms/{FILE}")
-    return Kernel(source, f"norm_of_sum<{STORAGE[dtype]}, {num_blocks}, {num_addends}>")
+    return Kernel(source, f"norm_of_sum<{STORAGE[dtype]}, {num_parts}, {num_addends}>")
 
 
 def instances() -> list[Kernel]:
     """All that can be asked for."""
     return [
-        kernel(dtype, num_blocks, num_addends)
+        kernel(dtype, num_parts, num_addends)
         for dtype in STORAGE
-        for num_blocks in range(1, MOST_BLOCKS + 1)
+        for num_parts in range(1, MOST_PARTS + 1)
         for num_addends in (2, MOST_ADDENDS)
     ]
 
@@ -83,7 +83,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
         eps=eps,
     )
     return Launch(
-        kernel=kernel(out.dtype, -(-hidden_size // BLOCK_COLUMNS), len(addends)),
+        kernel=kernel(out.dtype, -(-hidden_size // PART_COLUMNS), len(addends)),
         blocks=-(-num_rows // ROWS_PER_BLOCK),
         threads=32 * ROWS_PER_BLOCK,
         params=params,

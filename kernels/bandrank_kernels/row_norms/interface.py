@@ -2,17 +2,18 @@
 Normalization, arXiv 1607.06450).
 
 Both are differentiable. A bias of the linear layer before is no argument: the matrix product adds it in its epilogue,
-on numbers that it holds in registers anyway.
+to numbers that it holds in registers anyway.
 """
 
 from torch import Tensor
 
 from bandrank_kernels.dispatch import Backend
 from bandrank_kernels.row_norms import ops
+from bandrank_kernels.row_norms.addends import Addend
 
 
 def add_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, *, backend: Backend = "auto"
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, *, eps: float, backend: Backend = "auto"
 ) -> Tensor:
     """LayerNorm of x + residual.
 
@@ -24,26 +25,21 @@ def add_norm(
 
 
 def embed_rows(
-    word: Tensor,
-    token_type: Tensor,
-    position: Tensor,
-    ids: Tensor | None,
-    token_types: Tensor,
-    positions: Tensor,
+    word: Addend,
+    token_type: Addend,
+    position: Addend,
     weight: Tensor,
     bias: Tensor,
-    eps: float,
     *,
+    eps: float,
     backend: Backend = "auto",
 ) -> Tensor:
-    """LayerNorm of word[ids] + token_type[token_types] + position[positions].
+    """LayerNorm of a word, a token type and a position vector for each row.
 
-    word, token_type, position: (n, hidden_size), each with its own n.  ids, token_types, positions: (total,) int64; ids
-    None: `word` is not a table but the word vectors themselves, (total, hidden_size).  weight, bias: (hidden_size,).
-    Returns (total, hidden_size), contiguous. Raises what `add_norm` raises. A number outside its table raises
-    IndexError on a CPU; the CUDA kernel, which cannot raise, makes that row NaN.
+    word: the table and the ids, or the word vectors themselves.  token_type, position: a table, and which of its rows.
+    weight, bias: (hidden_size,).  Returns (total, hidden_size), contiguous. Raises what `add_norm` raises. A number
+    outside its table raises IndexError on a CPU; the CUDA kernel, which cannot raise, makes that row NaN.
     """
-    out: Tensor = ops.EMBED_ROWS(
-        word, token_type, position, ids, token_types, positions, weight, bias, eps, backend
-    )
+    rows, numbers = zip(word, token_type, position, strict=True)
+    out: Tensor = ops.EMBED_ROWS(*rows, *numbers, weight, bias, eps, backend)
     return out

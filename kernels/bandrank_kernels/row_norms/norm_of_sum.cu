@@ -2,19 +2,22 @@
 //
 //   out[r] = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias,   s = sum over addends a of rows_a[n_a(r)]
 //
-// with n_a(r) = numbers_a[r], or r where there are no numbers. A lane has 8 columns of each block of 256:
+// with n_a(r) = numbers_a[r], or r where there are no numbers. A lane has 8 columns of each part of 256:
 //
 //              lane 0    lane 1            lane 31
-//   block 0    0 ..  7   8 ..  15   ...   248 .. 255
-//   block 1  256 .. 263  264 .. 271 ...   504 .. 511     columns from hidden_size on are nobody's
+//   part 0     0 ..  7   8 ..  15   ...   248 .. 255
+//   part 1   256 .. 263  264 .. 271 ...   504 .. 511     columns from hidden_size on are nobody's
 //
 // They stay in registers as floats between the one read of the rows and the one write. The order of the sums depends on
 // hidden_size alone. A kernel cannot raise: a number outside its table makes the row NaN, and reads nothing.
 
-constexpr int kColumns = 8;  // of a lane in a block: 16 bytes of 16-bit numbers
-constexpr int kBlockColumns = 32 * kColumns;
+constexpr int kColumns = 8;  // of a lane in a part: 16 bytes of 16-bit numbers
+constexpr int kPartColumns = 32 * kColumns;
 constexpr int kRowsPerBlock = 4;
 constexpr int kMostAddends = 3;
+
+// Leaves 64 registers, 80 for float: with nothing said, ptxas saves registers by spilling.
+template <class T> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 6 : 8;
 
 struct Addend {
   const void* rows;          // num_rows rows, row_stride numbers apart, each at a 16-byte address
@@ -65,14 +68,14 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
-template <class T, int kBlocks, int kAddends>
-__global__ void __launch_bounds__(32 * kRowsPerBlock) norm_of_sum(const __grid_constant__ NormParams p) {
+template <class T, int kParts, int kAddends>
+__global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_sum(const __grid_constant__ NormParams p) {
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
   if (row >= p.num_rows) return;
   const int first = threadIdx.x % 32 * kColumns;
-  auto exists = [&](int block) { return first + block * kBlockColumns < p.hidden_size; };
+  auto exists = [&](int part) { return first + part * kPartColumns < p.hidden_size; };
 
-  Columns<T> read[kAddends][kBlocks];  // all loads are under way before the first sum
+  Columns<T> read[kAddends][kParts];  // all loads are under way before the first sum
   bool known = true;
 #pragma unroll
   for (int a = 0; a < kAddends; a++) {
@@ -81,40 +84,40 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock) norm_of_sum(const __grid_c
     known &= 0 <= number && number < addend.num_rows;
     const T* from = static_cast<const T*>(addend.rows) + number * addend.row_stride + first;
 #pragma unroll
-    for (int block = 0; block < kBlocks; block++)
-      read[a][block] = load_columns(from + block * kBlockColumns, known && exists(block));
+    for (int part = 0; part < kParts; part++)
+      read[a][part] = load_columns(from + part * kPartColumns, known && exists(part));
   }
 
-  float s[kBlocks][kColumns] = {}, sum = 0.f, squares = 0.f;
+  float s[kParts][kColumns] = {}, sum = 0.f, squares = 0.f;
 #pragma unroll
-  for (int block = 0; block < kBlocks; block++)
+  for (int part = 0; part < kParts; part++)
 #pragma unroll
     for (int i = 0; i < kColumns; i++) {
 #pragma unroll
-      for (int a = 0; a < kAddends; a++) s[block][i] += float(read[a][block].numbers[i]);
-      sum += s[block][i];
+      for (int a = 0; a < kAddends; a++) s[part][i] += float(read[a][part].numbers[i]);
+      sum += s[part][i];
     }
   sum = warp_sum(sum);
   const float mean = known ? sum / p.hidden_size : nanf("");
 #pragma unroll
-  for (int block = 0; block < kBlocks; block++)
+  for (int part = 0; part < kParts; part++)
 #pragma unroll
     for (int i = 0; i < kColumns; i++) {
-      s[block][i] -= mean;
-      squares = exists(block) ? fmaf(s[block][i], s[block][i], squares) : squares;
+      s[part][i] -= mean;
+      squares = exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares;
     }
   const float scale = 1.f / sqrtf(warp_sum(squares) / p.hidden_size + p.eps);
 
   T* const out = static_cast<T*>(p.out) + row * p.hidden_size + first;
 #pragma unroll
-  for (int block = 0; block < kBlocks; block++) {
-    if (!exists(block)) continue;
-    const int offset = block * kBlockColumns;
+  for (int part = 0; part < kParts; part++) {
+    if (!exists(part)) continue;
+    const int offset = part * kPartColumns;
     const Columns<T> weight = load_columns(static_cast<const T*>(p.weight) + first + offset);
     Columns<T> result = load_columns(static_cast<const T*>(p.bias) + first + offset);
 #pragma unroll
     for (int i = 0; i < kColumns; i++)
-      result.numbers[i] = T(fmaf(s[block][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));
+      result.numbers[i] = T(fmaf(s[part][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));
     store_columns(out + offset, result);
   }
 }

@@ -26,10 +26,8 @@ def _added(x: Tensor, residual: Tensor) -> list[Addend]:
     return [Addend(x), Addend(residual)]
 
 
-def _embedded(
-    word: Tensor, token_type: Tensor, position: Tensor, ids: Tensor | None, token_types: Tensor, positions: Tensor
-) -> list[Addend]:
-    return [Addend(word, ids), Addend(token_type, token_types), Addend(position, positions)]
+def _embedded(*tables: Tensor) -> list[Addend]:
+    return [Addend(rows, numbers) for rows, numbers in zip(tables[:3], tables[3:], strict=True)]
 
 
 @functools.cache  # asked twice in every layer, and the answer is always the same
@@ -84,7 +82,7 @@ def _scatter(by_sum: Tensor, addend: Addend) -> Tensor:
 
 
 _NORM = "Tensor weight, Tensor bias, float eps, str backend"
-_TABLES = "Tensor word, Tensor token_type, Tensor position, Tensor? ids, Tensor token_types, Tensor positions"
+_TABLES = "Tensor word, Tensor token_type, Tensor position, Tensor? ids, Tensor? token_types, Tensor? positions"
 for _name, _summed, _addends_of in (
     ("add_norm", "Tensor x, Tensor residual", _added),
     ("embed_rows", _TABLES, _embedded),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.layers.norm import LayerNorm, runs_fused
-from bandrank_kernels.row_norms import embed_rows
+from bandrank_kernels.row_norms import Addend, embed_rows
 
 
 class Embeddings(nn.Module):
@@ -25,20 +25,18 @@ class Embeddings(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
         if runs_fused(self.word.weight):
-            return self._fused(self.word.weight, ids, positions, token_types)
+            return self._fused(Addend(self.word.weight, ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
         if runs_fused(words):
-            return self._fused(words, None, positions, token_types)
+            return self._fused(Addend(words), positions, token_types)
         return self.norm(words + self.token_type(token_types) + self.position(positions))  # type: ignore[no-any-return]
 
-    def _fused(self, words: Tensor, ids: Tensor | None, positions: Tensor, token_types: Tensor) -> Tensor:
-        types, norm = self.token_type.weight, self.norm
-        return embed_rows(
-            words, types, self.position.weight, ids, token_types, positions, norm.weight, norm.bias, norm.eps
-        )
+    def _fused(self, words: Addend, positions: Tensor, token_types: Tensor) -> Tensor:
+        types, places = Addend(self.token_type.weight, token_types), Addend(self.position.weight, positions)
+        return embed_rows(words, types, places, self.norm.weight, self.norm.bias, eps=self.norm.eps)
 
 
 def trained_rows(table: Tensor) -> int:

@@ -12,7 +12,7 @@ class LayerNorm(nn.LayerNorm):
     def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
         """LayerNorm of x + residual, both (total, hidden_size); the same shape."""
         if runs_fused(x):
-            return add_norm(x, residual, self.weight, self.bias, self.eps)
+            return add_norm(x, residual, self.weight, self.bias, eps=self.eps)
         return self(x + residual)  # type: ignore[no-any-return]
 
 
