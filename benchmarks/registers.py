@@ -7,48 +7,68 @@ A change that costs registers shows as a difference in that file; tests/kernels/
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 
 from bandrank_kernels.cuda.assembly import Assembly, assemble, nvrtc_version
-from bandrank_kernels.windowed_attention.cuda import SHIPPED, Variant
+from bandrank_kernels.launch import Kernel
+from bandrank_kernels.row_norms import cuda as row_norms
+from bandrank_kernels.windowed_attention.cuda import SHIPPED
 
 TENSOR_CORE_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
-SIMT_ARCHS = ("sm_75", *TENSOR_CORE_ARCHS)
+ALL_ARCHS = ("sm_75", *TENSOR_CORE_ARCHS)
 
 
-def archs_of(variant: Variant) -> tuple[str, ...]:
-    """The architectures that a variant is shipped for."""
-    return SIMT_ARCHS if variant.file in {"simt.cuh", "gradient.cuh"} else TENSOR_CORE_ARCHS
+@dataclass(frozen=True)
+class Family:
+    """Kernels of one source, and the architectures that they are shipped for."""
+
+    file: str
+    kernels: tuple[Kernel, ...]
+    archs: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """A hash of the whole source text."""
+        return sha256(self.kernels[0].source.encode()).hexdigest()[:16]
 
 
-def measure(job: tuple[Sequence[Variant], str]) -> dict[Variant, Assembly]:
-    """Variants of one source on one architecture."""
-    variants, arch = job
-    used = assemble(variants[0].source, [variant.name_expression for variant in variants], arch)
-    return {variant: used[variant.name_expression] for variant in variants}
+def _families() -> Iterator[Family]:
+    for file, variants in groupby(SHIPPED, key=lambda variant: variant.file):
+        archs = ALL_ARCHS if file in {"simt.cuh", "gradient.cuh"} else TENSOR_CORE_ARCHS
+        yield Family(file, tuple(variant.kernel for variant in variants), archs)
+    yield Family(row_norms.FILE, tuple(row_norms.instances()), ALL_ARCHS)
+
+
+FAMILIES = tuple(_families())
+
+
+def measure(job: tuple[Sequence[Kernel], str]) -> dict[str, Assembly]:
+    """Kernels of one source on one architecture, by their names."""
+    kernels, arch = job
+    return assemble(kernels[0].source, [kernel.expression for kernel in kernels], arch)
 
 
 def digests() -> dict[str, str]:
-    """What the table was made of: kernel file to a hash of its whole source text."""
-    return {variant.file: sha256(variant.source.encode()).hexdigest()[:16] for variant in SHIPPED}
+    """What the table was made of."""
+    return {family.file: family.digest for family in FAMILIES}
 
 
 def table() -> dict[str, object]:
     """Kernel to architecture to registers and, where there are spills, their bytes."""
-    groups = [list(group) for _, group in groupby(SHIPPED, key=lambda variant: variant.file)]
-    jobs = [(group, arch) for group in groups for arch in archs_of(group[0])]
-    kernels: dict[str, dict[str, str]] = {variant.name_expression: {} for variant in SHIPPED}
+    jobs = [(family.kernels, arch) for family in FAMILIES for arch in family.archs]
+    rows: dict[str, dict[str, str]] = {kernel.expression: {} for family in FAMILIES for kernel in family.kernels}
     # Processes, since NVRTC compiles one program at a time; spawned, since threads do not survive a fork.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for (_, arch), measured in zip(jobs, pool.map(measure, jobs), strict=True):
-            for variant, used in measured.items():
-                kernels[variant.name_expression][arch] = entry(used)
-    return {"compiler": {"nvrtc": nvrtc_version()}, "sources": digests(), "kernels": kernels}
+            for name, used in measured.items():
+                rows[name][arch] = entry(used)
+    return {"compiler": {"nvrtc": nvrtc_version()}, "sources": digests(), "kernels": rows}
 
 
 def entry(used: Assembly) -> str:

@@ -76,8 +76,7 @@ def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
     if set(values) != set(layout.names or ()):
         raise ValueError(f"a struct of {layout.names} cannot be made of {tuple(values)}")
     struct = np.zeros(1, layout)
-    for name, value in values.items():
-        struct[name] = value
+    struct[0] = tuple(values[name] for name in layout.names or ())  # field by field takes half as long again
     return struct
 
 

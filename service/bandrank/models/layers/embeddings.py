@@ -6,6 +6,9 @@ Devlin et al. 2019; positional interpolation for learned tables: Schlatt et al. 
 import torch
 from torch import Tensor, nn
 
+from bandrank.models.layers.norm import LayerNorm, runs_fused
+from bandrank_kernels.row_norms import Addend, embed_rows
+
 
 class Embeddings(nn.Module):
     """LayerNorm of word + position + token type."""
@@ -17,15 +20,23 @@ class Embeddings(nn.Module):
         self.word = nn.Embedding(vocab_size, hidden_size)
         self.position = nn.Embedding(max_positions, hidden_size)
         self.token_type = nn.Embedding(num_token_types, hidden_size)
-        self.norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.norm = LayerNorm(hidden_size, eps=layer_norm_eps)
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
+        if runs_fused(self.word.weight):
+            return self._fused(Addend(self.word.weight, ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
+        if runs_fused(words):
+            return self._fused(Addend(words), positions, token_types)
         return self.norm(words + self.token_type(token_types) + self.position(positions))  # type: ignore[no-any-return]
+
+    def _fused(self, words: Addend, positions: Tensor, token_types: Tensor) -> Tensor:
+        types, places = Addend(self.token_type.weight, token_types), Addend(self.position.weight, positions)
+        return embed_rows(words, types, places, self.norm.weight, self.norm.bias, eps=self.norm.eps)
 
 
 def trained_rows(table: Tensor) -> int:

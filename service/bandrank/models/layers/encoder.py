@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
@@ -57,10 +58,10 @@ class EncoderLayer(nn.Module):
         self.head_dim = config.head_dim
         self.qkv = Linear(hidden, 3 * hidden)
         self.attention_out = Linear(hidden, hidden)
-        self.attention_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.attention_norm = LayerNorm(hidden, eps=config.layer_norm_eps)
         self.up = Linear(hidden, config.intermediate_size)
         self.down = Linear(config.intermediate_size, hidden)
-        self.out_norm = nn.LayerNorm(hidden, eps=config.layer_norm_eps)
+        self.out_norm = LayerNorm(hidden, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, plan: AttentionPlan) -> Tensor:
         """hidden: (total, hidden_size).  Returns the same shape."""
@@ -76,7 +77,7 @@ class EncoderLayer(nn.Module):
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
         """The layer's second half, with residual and LayerNorm. hidden: (total, hidden_size).  Returns the same."""
-        return self.out_norm(self.down(self.up(hidden, "gelu")) + hidden)  # type: ignore[no-any-return]
+        return self.out_norm.of_sum(self.down(self.up(hidden, "gelu")), hidden)
 
     def forward_cls(self, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
         """The first rows of `forward`, the [CLS] rows, alone: (num_candidates, hidden_size).
@@ -104,7 +105,7 @@ class EncoderLayer(nn.Module):
         return out
 
     def _add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        return self.feed_forward(self.attention_norm(self.attention_out(attended) + hidden))
+        return self.feed_forward(self.attention_norm.of_sum(self.attention_out(attended), hidden))
 
 
 class Encoder(nn.Module):

@@ -1,0 +1,120 @@
+"""The CUDA backend: the one launch of norm_of_sum.cu, decided here on shapes alone.
+
+Rows are read where they lie if their columns are contiguous and each row starts at a 16-byte address; others are copied
+first.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank_kernels.cuda import read_source
+from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, launch, struct_of
+from bandrank_kernels.row_norms.addends import Addend
+
+FILE = "norm_of_sum.cu"
+STORAGE = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float32: "float"}
+# struct Addend and struct NormParams of the source, which a test compares byte by byte.
+ADDEND = np.dtype(
+    [("rows", np.uint64), ("numbers", np.uint64), ("num_rows", np.int64), ("row_stride", np.int64)], align=True
+)
+MOST_ADDENDS = 3
+PARAMS = np.dtype(
+    [
+        ("addends", ADDEND, MOST_ADDENDS),
+        ("weight", np.uint64),
+        ("bias", np.uint64),
+        ("out", np.uint64),
+        ("num_rows", np.int64),
+        ("hidden_size", np.int32),
+        ("eps", np.float32),
+    ],
+    align=True,
+)
+NO_ADDEND = (0, 0, 0, 0)
+
+# As in the source.
+COLUMNS = 8
+PART_COLUMNS = 256
+ROWS_PER_BLOCK = 4
+MOST_PARTS = 4  # a lane then holds 32 columns: more would cost occupancy, and no BERT is wider
+
+
+def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
+    """Why the kernel cannot run, as a clause for an error message; None if it can."""
+    if dtype not in STORAGE:
+        return f"rows must be float16, bfloat16 or float32, got {dtype}"
+    if hidden_size % COLUMNS or not 0 < hidden_size <= MOST_PARTS * PART_COLUMNS:
+        return f"hidden_size must be a multiple of {COLUMNS} up to {MOST_PARTS * PART_COLUMNS}, got {hidden_size}"
+    return None
+
+
+@functools.cache
+def kernel(dtype: torch.dtype, num_parts: int, num_addends: int) -> Kernel:
+    """For rows of up to `num_parts` parts of 256 columns."""
+    source = read_source("cuda/primitives.cuh", f"row_norms/{FILE}")
+    return Kernel(source, f"norm_of_sum<{STORAGE[dtype]}, {num_parts}, {num_addends}>")
+
+
+def instances() -> list[Kernel]:
+    """All that can be asked for."""
+    return [
+        kernel(dtype, num_parts, num_addends)
+        for dtype in STORAGE
+        for num_parts in range(1, MOST_PARTS + 1)
+        for num_addends in (2, MOST_ADDENDS)
+    ]
+
+
+def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, out: Tensor) -> Launch:
+    """The launch that writes `out`, (total, hidden_size), contiguous and not empty."""
+    num_rows, hidden_size = out.shape
+    addends = [_readable(addend) for addend in addends]
+    weight, bias = _in_pieces(weight), _in_pieces(bias)
+    params = struct_of(
+        PARAMS,
+        addends=[*(_struct(addend) for addend in addends), *[NO_ADDEND] * (MOST_ADDENDS - len(addends))],
+        weight=weight.data_ptr(),
+        bias=bias.data_ptr(),
+        out=out.data_ptr(),
+        num_rows=num_rows,
+        hidden_size=hidden_size,
+        eps=eps,
+    )
+    return Launch(
+        kernel=kernel(out.dtype, -(-hidden_size // PART_COLUMNS), len(addends)),
+        blocks=-(-num_rows // ROWS_PER_BLOCK),
+        threads=32 * ROWS_PER_BLOCK,
+        params=params,
+        holds=(weight, bias, out, *(tensor for addend in addends for tensor in addend if tensor is not None)),
+    )
+
+
+def _struct(addend: Addend) -> tuple[int, int, int, int]:
+    """In the order of ADDEND."""
+    rows, numbers = addend
+    return rows.data_ptr(), 0 if numbers is None else numbers.data_ptr(), rows.shape[0], rows.stride(0)
+
+
+def _readable(addend: Addend) -> Addend:
+    rows, numbers = addend
+    return Addend(_in_pieces(rows), None if numbers is None else numbers.contiguous())
+
+
+def _in_pieces(tensor: Tensor) -> Tensor:
+    """The same numbers where 16 bytes can be read at once."""
+    # Nearly always so, and found out in a tenth of the time: hidden_size is a multiple of 8.
+    if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
+        return tensor
+    return tensor if is_vectorizable(tensor) else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """(total, hidden_size)."""
+    out = weight.new_empty((addends[0].total, len(weight)))
+    if out.numel():
+        launch(plan(addends, weight, bias, eps, out), out.device)
+    return out

@@ -1,0 +1,123 @@
+// LayerNorm of a sum of rows, one row to a warp:
+//
+//   out[r] = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias,   s = sum over addends a of rows_a[n_a(r)]
+//
+// with n_a(r) = numbers_a[r], or r where there are no numbers. A lane has 8 columns of each part of 256:
+//
+//              lane 0    lane 1            lane 31
+//   part 0     0 ..  7   8 ..  15   ...   248 .. 255
+//   part 1   256 .. 263  264 .. 271 ...   504 .. 511     columns from hidden_size on are nobody's
+//
+// They stay in registers as floats between the one read of the rows and the one write. The order of the sums depends on
+// hidden_size alone. A kernel cannot raise: a number outside its table makes the row NaN, and reads nothing.
+
+constexpr int kColumns = 8;  // of a lane in a part: 16 bytes of 16-bit numbers
+constexpr int kPartColumns = 32 * kColumns;
+constexpr int kRowsPerBlock = 4;
+constexpr int kMostAddends = 3;
+
+// Leaves 64 registers, 80 for float: with nothing said, ptxas saves registers by spilling.
+template <class T> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 6 : 8;
+
+struct Addend {
+  const void* rows;          // num_rows rows, row_stride numbers apart, each at a 16-byte address
+  const long long* numbers;  // of the row that each row of the sum takes; null: its own
+  long long num_rows;
+  long long row_stride;
+};
+
+struct NormParams {
+  Addend addends[kMostAddends];
+  const void* weight;  // weight, bias and out are contiguous and start at a 16-byte address
+  const void* bias;
+  void* out;
+  long long num_rows;
+  int hidden_size;  // a multiple of 8
+  float eps;
+};
+
+// Eight numbers as they lie in memory.
+template <class T>
+struct alignas(16) Columns {
+  T numbers[kColumns];
+};
+
+constexpr int kPieceBytes = 16;  // of one load or store
+
+// Zeros, if they are not wanted. Loads of read-only memory may pass stores.
+template <class T>
+__device__ __forceinline__ Columns<T> load_columns(const T* from, bool wanted = true) {
+  Columns<T> columns;
+#pragma unroll
+  for (int i = 0; i < sizeof columns / kPieceBytes; i++)
+    reinterpret_cast<uint4*>(&columns)[i] = wanted ? __ldg(reinterpret_cast<const uint4*>(from) + i) : make_uint4(0, 0, 0, 0);
+  return columns;
+}
+
+template <class T>
+__device__ __forceinline__ void store_columns(T* to, const Columns<T>& columns) {
+#pragma unroll
+  for (int i = 0; i < sizeof columns / kPieceBytes; i++)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(&columns)[i];
+}
+
+// The same bits in every lane.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
+}
+
+template <class T, int kParts, int kAddends>
+__global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_sum(const __grid_constant__ NormParams p) {
+  const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
+  if (row >= p.num_rows) return;
+  const int first = threadIdx.x % 32 * kColumns;
+  auto exists = [&](int part) { return first + part * kPartColumns < p.hidden_size; };
+
+  Columns<T> read[kAddends][kParts];  // all loads are under way before the first sum
+  bool known = true;
+#pragma unroll
+  for (int a = 0; a < kAddends; a++) {
+    const Addend& addend = p.addends[a];
+    const long long number = addend.numbers ? addend.numbers[row] : row;
+    known &= 0 <= number && number < addend.num_rows;
+    const T* from = static_cast<const T*>(addend.rows) + number * addend.row_stride + first;
+#pragma unroll
+    for (int part = 0; part < kParts; part++)
+      read[a][part] = load_columns(from + part * kPartColumns, known && exists(part));
+  }
+
+  float s[kParts][kColumns] = {}, sum = 0.f, squares = 0.f;
+#pragma unroll
+  for (int part = 0; part < kParts; part++)
+#pragma unroll
+    for (int i = 0; i < kColumns; i++) {
+#pragma unroll
+      for (int a = 0; a < kAddends; a++) s[part][i] += float(read[a][part].numbers[i]);
+      sum += s[part][i];
+    }
+  sum = warp_sum(sum);
+  const float mean = known ? sum / p.hidden_size : nanf("");
+#pragma unroll
+  for (int part = 0; part < kParts; part++)
+#pragma unroll
+    for (int i = 0; i < kColumns; i++) {
+      s[part][i] -= mean;
+      squares = exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares;
+    }
+  const float scale = 1.f / sqrtf(warp_sum(squares) / p.hidden_size + p.eps);
+
+  T* const out = static_cast<T*>(p.out) + row * p.hidden_size + first;
+#pragma unroll
+  for (int part = 0; part < kParts; part++) {
+    if (!exists(part)) continue;
+    const int offset = part * kPartColumns;
+    const Columns<T> weight = load_columns(static_cast<const T*>(p.weight) + first + offset);
+    Columns<T> result = load_columns(static_cast<const T*>(p.bias) + first + offset);
+#pragma unroll
+    for (int i = 0; i < kColumns; i++)
+      result.numbers[i] = T(fmaf(s[part][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));
+    store_columns(out + offset, result);
+  }
+}

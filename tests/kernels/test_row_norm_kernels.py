@@ -1,0 +1,236 @@
+"""The CUDA kernel of sums and their norms, run on the CPU from the launches that a GPU would get."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.bands import random_rows
+from support.emulated_launch import emulate, prepare
+from support.emulation import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler, run_sanitized
+from support.mistakes import Mistake, plant, wake
+from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
+from torch import Tensor
+
+from bandrank_kernels.launch import Kernel, struct_of
+from bandrank_kernels.row_norms import Addend, cuda
+
+pytestmark = needs_compiler
+
+DTYPES = list(HALF_ULP)
+HIDDEN_SIZES = [8, 32, 64, 256, 264, 384, 504, 768, 1000, 1024]
+GUARD = 64  # numbers on either side of an output, which nobody may write
+
+
+def run(
+    addends: Sequence[Addend],
+    weight: Tensor,
+    bias: Tensor,
+    eps: float = EPS,
+    *,
+    schedule: Schedule = "depth first",
+    seed: int = 0,
+    kernel: Kernel | None = None,
+) -> Tensor:
+    """What the kernel writes into an output full of NaN. Raises EmulationError if it writes anywhere else.
+
+    kernel: in place of the launch's.
+    """
+    shape = addends[0].total, len(weight)
+    size = shape[0] * shape[1]
+    memory = torch.full((size + 2 * GUARD,), torch.nan, dtype=weight.dtype)
+    out = memory[GUARD : GUARD + size].view(shape)
+    launch = cuda.plan(addends, weight, bias, eps, out)
+    emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
+    if not (memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()):
+        raise EmulationError("something was written around the output")
+    return out
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """All instances at once."""
+    prepare(*cuda.instances())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype, schedule: Schedule) -> None:
+    """Whole outputs and nothing but them, for every number of parts, whole or not, and of rows."""
+    shapes = [(num_rows, hidden_size) for hidden_size in HIDDEN_SIZES for num_rows in (1, 4, 7, 33)]
+    for num_rows, hidden_size in (*shapes, (300, 384)):
+        addends, norm = make_addends(kind, num_rows, hidden_size, dtype), make_norm(hidden_size, dtype)
+
+        assert is_close(run(addends, *norm, schedule=schedule, seed=num_rows), exact(addends, *norm)), num_rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_alone_has_the_bits_it_has_in_company(dtype: torch.dtype) -> None:
+    """Under every schedule: the order of the sums depends on hidden_size alone."""
+    addends, norm = make_addends("add", 33, 384, dtype), make_norm(384, dtype)
+    together = [run(addends, *norm, schedule=schedule, seed=seed) for schedule in SCHEDULES for seed in range(3)]
+
+    assert all(torch.equal(together[0], other) for other in together[1:])
+    for row in (0, 5, 32):
+        alone = run([Addend(rows[row : row + 1]) for rows, _ in addends], *norm)
+        assert torch.equal(alone[0], together[0][row])
+
+
+def test_a_mean_may_be_a_thousand_times_the_spread() -> None:
+    """The variance is that of deviations: as a difference of mean squares it would be gone at 1000 squared."""
+    x, residual = random_rows(7, 384, dtype=torch.float32) + 1000, random_rows(7, 384, dtype=torch.float32, seed=1)
+    addends, norm = [Addend(x), Addend(residual)], make_norm(384, torch.float32)
+
+    # The sum of the two is rounded to 2 ** -15 at 1000, and the mean likewise.
+    torch.testing.assert_close(run(addends, *norm).double(), exact(addends, *norm), rtol=0, atol=5e-4)
+
+
+def test_a_sum_may_be_larger_than_float16() -> None:
+    """It is a float until it is normed."""
+    rows = random_rows(4, 64, dtype=torch.float16) + 60000
+    addends, norm = [Addend(rows), Addend(rows)], make_norm(64, torch.float16)
+
+    assert run(addends, *norm).isfinite().all()
+
+
+def test_a_number_outside_its_table_makes_its_row_nan() -> None:
+    """And no other; nothing outside the table is read, whatever is there."""
+    addends, norm = make_addends("embed", 9, 384, torch.float16), make_norm(384, torch.float16)
+    expected = exact(addends, *norm)
+    for which, row, number in ((0, 2, 50), (1, 3, -1), (2, 7, 2**40)):
+        numbers = addends[which].numbers
+        assert numbers is not None
+        numbers[row] = number
+        expected[row] = torch.nan
+
+    assert is_close(run(addends, *norm), expected)
+
+
+def test_rows_are_read_in_place_or_copied() -> None:
+    """Rows apart, and one row for all, in place; rows that do not start at 16-byte addresses are copied."""
+    wide, residual = random_rows(9, 1000, dtype=torch.float16), random_rows(1, 384, dtype=torch.float16, seed=1)
+    norm = make_norm(384, torch.float16)
+    for first, in_place in ((8, True), (3, False)):
+        addends = [Addend(wide[:, first : first + 384]), Addend(residual.expand(9, 384))]
+        held = cuda.plan(addends, *norm, EPS, torch.empty(9, 384, dtype=torch.float16)).holds
+
+        assert (addends[0].rows.data_ptr() in [tensor.data_ptr() for tensor in held]) is in_place
+        assert is_close(run(addends, *norm), exact(addends, *norm))
+
+
+def test_no_rows_are_no_launch() -> None:
+    """CUDA has no grid of no blocks."""
+    assert cuda.norm_of_sum(
+        make_addends("embed", 0, 384, torch.float16), *make_norm(384, torch.float16), EPS
+    ).shape == (
+        0,
+        384,
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hidden_size", "reason"),
+    [
+        (torch.float64, 384, "rows must be float16, bfloat16 or float32, got torch.float64"),
+        (torch.float16, 380, "hidden_size must be a multiple of 8 up to 1024, got 380"),
+        (torch.float16, 1032, "hidden_size must be a multiple of 8 up to 1024, got 1032"),
+        (torch.float16, 0, "hidden_size must be a multiple of 8 up to 1024, got 0"),
+        (torch.bfloat16, 1024, None),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_said(dtype: torch.dtype, hidden_size: int, reason: str | None) -> None:
+    """As a clause of a message; nothing, where it can."""
+    assert cuda.why_unsupported(dtype, hidden_size) == reason
+
+
+ECHO = """
+__global__ void echo(const NormParams p, long long* out) {
+  for (const Addend& a : p.addends) {
+    *out++ = reinterpret_cast<long long>(a.rows); *out++ = reinterpret_cast<long long>(a.numbers);
+    *out++ = a.num_rows; *out++ = a.row_stride;
+  }
+  *out++ = reinterpret_cast<long long>(p.weight); *out++ = reinterpret_cast<long long>(p.bias);
+  *out++ = reinterpret_cast<long long>(p.out); *out++ = p.num_rows; *out++ = p.hidden_size;
+  *out++ = static_cast<long long>(p.eps); *out++ = sizeof p;
+}
+"""
+
+
+def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
+    """Every field arrives, and its size is the compiler's."""
+    addends = [(2**40, 2, 3, 4), (5, 6, 7, 8), (9, 10, 11, -12)]
+    values = dict(zip(cuda.PARAMS.names or (), [addends, *range(13, 19)], strict=True))
+    out = np.zeros(19, np.int64)
+    Emulation(cuda.instances()[0].source + ECHO, ["echo"]).launch(
+        "echo", grid=(1, 1, 1), block=(1, 1, 1), arguments=[struct_of(cuda.PARAMS, **values)[0], out]
+    )
+
+    assert out.tolist() == [2**40, *range(2, 12), -12, *range(13, 19), cuda.PARAMS.itemsize]
+
+
+MISTAKES = (
+    # Columns: those of nobody are read, written, and counted by the variance and the mean.
+    Mistake("first + part * kPartColumns < p.hidden_size", "first + part * kPartColumns <= p.hidden_size"),
+    Mistake("exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares", "fmaf(s[part][i], s[part][i], squares)"),
+    Mistake("sum / p.hidden_size", "sum / (kParts * kPartColumns)"),
+    # Rows: the last one is not written; another row of a table is taken; the gap between rows is forgotten.
+    Mistake("row >= p.num_rows", "row >= p.num_rows - 1"),
+    Mistake("addend.numbers ? addend.numbers[row] : row", "row"),
+    Mistake("number * addend.row_stride", "number * p.hidden_size"),
+    Mistake("number < addend.num_rows", "number <= addend.num_rows"),
+    # Lanes that do not see the sums of half of the others.
+    Mistake("__shfl_xor_sync(kAllLanes, x, step)", "step > 1 ? __shfl_xor_sync(kAllLanes, x, step) : x"),
+    # The formula.
+    Mistake("warp_sum(squares) / p.hidden_size + p.eps", "warp_sum(squares) / p.hidden_size"),
+    Mistake("float(weight.numbers[i])", "1.f"),
+    Mistake("float(read[a][part].numbers[i])", "a == kAddends - 1 ? 0.f : float(read[a][part].numbers[i])"),
+)
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)))
+def test_a_mistake_is_found(number: int) -> None:
+    """Wrong numbers, NaN, or something written around the output."""
+    # Words are the first rows of a table of wider rows, and one of the ids is just outside.
+    words = random_rows(51, 400, dtype=torch.float16)[:50, :384]
+    ids, *others = make_addends("embed", 33, 384, torch.float16)
+    addends, norm, eps = [ids._replace(rows=words), *others], make_norm(384, torch.float16), 0.1
+    assert ids.numbers is not None
+    expected = exact(addends, *norm, eps)
+    ids.numbers[7] = 50
+    expected[7] = torch.nan
+    planted = plant(cuda.kernel(torch.float16, 2, 3), MISTAKES)
+
+    def survives() -> bool:
+        try:
+            return is_close(run(addends, *norm, eps, kernel=planted), expected)
+        except EmulationError:
+            return False
+
+    wake(planted, -1)
+    assert survives()
+    wake(planted, number)
+    assert not survives()
+
+
+SANITIZED = """
+import torch
+from support.emulated_launch import emulate, prepare
+from support.norms import EPS, KINDS, make_addends, make_norm
+from bandrank_kernels.row_norms import cuda
+dtype = torch.float16
+prepare(*(cuda.kernel(dtype, 2, count) for count in (2, 3)), sanitize=True)
+for kind in KINDS:
+    for num_rows, hidden_size in ((1, 264), (7, 384), (9, 512)):
+        out = torch.empty(num_rows, hidden_size, dtype=dtype)
+        emulate(cuda.plan(make_addends(kind, num_rows, hidden_size, dtype), *make_norm(hidden_size, dtype), EPS, out))
+print("clean")
+"""
+
+
+def test_no_access_is_out_of_bounds() -> None:
+    """Nor misaligned, by the address sanitizer; tables and rows end where their memory ends."""
+    ended = run_sanitized(SANITIZED)
+
+    assert (ended.returncode, ended.stdout.strip()) == (0, "clean"), ended.stderr[-3000:]

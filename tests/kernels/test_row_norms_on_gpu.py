@@ -1,0 +1,107 @@
+"""Norms of sums on a GPU: the kernel that the CPU emulates, as cupy compiles and launches it, and the model on it."""
+
+import random
+
+import pytest
+import torch
+from support.models import random_ids, score_batch, tiny_cross_encoder
+from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
+from torch import Tensor
+
+from bandrank.models.layers.patterns import sparse
+from bandrank_kernels.launch import cuda_obstacle
+from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
+
+GPU = torch.device("cuda", 0)
+OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
+pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+
+
+def call(addends: list[Addend], weight: Tensor, bias: Tensor) -> Tensor:
+    """By the kernel, by name: nothing may take its place."""
+    if len(addends) == 2:
+        return add_norm(addends[0].rows, addends[1].rows, weight, bias, eps=EPS, backend="cuda")
+    word, token_type, position = addends
+    return embed_rows(word, token_type, position, weight, bias, eps=EPS, backend="cuda")
+
+
+def inputs(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype) -> tuple[list[Addend], Tensor, Tensor]:
+    """On the GPU."""
+    addends, (weight, bias) = make_addends(kind, num_rows, hidden_size, dtype), make_norm(hidden_size, dtype)
+    there = [Addend(rows.to(GPU), None if numbers is None else numbers.to(GPU)) for rows, numbers in addends]
+    return there, weight.to(GPU), bias.to(GPU)
+
+
+@pytest.mark.parametrize("dtype", HALF_ULP)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype) -> None:
+    """In float64, on the same rounded inputs; a second run gives the same bits."""
+    for hidden_size in (8, 32, 264, 384, 768, 1024):
+        for num_rows in (0, 1, 7, 33, 300, 20_000):
+            given = inputs(kind, num_rows, hidden_size, dtype)
+            found = call(*given)
+
+            assert is_close(found, exact(*given))
+            assert torch.equal(found, call(*given))
+
+
+def test_a_number_outside_its_table_makes_its_row_nan() -> None:
+    """And no other, and the GPU goes on working."""
+    addends, weight, bias = inputs("embed", 9, 384, torch.float16)
+    numbers = addends[0].numbers
+    assert numbers is not None
+    numbers[3] = 2**40
+    found = call(addends, weight, bias)
+
+    assert found.isnan().any(1).tolist() == [row == 3 for row in range(9)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_replays_what_was_launched(kind: Kind) -> None:
+    """Captured after one launch, on new numbers in the same place, with the same bits."""
+    given = inputs(kind, 130, 384, torch.float16)
+    call(*given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call(*given)
+    rows = given[0][0].rows
+    rows.copy_(rows.flip(0))
+    graph.replay()
+
+    assert torch.equal(captured, call(*given))
+
+
+def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
+    """Behind what a side stream is busy with, while the host goes on."""
+    given = inputs("add", 130, 384, torch.float16)
+    (x, _), (residual, _) = given[0]
+    expected = call(*given)
+    late = torch.zeros_like(x)
+    stream = torch.cuda.Stream(GPU)
+    stream.wait_stream(torch.cuda.current_stream(GPU))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        late.copy_(x)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = call([Addend(late), Addend(residual)], *given[1:])
+            assert not stream.query()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    stream.synchronize()
+
+    assert torch.equal(found, expected)
+
+
+def test_a_model_scores_as_on_a_cpu() -> None:
+    """Without gradients, and so with the kernels; with gradients, in plain torch."""
+    rng = random.Random(0)
+    batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
+    expected = tiny_cross_encoder(pattern=sparse(2))(batch).detach()
+    scorer = tiny_cross_encoder(pattern=sparse(2)).to(GPU)
+    with torch.inference_mode():
+        fused = scorer(batch)
+
+    torch.testing.assert_close(fused.cpu(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(scorer(batch).detach().cpu(), expected, rtol=0, atol=1e-4)

@@ -1,0 +1,56 @@
+"""Where the encoder norms a sum: one launch where a GPU infers, and the same scores."""
+
+import random
+
+import pytest
+import torch
+from support.emulation import needs_compiler
+from support.models import random_ids, score_batch, tiny_cross_encoder
+from support.norms import run_kernels_here
+from torch import Tensor
+
+from bandrank.models.layers import embeddings, norm
+from bandrank.models.layers.norm import runs_fused
+from bandrank.models.layers.patterns import sparse
+
+
+def infers(_: Tensor) -> bool:
+    """`runs_fused` of a GPU."""
+    return not torch.is_grad_enabled()
+
+
+@needs_compiler
+def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for the embeddings, two in each layer, none where a gradient is wanted; and plain torch gives the same."""
+    rng = random.Random(0)
+    batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
+    scorer = tiny_cross_encoder(pattern=sparse(2))
+    expected = scorer(batch)
+    launches = run_kernels_here(monkeypatch)
+    monkeypatch.setattr(embeddings, "runs_fused", infers)
+    monkeypatch.setattr(norm, "runs_fused", infers)
+    with torch.inference_mode():
+        found = scorer(batch)
+
+    assert len(launches) == 1 + 2 * scorer.config.encoder.num_layers
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert torch.equal(scorer(batch), expected)
+
+
+@needs_compiler
+def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the table give what its ids give."""
+    ours = tiny_cross_encoder().encoder.embeddings
+    ids, positions, types = torch.tensor([3, 1, 3]), torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1])
+    run_kernels_here(monkeypatch)
+    monkeypatch.setattr(embeddings, "runs_fused", infers)
+    plain = ours(ids, positions, types)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(ids, positions, types), plain, rtol=0, atol=1e-5)
+        torch.testing.assert_close(ours.of_words(ours.word(ids), positions, types), plain, rtol=0, atol=1e-5)
+
+
+def test_plain_torch_runs_on_a_cpu() -> None:
+    """With or without gradients."""
+    with torch.inference_mode():
+        assert not runs_fused(torch.zeros(1, 8))

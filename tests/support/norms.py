@@ -1,0 +1,72 @@
+"""Sums of rows for tests of their norms: two rows as in a residual, three as in BERT's embeddings."""
+
+from typing import Literal
+
+import pytest
+import torch
+from support.bands import random_rows
+from support.emulated_launch import prepare, run_here
+from torch import Tensor
+
+from bandrank_kernels import dispatch
+from bandrank_kernels.launch import Launch
+from bandrank_kernels.row_norms import Addend, cuda, ops
+from bandrank_kernels.row_norms.reference import norm_of_sum
+
+Kind = Literal["add", "embed"]
+KINDS: list[Kind] = ["add", "embed"]
+TABLE_ROWS = (50, 2, 40)  # words, token types, positions
+EPS = 1e-12
+
+# Of each number: half a unit in its last place for its own rounding, and for sums of up to 1024 terms in float32 a
+# little of 1, which is the spread of what is normed.
+HALF_ULP = {torch.float16: 2**-11, torch.bfloat16: 2**-8, torch.float32: 2**-24}
+SUMS = 4e-6
+
+
+def make_addends(kind: Kind, num_rows: int, hidden_size: int, dtype: torch.dtype) -> list[Addend]:
+    """Random rows, or tables with random numbers."""
+    if kind == "add":
+        return [Addend(random_rows(num_rows, hidden_size, dtype=dtype, seed=seed)) for seed in (0, 1)]
+    generator = torch.Generator().manual_seed(num_rows)
+    return [
+        Addend(
+            random_rows(length, hidden_size, dtype=dtype, seed=length),
+            torch.randint(length, (num_rows,), generator=generator),
+        )
+        for length in TABLE_ROWS
+    ]
+
+
+def make_norm(hidden_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A weight and a bias."""
+    weight, bias = (random_rows(hidden_size, dtype=dtype, seed=seed) for seed in (2, 3))
+    return weight, bias
+
+
+def exact(addends: list[Addend], weight: Tensor, bias: Tensor, eps: float = EPS) -> Tensor:
+    """In float64, on the same rounded inputs."""
+    wide = [Addend(rows.double(), numbers) for rows, numbers in addends]
+    return norm_of_sum(wide, weight.double(), bias.double(), eps)
+
+
+def is_close(found: Tensor, expected: Tensor) -> bool:
+    """Whether every number is; NaN where NaN is expected, and nowhere else."""
+    bound = HALF_ULP[found.dtype] * expected.abs() + SUMS
+    near = (found.double() - expected).abs() <= bound
+    return bool((near | (found.isnan() & expected.isnan())).all())
+
+
+def run_kernels_here(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """As if there were a GPU: "auto" takes the kernel, whose launches go to the emulation and into the list."""
+    launches: list[Launch] = []
+    prepare(*cuda.instances())  # all together, as for the kernel's own tests
+
+    def launch(request: Launch, device: torch.device) -> None:
+        launches.append(request)
+        run_here(request, device)
+
+    monkeypatch.setattr(dispatch, "cuda_obstacle", lambda _: None)
+    monkeypatch.setattr(ops, "_backend", ops._backend.__wrapped__)  # the choice is not kept
+    monkeypatch.setattr(cuda, "launch", launch)
+    return launches
