@@ -1,0 +1,33 @@
+"""Stage 1: every kernel that is shipped, compiled and loaded as the service does it."""
+
+import time
+from collections.abc import Iterator
+
+from bandrank_kernels.band_products import cuda as band_products
+from bandrank_kernels.cuda.assembly import assemble
+from bandrank_kernels.launch import Kernel, load
+from bandrank_kernels.windowed_attention.cuda import SHIPPED
+from gpu_check.lab import Lab
+from gpu_check.stage import Case, Facts
+
+
+def kernels() -> list[Kernel]:
+    """All of them, those that every batch runs first."""
+    attention = [variant.kernel for variant in SHIPPED]
+    return attention + band_products.instances("tensor_core") + band_products.instances("simt")
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """One for each kernel."""
+    for kernel in lab.few(kernels()):
+        yield Case(kernel.expression, lambda kernel=kernel: compiled(lab, kernel))  # type: ignore[misc]  # a default binds it
+
+
+def compiled(lab: Lab, kernel: Kernel) -> Facts:
+    """Seconds; a fraction of one where cupy's cache has it. Dry: by NVRTC alone, to machine code for sm_90."""
+    begun = time.perf_counter()
+    if lab.dry:
+        assemble(kernel.source, [kernel.expression], "sm_90")
+    else:
+        load(kernel, lab.device)
+    return {"compile_s": round(time.perf_counter() - begun, 3)}
