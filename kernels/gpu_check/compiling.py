@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from bandrank_kernels.band_products import cuda as band_products
 from bandrank_kernels.cuda.assembly import assemble
@@ -20,7 +21,7 @@ def kernels() -> list[Kernel]:
 def cases(lab: Lab) -> Iterator[Case]:
     """One for each kernel."""
     for kernel in lab.few(kernels()):
-        yield Case(kernel.expression, lambda kernel=kernel: compiled(lab, kernel))  # type: ignore[misc]  # a default binds it
+        yield Case(kernel.expression, partial(compiled, lab, kernel))
 
 
 def compiled(lab: Lab, kernel: Kernel) -> Facts:

@@ -1,7 +1,7 @@
 """Stage 2: every operation against float64 on the same rounded inputs, outputs poisoned, the same bits twice."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, product
 
 import torch
@@ -39,15 +39,6 @@ HEADS = (3, 1, 2, 12)
 WAVES = [Shape(502, window, 32) for window in (4, 64)]  # many times what runs on a card at once
 
 
-@dataclass(frozen=True)
-class Truth:
-    """In float64. gradient: by qkv, for `towards` as the gradient by `out`."""
-
-    out: Tensor
-    lse: Tensor
-    gradient: Tensor
-
-
 def cases(lab: Lab) -> Iterator[Case]:
     """About sixty: every dtype, head and window in one of the layouts, then what fills a card, then band products."""
     layouts, heads = cycle(LAYOUTS), cycle(HEADS)
@@ -73,7 +64,7 @@ def _attention(  # noqa: PLR0917  # all of them are what the case is named for
     num_heads: int,
     head_dim: int,
     dtype: torch.dtype,
-    truth_of: Callable[[Tensor, Tensor, PackedRows, int | None], Truth],
+    truth_of: Callable[[Tensor, Tensor, PackedRows, int | None], list[Tensor]],
 ) -> Callable[[], Facts]:
     def run() -> Facts:
         pattern = sparse_pattern(window)
@@ -84,9 +75,9 @@ def _attention(  # noqa: PLR0917  # all of them are what the case is named for
         found, again = (_attended(lab, qkv, towards, rows, window) for _ in range(2))
         truth = truth_of(qkv.detach().double(), towards.double(), rows, window)
         errors = {
-            "out": _error(found[0], truth.out) / BARS[dtype],
-            "lse": float((found[1] - truth.lse).abs().nan_to_num(torch.inf).amax()) / LSE_BAR,
-            "gradient": _error(found[2], truth.gradient) / GRADIENT_BARS[dtype],
+            "out": _error(found[0], truth[0]) / BARS[dtype],
+            "lse": float((found[1] - truth[1]).abs().nan_to_num(torch.inf).amax()) / LSE_BAR,
+            "gradient": _error(found[2], truth[2]) / GRADIENT_BARS[dtype],
         }
         return _verdict(errors, found, again)
 
@@ -101,7 +92,7 @@ def _attended(lab: Lab, qkv: Tensor, towards: Tensor, rows: PackedRows, window: 
     return [out.detach(), lse, gradient]
 
 
-def dense_truth(qkv: Tensor, towards: Tensor, rows: PackedRows, window: int | None) -> Truth:
+def dense_truth(qkv: Tensor, towards: Tensor, rows: PackedRows, window: int | None) -> list[Tensor]:
     """By a dense mask over all rows; memory quadratic in rows."""
     qkv.requires_grad_()
     query, key, value = qkv.unbind(1)
@@ -110,15 +101,15 @@ def dense_truth(qkv: Tensor, towards: Tensor, rows: PackedRows, window: int | No
     scores = scores.masked_fill(hidden[:, None], -torch.inf)
     out = torch.einsum("ihj,jhd->ihd", scores.softmax(-1), value)
     (gradient,) = torch.autograd.grad(out, qkv, towards)
-    return Truth(out.detach(), scores.detach().logsumexp(-1) / torch.tensor(2.0).double().log().item(), gradient)
+    return [out.detach(), scores.detach().logsumexp(-1) / math.log(2), gradient]
 
 
-def blockwise_truth(qkv: Tensor, towards: Tensor, rows: PackedRows, window: int | None) -> Truth:
+def blockwise_truth(qkv: Tensor, towards: Tensor, rows: PackedRows, window: int | None) -> list[Tensor]:
     """By the plain torch backend in float64, which no kernel is built for; memory linear in rows."""
     qkv.requires_grad_()
     out, lse = attend(qkv, rows, window)
     (gradient,) = torch.autograd.grad(out, qkv, towards)
-    return Truth(out.detach(), lse, gradient)
+    return [out.detach(), lse, gradient]
 
 
 def _bands(lab: Lab, dim: int, window: int, length: int, dtype: torch.dtype) -> Callable[[], Facts]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels import Backend
+from gpu_check.records import Skipped
 
 REPEATS = (5, 50)  # replays of which the median is taken, within these and TIMING_US
 TIMING_US = 200_000.0
@@ -43,6 +44,11 @@ class Lab:
         self.device = torch.device("cpu") if dry else torch.device("cuda", 0)
         self.backend: Backend = "vectorized" if dry else "cuda"
         self.dtype = torch.float32 if dry else torch.float16
+
+    def require_gpu(self) -> None:
+        """Raises Skipped in a dry run."""
+        if self.dry:
+            raise Skipped("runs on a GPU alone")
 
     def few(self, items: Sequence[Item], count: int = 2) -> Sequence[Item]:
         """All of them, but for a dry run."""

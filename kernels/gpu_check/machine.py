@@ -3,6 +3,7 @@
 import inspect
 import platform
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -22,11 +23,11 @@ PRODUCT_SIZE = 8192
 def cases(lab: Lab) -> Iterator[Case]:
     """The ceilings last: the clocks are those of a card at rest."""
     yield Case("versions", versions)
-    yield Case("card", lambda: card(lab))
+    yield Case("card", partial(card, lab))
     yield Case("features", features)
-    yield Case("copy", lambda: copy(lab))
+    yield Case("copy", partial(copy, lab))
     for dtype in (torch.float16, torch.bfloat16):
-        yield Case(f"product {dtype}".replace("torch.", ""), lambda dtype=dtype: product(lab, dtype))  # type: ignore[misc]  # a default binds it
+        yield Case(f"product {dtype}".replace("torch.", ""), partial(product, lab, dtype))
 
 
 def versions() -> Facts:

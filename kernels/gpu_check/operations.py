@@ -37,8 +37,8 @@ def cases(lab: Lab) -> Iterator[Case]:
         if shape.window == shapes[0].window:  # full attention knows no window
             for name, backend in backends.items():
                 yield _case(lab, shape, name, partial(full.system, shape, name, backend))
-        for number, name in enumerate(("paper", "paper as written")):
-            yield _case(lab, shape, name, lambda shape=shape, number=number: paper.systems(lab, shape)[number])  # type: ignore[misc]  # defaults bind them
+        for name in ("paper", "paper as written"):
+            yield _case(lab, shape, name, partial(paper.system, lab, shape, name))
         yield _case(lab, shape, "varlen", partial(varlen.system, lab, shape))
         yield _case(lab, shape, "longformer", partial(longformer.system, lab, shape))
 
@@ -50,7 +50,7 @@ def ours(lab: Lab, shape: Shape) -> System:
 
 
 def _case(lab: Lab, shape: Shape, name: str, build: Build) -> Case:
-    return Case(f"{name} {shape}", lambda: timed(lab, shape, name, build))
+    return Case(f"{name} {shape}", partial(timed, lab, shape, name, build))
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterator
+from functools import partial
 
 from gpu_check.lab import Lab
 from gpu_check.launches import PROFILED
@@ -26,13 +27,13 @@ CAP_S = 40.0
 
 def cases(lab: Lab) -> Iterator[Case]:
     """Each launch in a process of its own."""
-    del lab
     for name in PROFILED:
-        yield Case(name, lambda name=name: profile(name))  # type: ignore[misc]  # a default binds it
+        yield Case(name, partial(profile, lab, name))
 
 
-def profile(launch: str) -> Facts:
+def profile(lab: Lab, launch: str) -> Facts:
     """Metric to value with unit. Raises RuntimeError if ncu shows none."""
+    lab.require_gpu()
     said = on_launches("ncu", OPTIONS, [launch], cap_s=CAP_S)
     metrics = read(said)
     if not metrics:

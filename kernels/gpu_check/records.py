@@ -9,6 +9,10 @@ from typing import Any, Literal
 Status = Literal["ok", "failed", "skipped", "cut"]
 
 
+class Skipped(Exception):
+    """What a case needs is not there; the message says what."""
+
+
 @dataclass(frozen=True)
 class Record:
     """One case of one stage.

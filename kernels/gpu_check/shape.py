@@ -84,21 +84,6 @@ class Shape:
         )
         return self.num_candidates * self.candidate_rows * numbers * HALF
 
-    @property
-    def full_bytes(self) -> int:
-        """Full attention over padded pairs: Q, K, V read and the output written."""
-        return self.num_candidates * self.sequence * 4 * self.hidden * HALF
-
-    @property
-    def full_flops(self) -> int:
-        """Its two matrix products."""
-        return 4 * self.num_candidates * self.sequence**2 * self.hidden
-
-    @property
-    def full_exponentials(self) -> int:
-        """One for each pair of rows and head."""
-        return self.num_candidates * self.num_heads * self.sequence**2
-
     def sequences(self, qkv: Tensor) -> Tensor:
         """Packed rows as whole pairs, each with its copy of the query: (num_candidates, sequence, ...)."""
         cls, query, candidates = self.split(qkv)

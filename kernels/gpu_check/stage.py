@@ -8,13 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from gpu_check.lab import Lab
-from gpu_check.records import Journal, Record, Status
+from gpu_check.records import Journal, Record, Skipped, Status
 
 Facts = dict[str, Any]
-
-
-class Skipped(Exception):
-    """What a case needs is not there; the message says what."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Stage 2, second part: the same bits from CUDA graphs, on a side stream, and on two streams at once."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ def cases(lab: Lab) -> Iterator[Case]:
         shape = Shape(30, window, 32, num_heads=2, num_candidates=4) if lab.dry else Shape(164, window, 32)
         for test in tests:
             name = f"{test.__name__.replace('_', ' ')} {shape}"
-            yield Case(name, lambda test=test, shape=shape: test(lab, shape))  # type: ignore[misc]  # defaults bind them
+            yield Case(name, partial(test, lab, shape))
 
 
 def graph(lab: Lab, shape: Shape) -> Facts:

@@ -7,7 +7,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from gpu_check.stage import Facts, Skipped
+from gpu_check.records import Skipped
+from gpu_check.stage import Facts
 
 FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 TAIL = 4000  # characters of a tool's words that are kept

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, cast
@@ -15,10 +14,10 @@ from transformers import BertConfig, BertModel
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
-from bandrank.models.layers.packing import pack
+from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.ragged import Ragged, offsets
-from bandrank_kernels.windowed_attention import AttentionPattern, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 from gpu_check.baselines.paper import PaperAttention, PaperPlan
 from gpu_check.lab import Lab
 from gpu_check.shape import Shape
@@ -29,13 +28,8 @@ VOCAB, POSITIONS = 30522, 4224
 REPEATS = 10
 
 
-@dataclass(frozen=True)
-class Size:
-    """Of the encoder."""
-
-    hidden: int = 384
-    layers: int = 6
-    heads: int = 12
+SIZE = EncoderConfig(VOCAB, 384, 6, 12, 1536, POSITIONS)
+DRY_SIZE = EncoderConfig(VOCAB, 64, 2, 2, 256, POSITIONS)
 
 
 def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
@@ -62,7 +56,7 @@ PATTERNS: dict[str, AttentionPattern] = {"sparse": sparse(WINDOW), "full": FULL}
 
 def cases(lab: Lab) -> Iterator[Case]:
     """Every system on the lengths that a goal asks of it."""
-    size = Size(64, 2, 2) if lab.dry else Size()
+    size = DRY_SIZE if lab.dry else SIZE
     chosen = DRY_LENGTHS if lab.dry else LENGTHS
     for name, lengths in chosen.items():
         for kind, pattern in PATTERNS.items():
@@ -80,65 +74,67 @@ def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
     return Case(f"{system}, {lengths}", lambda: {"system": system, "lengths": lengths, **run()})
 
 
-def ours(lab: Lab, size: Size, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
+def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
     """Eager from token ids in host memory, as the service runs it; in a graph from ids on the card."""
     model = build(lab, size, pattern)
     model.options.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
     model.options.backend = lab.backend if pattern.shares_queries else "vectorized"
-    batch = request(lengths)
-    return {**eager(lab, lambda: model.score(batch)), **graphed(lab, lambda: device_part(lab, model, batch))}
+    batch, backend = request(lengths), model.options.backend
+
+    def on_card() -> Callable[[], Sequence[Tensor]]:
+        rows = packed(model, batch).rows
+        return device_part(
+            lab,
+            model,
+            batch,
+            plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=size.head_dim, backend=backend),
+        )
+
+    return {**eager(lab, lambda: model.score(batch)), **graphed(lab, on_card)}
 
 
-def device_part(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Callable[[], Sequence[Tensor]]:
+def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
+    model = build(lab, size, sparse(WINDOW))
+    model.options.cls_only_last_layer = False
+    shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
+    plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
+    run = device_part(lab, model, request(lengths), plan)
+    return {**eager(lab, run), **graphed(lab, lambda: run)}
+
+
+def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
+    """The batch as the model packs it."""
+    return pack(batch, model.config.pattern, cls_id=model.config.cls_id, sentence_token=None)
+
+
+def device_part(
+    lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan
+) -> Callable[[], Sequence[Tensor]]:
     """`score` without what the host does once a request."""
-    packed = pack(batch, model.config.pattern, cls_id=model.config.cls_id, sentence_token=None)
-    inputs = [torch.from_numpy(part).to(lab.device) for part in (packed.ids, packed.positions, packed.token_types)]
-    head_dim = model.encoder.head_dim
-    plan = plan_attention(
-        packed.rows,
-        model.config.pattern,
-        device=lab.device,
-        dtype=lab.dtype,
-        head_dim=head_dim,
-        backend=model.options.backend,
-    )
-    count = packed.rows.num_candidates
+    tokens = packed(model, batch)
+    inputs = [torch.from_numpy(part).to(lab.device) for part in (tokens.ids, tokens.positions, tokens.token_types)]
+    count = tokens.rows.num_candidates
 
     def run() -> Sequence[Tensor]:
         hidden = model.encoder.embeddings(*inputs)
-        whole = not model.options.cls_only_last_layer
-        return [
-            model.head(model.encoder(hidden, plan)[:count] if whole else model.encoder.forward_cls(hidden, count, plan))
-        ]
+        if model.options.cls_only_last_layer:
+            return [model.head(model.encoder.forward_cls(hidden, count, plan))]
+        return [model.head(model.encoder(hidden, plan)[:count])]
 
     return run
 
 
-def paper(lab: Lab, size: Size, lengths: Sequence[int]) -> Facts:
-    """The paper's attention in our encoder, on padded candidates: their equal lengths are those of the longest."""
-    model = build(lab, size, sparse(WINDOW))
-    shape = Shape(lengths[0], WINDOW, size.hidden // size.heads, size.heads, len(lengths), QUERY_TOKENS)
-    plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
-    packed = pack(request(lengths), model.config.pattern, cls_id=0, sentence_token=None)
-    inputs = [torch.from_numpy(part).to(lab.device) for part in (packed.ids, packed.positions, packed.token_types)]
-
-    def run() -> Tensor:
-        hidden = model.encoder(model.encoder.embeddings(*inputs), plan)
-        return model.head(hidden[: len(lengths)])  # type: ignore[no-any-return]  # a module's result
-
-    return {**eager(lab, run), **graphed(lab, lambda: lambda: [run()])}
-
-
-def transformers(lab: Lab, size: Size, lengths: Sequence[int]) -> Facts:
+def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     """BertModel with torch's attention, padded to the longest, with a mask where that is needed."""
     config_class, model_class = cast("tuple[Any, Any]", (BertConfig, BertModel))  # their types lack what they take
     config = config_class(
         vocab_size=VOCAB,
-        hidden_size=size.hidden,
-        num_hidden_layers=size.layers,
-        num_attention_heads=size.heads,
-        intermediate_size=4 * size.hidden,
+        hidden_size=size.hidden_size,
+        num_hidden_layers=size.num_layers,
+        num_attention_heads=size.num_heads,
+        intermediate_size=size.intermediate_size,
         max_position_embeddings=POSITIONS,
         attn_implementation="sdpa",
     )
@@ -158,10 +154,9 @@ def transformers(lab: Lab, size: Size, lengths: Sequence[int]) -> Facts:
     return found
 
 
-def build(lab: Lab, size: Size, pattern: AttentionPattern) -> CrossEncoder:
+def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
     """Ready to serve."""
-    encoder = EncoderConfig(VOCAB, size.hidden, size.layers, size.heads, 4 * size.hidden, POSITIONS)
-    config = CrossEncoderConfig(encoder, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
+    config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
     torch.manual_seed(0)
     return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype)
 

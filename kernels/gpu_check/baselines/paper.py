@@ -77,10 +77,8 @@ class PaperPlan(AttentionPlan):
         raise NotImplementedError("the paper runs the whole last layer")
 
 
-def systems(lab: Lab, shape: Shape) -> list[System]:
-    """With one softmax, and as written."""
-    built = []
-    for name, as_written in (("paper", False), ("paper as written", True)):
-        attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
-        built.append(System(name, attention.arrange, attention.attend, attention.pack))
-    return built
+def system(lab: Lab, shape: Shape, name: str) -> System:
+    """With one softmax, or "as written"."""
+    as_written = name.endswith("as written")
+    attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
+    return System(name, attention.arrange, attention.attend, attention.pack)

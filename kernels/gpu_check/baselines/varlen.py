@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gpu_check.baselines.system import System
 from gpu_check.lab import Lab
+from gpu_check.records import Skipped
 from gpu_check.shape import Shape
-from gpu_check.stage import Skipped
 
 
 def system(lab: Lab, shape: Shape) -> System:
@@ -20,8 +20,7 @@ def system(lab: Lab, shape: Shape) -> System:
         varlen = import_module("torch.nn.attention.varlen")
     except ImportError as error:
         raise Skipped(f"this torch has no varlen attention: {error}") from None
-    if lab.dry:
-        raise Skipped("varlen attention runs on a GPU alone")
+    lab.require_gpu()
 
     count, length, seen = shape.num_candidates, shape.candidate_rows, shape.num_globals
 
