@@ -3,7 +3,7 @@
     python -m gpu_check --out kernels/results           writes <date>-<card>.jsonl and README.md there
     python -m gpu_check --dry --out build/dry.jsonl     the same without a GPU, on tiny shapes; its times mean nothing
 
-Exit code 0 if everything that was checked for correctness is right, 1 if not.
+Exit code 0 if everything that was checked for correctness is right, 1 if not, 2 if there is no GPU.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+
+import torch
 
 from gpu_check import report, tools
 from gpu_check.lab import Lab
@@ -25,6 +27,9 @@ BUDGET_S = 570.0  # in all
 def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
     """Runs the stages in order, each within its time and what is left of all; prints a short table."""
     options = _options(arguments)
+    if not options.dry and not torch.cuda.is_available():
+        print("torch sees no GPU here; --dry does the same without one, on tiny shapes", file=sys.stderr)
+        return 2
     deadline = time.monotonic() + options.budget_s
     now = datetime.now(UTC)
     out: Path = options.out

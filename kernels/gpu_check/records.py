@@ -37,7 +37,7 @@ class Journal:
     def write(self, record: Record) -> None:
         """Adds a line."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(json.dumps(asdict(record), default=str) + "\n")
 
     def read(self) -> list[Record]:
         """All records so far; none if there is no file."""

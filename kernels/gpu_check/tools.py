@@ -6,11 +6,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpu_check.records import Skipped
 from gpu_check.stage import Facts
 
-FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
+FOLDERS = ("/usr/local/cuda/bin", *map(str, sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)))
 TAIL = 4000  # characters of a tool's words that are kept
 
 

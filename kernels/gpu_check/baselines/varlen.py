@@ -4,6 +4,7 @@ globals, and the two merged by their log-sum-exps.
 
 from collections.abc import Sequence
 from importlib import import_module
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ def system(lab: Lab, shape: Shape) -> System:
         varlen = import_module("torch.nn.attention.varlen")
     except ImportError as error:
         raise Skipped(f"this torch has no varlen attention: {error}") from None
+    if "window_size" not in signature(varlen.varlen_attn).parameters:
+        raise Skipped("this torch's varlen attention has no window")
     lab.require_gpu()
 
     count, length, seen = shape.num_candidates, shape.candidate_rows, shape.num_globals
@@ -34,10 +37,9 @@ def system(lab: Lab, shape: Shape) -> System:
     of_query = starts(seen - 1, 1)
     aux = varlen.AuxRequest(lse=True)
 
-    def call(rows: Tensor, keys: Sequence[Tensor], cu_rows: Tensor, cu_keys: Tensor, longest: tuple[int, int],
-             **options: object) -> tuple[Tensor, Tensor]:  # fmt: skip
-        out, lse = varlen.varlen_attn(rows, *keys, cu_rows, cu_keys, *longest, return_aux=aux, **options)
-        return out, lse if lse.shape == out.shape[:2] else lse.T
+    def call(rows: Tensor, keys: Sequence[Tensor], *sizes: Tensor | int, **options: object) -> tuple[Tensor, Tensor]:
+        out, lse = varlen.varlen_attn(rows, *keys, *sizes, return_aux=aux, **options)
+        return out, lse if lse.shape == out.shape[:2] else lse.T  # versions of torch differ
 
     def merge(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
         weight = torch.sigmoid(one[1] - other[1])[..., None]
@@ -49,13 +51,13 @@ def system(lab: Lab, shape: Shape) -> System:
         own_keys = [key[first:], value[first:]]
         own, cls_rows = query_rows[first:], query_rows[:count]
         window = (shape.window, shape.window)
-        near = call(own, own_keys, by_length, by_length, (length, length), window_size=window)
-        far = call(own, shared_keys, by_length, by_seen, (length, seen))
-        cls_near = call(cls_rows, own_keys, by_one, by_length, (1, length))
-        cls_far = call(cls_rows, shared_keys, by_one, by_seen, (1, seen))
+        near = call(own, own_keys, by_length, by_length, length, length, window_size=window)
+        far = call(own, shared_keys, by_length, by_seen, length, seen)
+        cls_near = call(cls_rows, own_keys, by_one, by_length, 1, length)
+        cls_far = call(cls_rows, shared_keys, by_one, by_seen, 1, seen)
         asked = slice(count, first)
         keys = [key[asked], value[asked]]
-        query_out, _ = call(query_rows[asked], keys, of_query, of_query, (seen - 1, seen - 1))
+        query_out, _ = call(query_rows[asked], keys, of_query, of_query, seen - 1, seen - 1)
         return [merge(cls_near, cls_far), query_out, merge(near, far)]
 
     return System(
