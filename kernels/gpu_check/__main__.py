@@ -26,7 +26,7 @@ BUDGET_S = 570.0  # in all
 
 def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
     """Runs the stages in order, each within its time and what is left of all; prints a short table."""
-    options = _options(arguments)
+    options = _options(arguments, stages)
     if not options.dry and not torch.cuda.is_available():
         print("torch sees no GPU here; --dry does the same without one, on tiny shapes", file=sys.stderr)
         return 2
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
     out.unlink(missing_ok=True)
     journal = Journal(out)
     journal.write(Record("run", "begun", "ok", facts={"date": f"{now:%Y-%m-%d %H:%M} UTC", "dry": options.dry}))
-    chosen = [stage for stage in stages if stage.name in (options.stages or stage.name).split(",")]
+    chosen = [stage for stage in stages if stage.name in options.stages]
     for stage in chosen:
         cap_s = min(stage.cap_s, deadline - time.monotonic())
         print(f"{stage.name}: up to {cap_s:.0f} s", flush=True)
@@ -52,9 +52,8 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
     records = journal.read()
     for record in records:
         if record.status != "ok":
-            print(
-                f"{record.status}: {record.stage}: {record.case}: {record.facts.get('error') or record.facts['reason']}"
-            )
+            why = record.facts.get("error") or record.facts["reason"]
+            print(f"{record.status}: {record.stage}: {record.case}: {why[:300]}")
     print(report.stages(records), report.goals(records), sep="\n\n")
     if not options.dry:
         (out.parent / "README.md").write_text(report.page(out.parent), encoding="utf-8")
@@ -67,13 +66,17 @@ def passed(stage: Stage, records: Sequence[Record]) -> bool:
     return bool(own) and set(own) <= {"ok", "skipped"}
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None, stages: Sequence[Stage]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="a folder, or a file that ends in .jsonl")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--stages", default="", help="some of them, with commas between")
     parser.add_argument("--budget-s", type=float, default=BUDGET_S)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.stages = options.stages.split(",") if options.stages else [stage.name for stage in stages]
+    if unknown := set(options.stages) - {stage.name for stage in stages}:
+        parser.error(f"unknown stages: {', '.join(sorted(unknown))}")
+    return options
 
 
 if __name__ == "__main__":

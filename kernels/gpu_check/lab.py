@@ -25,7 +25,6 @@ MOST_SETS = 32
 WARM_CALLS = 10  # of one replay on one input
 
 Item = TypeVar("Item")
-Call = Callable[[Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
