@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 
+from bandrank_kernels import choose_backend
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
 from bandrank_kernels.windowed_attention.ops import attend
 from gpu_check.lab import Lab
@@ -39,7 +40,8 @@ def profiled(lab: Lab, shape: Shape) -> None:
 
 
 def main(names: list[str], lab: Lab) -> None:
-    """Makes the launches named, one after the other."""
+    """Makes the launches named, one after the other. Raises BackendUnavailable rather than watch something else."""
+    choose_backend(lab.backend, lab.device)
     small: dict[str, Callable[[Lab, int], None]] = {"attention": attention, "bands": bands}
     for name in names:
         if name in PROFILED:
@@ -51,4 +53,4 @@ def main(names: list[str], lab: Lab) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], Lab(dry=not torch.cuda.is_available()))
+    main(sys.argv[1:], Lab(dry=False))

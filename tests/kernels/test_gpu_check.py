@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpu_check import __main__ as check
-from gpu_check import goals, profiling, report, sanitizing
+from gpu_check import goals, launches, profiling, report, sanitizing
 from gpu_check.lab import Lab
 from gpu_check.records import Journal, Record
 from gpu_check.shape import Shape, floor_us
@@ -130,6 +131,14 @@ def test_sanitizers_must_say_that_all_is_well(tmp_path: Path, monkeypatch: pytes
         put_tool(tmp_path, monkeypatch, "compute-sanitizer", said, code)
         with pytest.raises(RuntimeError):
             sanitizing.sanitized(LAB, "racecheck")
+
+
+def test_what_tools_watch_is_the_kernels() -> None:
+    """The launches run to their end; where no kernel can run they fail, and no tool finds plain torch in order."""
+    launches.main([*launches.SMALL], Lab(dry=True))
+    if not torch.cuda.is_available():
+        with pytest.raises((RuntimeError, AssertionError)):  # torch asserts that it was built for CUDA
+            launches.main([*launches.SMALL], LAB)
 
 
 def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
