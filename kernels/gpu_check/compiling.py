@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from bandrank_kernels.band_products import cuda as band_products
-from bandrank_kernels.cuda.assembly import assemble
+from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
 from bandrank_kernels.launch import Kernel, load
 from bandrank_kernels.windowed_attention.cuda import SHIPPED
 from gpu_check.lab import Lab
+from gpu_check.records import Skipped
 from gpu_check.stage import Case, Facts
 
 
@@ -28,7 +29,10 @@ def compiled(lab: Lab, kernel: Kernel) -> Facts:
     """Seconds; a fraction of one where cupy's cache has it. Dry: by NVRTC alone, to machine code for sm_90."""
     begun = time.perf_counter()
     if lab.dry:
-        assemble(kernel.source, [kernel.expression], "sm_90")
+        try:
+            assemble(kernel.source, [kernel.expression], "sm_90")
+        except AssemblerNotFound as error:
+            raise Skipped(str(error)) from None
     else:
         load(kernel, lab.device)
     return {"compile_s": round(time.perf_counter() - begun, 3)}
