@@ -4,10 +4,11 @@
 #   make test     what CI runs: linters, types, import rules, tests (under ten minutes on two cores)
 #   make check    what would be served here, and a self-test
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
+#   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench soak clean
+.PHONY: help serve demo test check bench gpu-check soak clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -75,6 +76,11 @@ bench: $(VENV)/bench.stamp programs
 	@$(VENV)/bin/python benchmarks/precomputed.py --out docs/benchmarks-precomputed.md
 	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python benchmarks/cascade.py --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
+
+# Installs nothing: what a GPU machine has is what is checked. A PYTHON that was asked for comes before $(VENV).
+GPU_PYTHON ?= $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(VENV)/bin/python)),$(PYTHON))
+gpu-check:
+	@PYTHONPATH=service:kernels:training$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m gpu_check --out kernels/results
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

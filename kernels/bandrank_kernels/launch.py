@@ -179,7 +179,8 @@ _loaded: dict[tuple[Kernel, int], _LoadedKernel] = {}
 _loading = threading.Lock()
 
 
-def _load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
+def load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
+    """The kernel's handle on `device`, compiled if this is the first that is heard of it."""
     found = _loaded.get((kernel, device.index))
     if found is None:
         with _loading:  # two threads of a service may come first
@@ -195,7 +196,7 @@ def launch(request: Launch, device: torch.device) -> None:
     only, behind this kernel. Raises ValueError if CUDA would refuse the launch.
     """
     assert device.index is not None, "a tensor's device has an index. This is a bug."
-    kernel = _load(request.kernel, device)
+    kernel = load(request.kernel, device)
     request.check(kernel.max_shared_bytes)
     kernel.allow(request.shared_bytes)
     with _current(device):

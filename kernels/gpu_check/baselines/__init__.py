@@ -1,0 +1,1 @@
+"""What the fused operation is timed against, each in the layout that suits it best."""
