@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 from bandrank_kernels.windowed_attention import PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.ops import attend, sparse_pattern
 from bandrank_kernels.windowed_attention.reference import dense_mask
@@ -20,6 +21,7 @@ from gpu_check.stage import Case, Facts
 BARS = {torch.float16: 4e-4, torch.bfloat16: 3e-3, torch.float32: 2e-6}
 GRADIENT_BARS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 6e-6}
 BAND_BARS = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 2e-6, torch.float64: 1e-14}
+NORM_BARS = {torch.float16: 4e-4, torch.bfloat16: 3e-3, torch.float32: 2e-6}
 LSE_BAR = 1e-5
 
 WINDOWS = (4, 0, 1, 9, 16, 17, 64, None)
@@ -40,7 +42,7 @@ WAVES = [Shape(502, window, 32) for window in (4, 64)]  # many times what runs o
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """About sixty: every dtype, head and window in one of the layouts, then what fills a card, then band products."""
+    """About seventy: every dtype, head and window in one of the layouts, what fills a card, band products, norms."""
     layouts, heads = cycle(LAYOUTS), cycle(HEADS)
     for dtype, window, head_dim in lab.few(list(product(DTYPES, WINDOWS, HEAD_DIMS))):
         rows, num_heads = next(layouts), next(heads)
@@ -55,6 +57,8 @@ def cases(lab: Lab) -> Iterator[Case]:
     bands = product(BAND_BARS, ((32, 4, 300), (64, 64, 130), (40, 0, 65), (96, 16, 1025)))
     for dtype, (dim, window, length) in lab.few(list(bands)):
         yield Case(f"band products {length} rows of {dim} w={window} {dtype}", _bands(lab, dim, window, length, dtype))
+    for dtype, hidden_size in lab.few(list(product(NORM_BARS, (384, 768, 1024)))):
+        yield Case(f"norms of rows of {hidden_size} {dtype}", _norms(lab, hidden_size, dtype))
 
 
 def _attention(  # noqa: PLR0917  # all of them are what the case is named for
@@ -139,6 +143,33 @@ def _products(query: Tensor, key: Tensor, band: Tensor, backend: str) -> list[Te
         band_pv(band, key, **options),  # type: ignore[arg-type]
         band_ptv(band, key, **options),  # type: ignore[arg-type]
     ]
+
+
+def _norms(lab: Lab, hidden_size: int, dtype: torch.dtype) -> Callable[[], Facts]:
+    def run() -> Facts:
+        x, residual, table = (lab.randn(1000, hidden_size, dtype=dtype, seed=seed) for seed in range(3))
+        norm = [lab.randn(hidden_size, dtype=dtype, seed=seed) for seed in (3, 4)]
+        numbers = torch.randint(1000, (1000,), device=lab.device)
+
+        def both(backend: str, wide: Callable[[Tensor], Tensor]) -> list[Tensor]:
+            addends = [Addend(wide(rows), numbers) for rows in (x, residual, table)]
+            weight, bias = map(wide, norm)
+            options = {"eps": 1e-12, "backend": backend}
+            return [
+                add_norm(wide(x), wide(residual), weight, bias, **options),  # type: ignore[arg-type]  # as above
+                embed_rows(*addends, weight, bias, **options),  # type: ignore[arg-type, call-arg]
+            ]
+
+        with lab.poisoned():
+            found, again = (both(lab.backend, lambda rows: rows) for _ in range(2))
+        exact = both("reference", Tensor.double)
+        errors = {
+            name: _error(*pair) / NORM_BARS[dtype]
+            for name, pair in zip(("add_norm", "embed_rows"), zip(found, exact, strict=True), strict=True)
+        }
+        return _verdict(errors, found, again)
+
+    return run
 
 
 def _error(found: Tensor, exact: Tensor) -> float:

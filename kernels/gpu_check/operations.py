@@ -1,11 +1,14 @@
 """Stage 4: the attention of one layer, ours and what it is compared with, from a cold cache and from a warm one."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from bandrank_kernels import Backend
+from bandrank_kernels.row_norms import add_norm
 from gpu_check.baselines import flex, full, longformer, paper, varlen
 from gpu_check.baselines.system import System
 from gpu_check.lab import COLD_BYTES, WARM_CALLS, Lab
@@ -18,6 +21,9 @@ WINDOWS = (4, 64)
 HEAD_DIMS = (32, 64)
 FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # each takes torch some ten seconds to compile
 DRY = (Shape(20, 4, 32, num_heads=2, num_candidates=3), Shape(5, 8, 32, num_heads=2, num_candidates=3))
+ROWS, DRY_ROWS = (512, 4096, 16_611), (7,)  # of norms; the last is 100 candidates of 164 tokens
+HIDDEN_SIZE = 384
+HOST_CALLS = 20
 ALIKE = 1e-2  # ||baseline - ours|| / ||ours||: both rounded, several times
 
 Build = Callable[[], System]
@@ -41,6 +47,9 @@ def cases(lab: Lab) -> Iterator[Case]:
             yield _case(lab, shape, name, partial(paper.system, lab, shape, name))
         yield _case(lab, shape, "varlen", partial(varlen.system, lab, shape))
         yield _case(lab, shape, "longformer", partial(longformer.system, lab, shape))
+    for num_rows in DRY_ROWS if lab.dry else ROWS:
+        yield Case(f"norm, ours, {num_rows} rows", partial(norm, lab, num_rows, lab.backend))
+        yield Case(f"norm, torch, {num_rows} rows", partial(norm, lab, num_rows, "vectorized"))
 
 
 def ours(lab: Lab, shape: Shape) -> System:
@@ -71,6 +80,26 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
     if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
         facts["warm_us"] = _microseconds(lab, system, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
     return facts
+
+
+@torch.no_grad()
+def norm(lab: Lab, num_rows: int, backend: Backend) -> Facts:
+    """Microseconds of a residual with its LayerNorm, on the card in a graph and on the host without one: where the
+    host is the slower one, a kernel that saves the card time is a loss.
+    """
+    x, residual = (lab.randn(num_rows, HIDDEN_SIZE, seed=seed) for seed in (0, 1))
+    weight, bias = (lab.randn(HIDDEN_SIZE, seed=seed) for seed in (2, 3))
+
+    def run() -> list[Tensor]:
+        return [add_norm(x, residual, weight, bias, eps=1e-12, backend=backend) for _ in range(HOST_CALLS)]
+
+    warm_us = lab.median_us(lab.capture(run).replay) / HOST_CALLS
+    lab.synchronize()
+    begun = time.perf_counter()
+    run()
+    host_us = (time.perf_counter() - begun) * 1e6 / HOST_CALLS
+    lab.synchronize()
+    return {"system": f"norm, {backend}", "num_rows": num_rows, "warm_us": warm_us, "host_us": host_us}
 
 
 def _difference(right: Tensor, found: Tensor) -> float:

@@ -8,6 +8,7 @@ from support.models import random_ids, score_batch, tiny_cross_encoder
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 
+from bandrank.models.layers import norm
 from bandrank.models.layers.patterns import sparse
 from bandrank_kernels.launch import cuda_obstacle
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
@@ -94,8 +95,9 @@ def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
     assert torch.equal(found, expected)
 
 
-def test_a_model_scores_as_on_a_cpu() -> None:
+def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without gradients, and so with the kernels; with gradients, in plain torch."""
+    monkeypatch.setattr(norm, "MANY_ROWS", 0)
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
     expected = tiny_cross_encoder(pattern=sparse(2))(batch).detach()

@@ -14,7 +14,7 @@ from bandrank.models.layers.norm import runs_fused
 from bandrank.models.layers.patterns import sparse
 
 
-def infers(_: Tensor) -> bool:
+def infers(_: Tensor, __: int) -> bool:
     """`runs_fused` of a GPU."""
     return not torch.is_grad_enabled()
 
@@ -53,4 +53,4 @@ def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch)
 def test_plain_torch_runs_on_a_cpu() -> None:
     """With or without gradients."""
     with torch.inference_mode():
-        assert not runs_fused(torch.zeros(1, 8))
+        assert not runs_fused(torch.zeros(1, 8), 1_000_000)

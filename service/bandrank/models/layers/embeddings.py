@@ -24,13 +24,13 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
-        if runs_fused(self.word.weight):
+        if runs_fused(self.word.weight, len(ids)):
             return self._fused(Addend(self.word.weight, ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
-        if runs_fused(words):
+        if runs_fused(words, len(words)):
             return self._fused(Addend(words), positions, token_types)
         return self.norm(words + self.token_type(token_types) + self.position(positions))  # type: ignore[no-any-return]
 
