@@ -27,10 +27,14 @@ from pathlib import Path
 from typing import IO
 
 import httpx
-from demo_collection import CUTOFF, SPLITS, Collection, DemoError, build_index, load_collection, ndcg, search
+from demo_collection import SPLITS, Collection, DemoError, FirstStage, load_collection
 from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 
+from bandrank_training.measures import measure
+
 SMALL_COLLECTION = Path(__file__).resolve().parent.parent / "tests" / "data" / "demo"
+CUTOFF = 10  # of the lists that are shown
+MEASURE = "nDCG@10"
 SMALL_CORPUS = 1000  # passages; below this, 50 candidates are most of the corpus and BM25 has sorted out nothing
 
 
@@ -104,21 +108,28 @@ def run(options: argparse.Namespace) -> None:
         f"questions: {len(question_ids)} of the {len(collection.questions)} judged ones"
         f" of split {collection.split} (seed {options.seed})"
     )
-    index = build_index(collection.passages)
-    print(f"first stage: SQLite FTS5 bm25(), top {depth}", flush=True)
+    first_stage = FirstStage(collection.passages)
+    print(f"first stage: BM25, top {depth}", flush=True)
 
-    outcomes = []
+    before: dict[str, list[str]] = {}
+    after: dict[str, list[str]] = {}
+    latencies_s = []
     with service(options) as url, httpx.Client(base_url=url, timeout=120.0, trust_env=bool(options.url)) as client:
         # On a terminal the bar moves; in a log file it writes a line now and then.
         for question_id in tqdm(question_ids, unit="question", mininterval=0.1 if sys.stderr.isatty() else 10.0):
-            question, judged = collection.questions[question_id], collection.judgements[question_id]
-            before = search(index, question, depth)
+            question = collection.questions[question_id]
+            found = before[question_id] = first_stage.search(question, depth)
             started = time.perf_counter()
-            after = rerank(client, question, before, collection.passages) if before else []
-            latency_s = time.perf_counter() - started
-            outcomes.append(Outcome(question_id, before, after, ndcg(before, judged), ndcg(after, judged), latency_s))
-        show_examples(outcomes, collection)
-        report(outcomes, collection)
+            after[question_id] = rerank(client, question, found, collection.passages) if found else []
+            latencies_s.append(time.perf_counter() - started)
+    judgements = {question_id: collection.judgements[question_id] for question_id in question_ids}
+    values_before, values_after = measure(before, judgements), measure(after, judgements)
+    outcomes = [
+        Outcome(name, before[name], after[name], values_before[name][MEASURE], values_after[name][MEASURE], latency_s)
+        for name, latency_s in zip(question_ids, latencies_s, strict=True)
+    ]
+    show_examples(outcomes, collection)
+    report(outcomes, collection)
 
 
 def rerank(client: httpx.Client, question: str, ids: Sequence[str], passages: Mapping[str, str]) -> list[str]:
@@ -217,14 +228,14 @@ def show_examples(outcomes: Sequence[Outcome], collection: Collection) -> None:
     best, worst = max(outcomes, key=lambda o: o.gain), min(outcomes, key=lambda o: o.gain)
     width = max(shutil.get_terminal_size((120, 24)).columns, 80)
     for what, outcome in [("gained", best)] + [("lost", worst)] * (worst.gain < 0):
-        print(f"\nThe question that {what} most, nDCG@{CUTOFF} {outcome.ndcg_before:.2f} -> {outcome.ndcg_after:.2f}:")
+        print(f"\nThe question that {what} most, {MEASURE} {outcome.ndcg_before:.2f} -> {outcome.ndcg_after:.2f}:")
         print(f"  {clip(collection.questions[outcome.question_id], width - 2)}\n")
         relevant = {p for p in outcome.before if collection.is_relevant(outcome.question_id, p)}
-        print("\n".join(side_by_side(outcome.before, outcome.after, collection.excerpts, relevant, width)))
+        print("\n".join(side_by_side(outcome.before, outcome.after, collection.passages, relevant, width)))
 
 
 def side_by_side(
-    before: Sequence[str], after: Sequence[str], excerpts: Mapping[str, str], relevant: Ids[str], width: int
+    before: Sequence[str], after: Sequence[str], passages: Mapping[str, str], relevant: Ids[str], width: int
 ) -> list[str]:
     """The heads of both rankings as lines of at most `width` characters: * relevant, ^ 3 moved up by 3, v 3 down."""
     column = (width - 16) // 2
@@ -233,7 +244,7 @@ def side_by_side(
     for rank, (left, right) in enumerate(zip(before[:CUTOFF], after[:CUTOFF], strict=True)):
         moved = old_rank[right] - rank
         arrow = f"^ {moved}" if moved > 0 else f"v {-moved}" if moved < 0 else "="
-        texts = [clip(f"{'*' if p in relevant else ' '} {excerpts[p]}", column) for p in (left, right)]
+        texts = [clip(f"{'*' if p in relevant else ' '} {passages[p]}", column) for p in (left, right)]
         lines.append(f"{rank + 1:>4}  {texts[0]:<{column}}  {arrow:<5}  {texts[1]}")
     return lines
 
@@ -250,7 +261,7 @@ def report(outcomes: Sequence[Outcome], collection: Collection) -> None:
     before, after = sum(o.ndcg_before for o in outcomes) / count, sum(o.ndcg_after for o in outcomes) / count
     better, worse = sum(o.gain > 0 for o in outcomes), sum(o.gain < 0 for o in outcomes)
     missed = sum(not any(collection.is_relevant(o.question_id, p) for p in o.before) for o in outcomes)
-    print(f"\nnDCG@{CUTOFF} over {count} questions: BM25 {before:.4f} -> bandrank {after:.4f} ({after - before:+.4f})")
+    print(f"\n{MEASURE} over {count} questions: BM25 {before:.4f} -> bandrank {after:.4f} ({after - before:+.4f})")
     print(f"  {better} better, {worse} worse, {count - better - worse} unchanged; BM25 missed the answer of {missed}")
     sent = [o for o in outcomes if o.before]
     if sent:

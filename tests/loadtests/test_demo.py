@@ -96,7 +96,7 @@ def test_a_percentile_is_the_smallest_value_that_reaches_it() -> None:
 
 def test_the_report_averages_over_all_questions(capsys: pytest.CaptureFixture[str]) -> None:
     """A question without candidates counts as 0 before and after, and adds no latency; losses are printed as losses."""
-    collection = Collection("c", "test", PASSAGES, PASSAGES, {"q1": "", "q2": ""}, {"q1": {"p1": 1}, "q2": {"p2": 1}})
+    collection = Collection("c", "test", PASSAGES, {"q1": "", "q2": ""}, {"q1": {"p1": 1}, "q2": {"p2": 1}})
     outcomes = [
         Outcome("q1", ["p1", "p2"], ["p2", "p1"], ndcg_before=1.0, ndcg_after=0.5, latency_s=0.02),
         Outcome("q2", [], [], ndcg_before=0.0, ndcg_after=0.0, latency_s=0.0),
