@@ -97,6 +97,18 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "BANDRANK_DEVICE" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for by name, they are a wrong setting with the reason; plain torch can be asked for too."""
+    model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
+    capsys.readouterr()
+
+    assert main(["check", *model, "--kernels", "cuda"]) == 2
+    assert re.search(r"^bandrank: BANDRANK_KERNELS=cuda .*torch sees no GPU", capsys.readouterr().err)
+    assert main(["check", *model, "--kernels", "vectorized"]) == 0
+    assert "plain torch: 'vectorized' was asked for" in capsys.readouterr().out
+
+
 def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Is named in one line; exit code 2."""
     missing = str(tmp_path / "missing")

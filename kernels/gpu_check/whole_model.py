@@ -77,10 +77,10 @@ def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
 def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
     """Eager from token ids in host memory, as the service runs it; in a graph from ids on the card."""
     model = build(lab, size, pattern)
-    model.options.cls_only_last_layer = cls_only
+    model.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
-    model.options.backend = lab.backend if pattern.shares_queries else "vectorized"
-    batch, backend = request(lengths), model.options.backend
+    model.encoder.backend = lab.backend if pattern.shares_queries else "vectorized"
+    batch, backend = request(lengths), model.encoder.backend
 
     def on_card() -> Callable[[], Sequence[Tensor]]:
         rows = packed(model, batch).rows
@@ -97,7 +97,7 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
     model = build(lab, size, sparse(WINDOW))
-    model.options.cls_only_last_layer = False
+    model.cls_only_last_layer = False
     shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
     plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
     run = device_part(lab, model, request(lengths), plan)
@@ -119,7 +119,7 @@ def device_part(
 
     def run() -> Sequence[Tensor]:
         hidden = model.encoder.embeddings(*inputs)
-        if model.options.cls_only_last_layer:
+        if model.cls_only_last_layer:
             return [model.head(model.encoder.forward_cls(hidden, count, plan))]
         return [model.head(model.encoder(hidden, plan)[:count])]
 

@@ -26,7 +26,6 @@ from bandrank.models.loading import load_model
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import ACCURATE
 from bandrank.settings import BadSetting, Settings
-from bandrank_kernels.windowed_attention import why_no_kernels
 
 log = logging.getLogger("bandrank")
 
@@ -132,10 +131,7 @@ def check(models: StageModels, settings: Settings) -> int:
         },
         "device": describe(reranker.device),
         "dtype": reranker.dtype,
-        **{
-            f"{stage} attention": attention_of(model.scorer, reranker.dtype)
-            for stage, model in models.by_stage().items()
-        },
+        **{f"{stage} attention": attention_of(model.scorer) for stage, model in models.by_stage().items()},
     }
     for name, fact in facts.items():
         print(f"{name:19} {fact}")  # noqa: T201
@@ -163,9 +159,9 @@ def describe(device: torch.device) -> str:
     return f"{device} ({card.name}, sm_{card.major}{card.minor}, {card.total_memory / 2**30:.0f} GiB)"
 
 
-def attention_of(scorer: Scorer, dtype: torch.dtype) -> str:
+def attention_of(scorer: Scorer) -> str:
     """What computes the attention of its encoder, and why."""
-    reason = why_no_kernels(scorer.attention, device=scorer.device, dtype=dtype, head_dim=scorer.encoder.head_dim)
+    reason = scorer.why_no_kernels()
     return "CUDA kernels" if reason is None else f"plain torch: {reason}"
 
 

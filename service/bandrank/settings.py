@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 Device = str  # "auto", "cpu", "cuda", "cuda:1", ...
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Kernels = Literal["auto", "cuda", "vectorized"]
 CacheDtype = Literal["float32", "float16", "int8"]
 
 
@@ -22,6 +23,8 @@ class Settings:
     model: a shipped scorer's name, a folder or a hub id; empty for the default one.  revision: of a hub model.
     fast_model: one that precomputes, to go before `model` in a cascade; empty for none, or the one `model` adds to.
     cascade_depth: how many candidates go on to the accurate scorer where no budget says otherwise.
+    kernels: what computes attention and norms; "auto" is our CUDA kernels where they can run, else plain torch,
+    "vectorized" plain torch, and "cuda" our kernels or nothing.
     redis_url: of the cache that replicas share; empty to cache in memory alone.  redis_timeout_s: after which a request
     goes on without Redis.  cache_dtype: of cached representations.  cache_ttl_s: how long Redis keeps one; 0 for ever.
     candidate_store_bytes: of texts registered by id, where there is no Redis to hold them.
@@ -40,6 +43,7 @@ class Settings:
     port: int = 8000
     device: Device = "auto"
     dtype: Dtype = "auto"
+    kernels: Kernels = "auto"
     redis_url: str = ""
     redis_timeout_s: float = 0.05
     cache_memory_bytes: int = 256 * 1024 * 1024

@@ -1,7 +1,7 @@
 """Cross-encoders against `transformers`: its own scores for full attention, its BERT under dense masks for the rest."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,17 +22,27 @@ from transformers import BertForSequenceClassification
 
 from bandrank.models import hf_weights
 from bandrank.models.architectures import CrossEncoder
-from bandrank.models.architectures.cross_encoder import CrossEncoderOptions
 from bandrank.models.layers.patterns import FULL, longformer, sparse
+from bandrank_kernels import Backend
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 # float32 through three layers in another order of summation; scores are of the order of 1.
 CLOSE = 1e-5
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a forward pass is run."""
+
+    backend: Backend
+    cls_only_last_layer: bool = True
+
+
 OPTIONS = [
-    CrossEncoderOptions(backend="vectorized"),
-    CrossEncoderOptions(backend="vectorized", cls_only_last_layer=False),
-    CrossEncoderOptions(backend="reference"),
-    CrossEncoderOptions(backend="reference", cls_only_last_layer=False),
+    Options("vectorized"),
+    Options("vectorized", cls_only_last_layer=False),
+    Options("reference"),
+    Options("reference", cls_only_last_layer=False),
 ]
 SPARSE_4 = sparse(4)
 PATTERNS = {
@@ -79,10 +89,10 @@ def ragged_texts(pattern: AttentionPattern, seed: int = 0) -> tuple[list[list[in
 
 
 def scores_of(
-    scorer: CrossEncoder, queries: list[list[int]], candidates: list[list[list[int]]], options: CrossEncoderOptions
+    scorer: CrossEncoder, queries: list[list[int]], candidates: list[list[list[int]]], options: Options
 ) -> list[float]:
     """Our scores of one batch."""
-    scorer.options = options
+    scorer.encoder.backend, scorer.cls_only_last_layer = options.backend, options.cls_only_last_layer
     with torch.inference_mode():
         return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
 
@@ -96,9 +106,7 @@ def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: Atte
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_full_attention_is_bert(
-    bert: BertForSequenceClassification, folder: Path, options: CrossEncoderOptions
-) -> None:
+def test_full_attention_is_bert(bert: BertForSequenceClassification, folder: Path, options: Options) -> None:
     """A plain cross-encoder's folder gives the logits of BertForSequenceClassification."""
     scorer = hf_weights.load(folder)
     assert isinstance(scorer, CrossEncoder)
@@ -229,4 +237,6 @@ def test_prepared_scorer_scores_the_same(
 
 def test_options_are_those_of_the_scorer() -> None:
     """A scorer starts with the fast options, which the other tests hold against the slow ones."""
-    assert tiny_cross_encoder().options == CrossEncoderOptions(backend="auto", cls_only_last_layer=True)
+    scorer = tiny_cross_encoder()
+
+    assert (scorer.encoder.backend, scorer.cls_only_last_layer) == ("auto", True)

@@ -105,11 +105,11 @@ class _Rows:
 @contextmanager
 def _all_rows(teacher: CrossEncoder) -> Iterator[None]:
     """The last layer run for all rows."""
-    before, teacher.options.cls_only_last_layer = teacher.options.cls_only_last_layer, False
+    before, teacher.cls_only_last_layer = teacher.cls_only_last_layer, False
     try:
         yield
     finally:
-        teacher.options.cls_only_last_layer = before
+        teacher.cls_only_last_layer = before
 
 
 def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:

@@ -72,8 +72,11 @@ class StageBuilder:
     dtype: torch.dtype
 
     def build(self, name: StageName, model: LoadedModel) -> Stage:
-        """The model's stage; its weights are moved to the device."""
+        """The model's stage; its weights are moved to the device. Raises BadSetting if its kernels cannot run there."""
         settings, scorer = self.settings, model.scorer
+        scorer.prepare(device=self.device, dtype=self.dtype, backend=settings.kernels)
+        if settings.kernels == "cuda" and (reason := scorer.why_no_kernels()):
+            raise BadSetting(f"BANDRANK_KERNELS=cuda cannot be for {model.name}: {reason}")
         codec = cache = None
         if scorer.precomputes:
             codec = RepresentationCodec(scorer.representation_size, settings.cache_dtype)
@@ -87,7 +90,7 @@ class StageBuilder:
             )
         tokenizer = RequestTokenizer(
             model.tokenizer,
-            scorer.prepare(device=self.device, dtype=self.dtype),
+            scorer,
             cache_bytes=settings.token_cache_bytes,
             num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
             metrics=self.metrics,

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import Encoder
 from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.windowed_attention import AttentionPattern
+from bandrank_kernels import Backend
+from bandrank_kernels.windowed_attention import AttentionPattern, why_no_kernels
 
 # What any candidate costs, in rows of an encoder of 6 x 384, however light its interaction: to be collected from a
 # cache, laid out in a batch, and sorted into an answer (5 microseconds where a row takes 100).
@@ -73,6 +75,13 @@ class Scorer(nn.Module, ABC):
         """The pattern of the encoder's layers; by default each text by itself."""
         return sparse(window=None)
 
+    def why_no_kernels(self) -> str | None:
+        """Why the encoder's attention runs in plain torch, as a clause; None if CUDA kernels compute it."""
+        encoder = self.encoder
+        if encoder.backend not in {"auto", "cuda"}:
+            return f"{encoder.backend!r} was asked for"
+        return why_no_kernels(self.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim)
+
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates: n sequences of token ids (host) in, n representations out.
@@ -110,8 +119,10 @@ class Scorer(nn.Module, ABC):
         self.encoder.load_state_dict(encoder.state_dict())
         return self
 
-    def prepare(self, *, device: torch.device, dtype: torch.dtype) -> Self:
-        """Makes the scorer ready to serve: weights on `device`, frozen, in `dtype` (a module named `head` is not)."""
+    def prepare(self, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto") -> Self:
+        """Makes the scorer ready to serve: weights on `device`, frozen, in `dtype` (a module named `head` is not), its
+        encoder computed by `backend`.
+        """
         self.to(device)
         self.device = device
         for name, module in self.named_children():
@@ -121,4 +132,6 @@ class Scorer(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.prepack()
+            if isinstance(module, Encoder | LayerNorm):
+                module.backend = backend
         return self

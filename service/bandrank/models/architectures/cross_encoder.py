@@ -17,9 +17,8 @@ from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer, TokenTemplate
-from bandrank_kernels import Backend
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,6 @@ class CrossEncoderConfig:
             )
 
 
-@dataclass
-class CrossEncoderOptions:
-    """How the forward pass is run; no option changes a score beyond rounding."""
-
-    backend: Backend = "auto"
-    cls_only_last_layer: bool = True
-
-
 class CrossEncoder(Scorer):
     """Scores a candidate by the last [CLS] state of query and candidate read together."""
 
@@ -69,7 +60,7 @@ class CrossEncoder(Scorer):
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__()
         self.config: CrossEncoderConfig = config
-        self.options = CrossEncoderOptions()
+        self.cls_only_last_layer = True  # for tests: no score depends on it beyond rounding
         self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
@@ -112,14 +103,7 @@ class CrossEncoder(Scorer):
         of_rows = (packed.ids, packed.positions, packed.token_types)
         ids, positions, types = to_device([torch.from_numpy(each) for each in of_rows], device)
         hidden = self.encoder.embeddings(ids, positions, types if self.config.token_types else torch.zeros_like(types))
-        plan = plan_attention(
-            packed.rows,
-            self.config.pattern,
-            device=device,
-            dtype=hidden.dtype,
-            head_dim=self.encoder.head_dim,
-            backend=self.options.backend,
-        )
-        if self.options.cls_only_last_layer:
+        plan = self.encoder.plan(packed.rows, self.config.pattern)
+        if self.cls_only_last_layer:
             return self.encoder.forward_cls(hidden, packed.rows.num_candidates, plan)
         return self.encoder(hidden, plan)[: packed.rows.num_candidates]  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged, offsets, places
 from bandrank.models.scorer import Scorer, TokenTemplate, check_limits
-from bandrank_kernels.windowed_attention import PackedRows, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Deformer(Scorer):
         self.encoder = Encoder(config.encoder)
         self.head = ScoreHead(config.encoder.hidden_size)
 
+    @property
+    def attention(self) -> AttentionPattern:
+        """That of the upper layers."""
+        return FULL
+
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """All rows through the upper layers."""
         return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
@@ -81,6 +86,6 @@ class Deformer(Scorer):
         candidates = batch.candidates.values.to(queries.values)
         hidden = torch.cat([queries.values[torch.from_numpy(copies).to(queries.values.device)], candidates])
         rows = PackedRows(offsets(others), batch.candidates.cu_seqlens, np.arange(len(owner)))
-        plan = plan_attention(rows, FULL, device=hidden.device, dtype=hidden.dtype, head_dim=self.encoder.head_dim)
+        plan = self.encoder.plan(rows, FULL)
         scores: Tensor = self.head(self.encoder.forward_cls(hidden, len(owner), plan, first=self.config.split))
         return scores

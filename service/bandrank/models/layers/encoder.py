@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
-from bandrank_kernels.windowed_attention import AttentionPlan
+from bandrank_kernels import Backend
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 
 # Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
 # the cache.
@@ -114,6 +115,7 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
+        self.backend: Backend = "auto"  # of its kernels
         self.embeddings = Embeddings(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
@@ -132,6 +134,12 @@ class Encoder(nn.Module):
     def dtype(self) -> torch.dtype:
         """Of the weights, and so of all states."""
         return self.embeddings.word.weight.dtype
+
+    def plan(self, rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
+        """Of a batch, for all layers. Raises what `plan_attention` raises."""
+        return plan_attention(
+            rows, pattern, device=self.device, dtype=self.dtype, head_dim=self.head_dim, backend=self.backend
+        )
 
     def forward(self, hidden: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         """hidden: (total, hidden_size), what enters the first of `layers`.  Returns what leaves the last, the same

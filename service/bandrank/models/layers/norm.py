@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from bandrank_kernels import Backend
 from bandrank_kernels.row_norms import add_norm
 
 # Below this the host takes longer to launch than the GPU to run, and launching through cupy costs it more than torch's
@@ -11,12 +12,14 @@ MANY_ROWS = 8192
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's, with the residual of a post-LN layer."""
+    """torch's, with the residual of a post-LN layer. backend: of the fused operation."""
+
+    backend: Backend = "auto"
 
     def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
         """LayerNorm of x + residual, both (total, hidden_size); the same shape."""
         if runs_fused(x, len(x)):
-            return add_norm(x, residual, self.weight, self.bias, eps=self.eps)
+            return add_norm(x, residual, self.weight, self.bias, eps=self.eps, backend=self.backend)
         return self(x + residual)  # type: ignore[no-any-return]
 
 

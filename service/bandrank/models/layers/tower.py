@@ -8,7 +8,7 @@ from bandrank.models.layers.encoder import ALL, Encoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Offsets, Ragged, offsets, places
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows
 
 
 def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> Tensor:
@@ -21,9 +21,7 @@ def plan_apart(encoder: Encoder, cu_seqlens: Offsets) -> AttentionPlan:
     """Attention of every row to all rows of its own text."""
     # Queries without candidates, in the words of the packing.
     rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
-    return plan_attention(
-        rows, sparse(window=None), device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim
-    )
+    return encoder.plan(rows, sparse(window=None))
 
 
 def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice = ALL) -> Ragged:
