@@ -258,7 +258,8 @@ async def test_wrong_credentials(tmp_path: Path, caplog: pytest.LogCaptureFixtur
                 assert lookup.redis_hits == 0
 
             assert one.sample("redis_breaker_state") == 2
-            assert sum(one.sample("redis_errors_total", operation=name) for name in ("get", "set")) == 3
+            # Three open the breaker; a write may have been under way.
+            assert sum(one.sample("redis_errors_total", operation=name) for name in ("get", "set")) in {3, 4}
     told = "AuthenticationError"
     assert warnings_of(caplog) == [f"{server.url}/0 does not answer, going on without it: {told}"]
     assert SECRET not in caplog.text
