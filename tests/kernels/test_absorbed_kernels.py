@@ -16,6 +16,8 @@ from bandrank_kernels.windowed_attention.cuda import ABSORBED, Dtype, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.absorbed import AbsorbedSimt, choose_absorbed
 from bandrank_kernels.windowed_attention.cuda.tiles import QUERY_TILE, plan_candidate_tiles
 
+pytestmark = needs_compiler
+
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 # Chunks of 8 and 16 keys and tiles of 256 rows, whole and not; queries without rows and without candidates.
 BORDERS = packed_rows(
@@ -46,7 +48,6 @@ def _compiled() -> None:
     prepare(*(sizes.plan(rows).variant.kernel for sizes, rows in (case.values for case in CASES)))
 
 
-@needs_compiler
 @pytest.mark.parametrize(("sizes", "rows"), CASES)
 def test_a_kernel_is_exact(sizes: Sizes, rows: PackedRows) -> None:
     """Whole outputs and nothing but them, against float64; both schedules give the same bits."""
@@ -60,7 +61,6 @@ def test_a_kernel_is_exact(sizes: Sizes, rows: PackedRows) -> None:
     assert torch.equal(again, found)
 
 
-@needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
     """One grid, and one struct but for the addresses: entries that are not used do nothing."""
@@ -76,7 +76,6 @@ def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
             assert is_right(found, exact(query, x, sizes.scale, rows))
 
 
-@needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
     """The order of the sums depends on its own length and its query's alone."""
@@ -92,7 +91,6 @@ def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
         assert torch.equal(alone[0], together[candidate])
 
 
-@needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_may_lie_apart(kernel: str) -> None:
     """As a part of wider rows they are read in place, and what lies between is not looked at."""
@@ -105,7 +103,6 @@ def test_rows_may_lie_apart(kernel: str) -> None:
     assert torch.equal(attend_cls(plan, query, apart, sizes.scale), attend_cls(plan, query, x, sizes.scale))
 
 
-@needs_compiler
 @pytest.mark.parametrize("sizes", [*KERNELS.values(), Sizes("float32", 3, 328)], ids=str)
 def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
     """Up to thousands, rising from key to key: weights are relative to the largest score so far, and sums follow it."""
@@ -197,7 +194,6 @@ MISTAKES = {
 }
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     ("kernel", "number"), [(name, number) for name, mistakes in MISTAKES.items() for number in range(len(mistakes))]
 )
@@ -241,7 +237,6 @@ print("clean")
 """
 
 
-@needs_compiler
 def test_no_access_is_out_of_bounds() -> None:
     """Nor misaligned, by the address sanitizer; the rows end where their memory ends."""
     ended = run_sanitized(SANITIZED)
