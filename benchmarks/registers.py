@@ -18,7 +18,7 @@ from pathlib import Path
 from bandrank_kernels.cuda.assembly import Assembly, assemble, nvrtc_version
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.row_norms import cuda as row_norms
-from bandrank_kernels.windowed_attention.cuda import SHIPPED
+from bandrank_kernels.windowed_attention.cuda import ABSORBED, SHIPPED
 
 TENSOR_CORE_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALL_ARCHS = ("sm_75", *TENSOR_CORE_ARCHS)
@@ -39,8 +39,8 @@ class Family:
 
 
 def _families() -> Iterator[Family]:
-    for file, variants in groupby(SHIPPED, key=lambda variant: variant.file):
-        archs = ALL_ARCHS if file in {"simt.cuh", "gradient.cuh"} else TENSOR_CORE_ARCHS
+    for file, variants in groupby((*SHIPPED, *ABSORBED), key=lambda variant: variant.file):
+        archs = TENSOR_CORE_ARCHS if file in {"narrow.cuh", "wide.cuh", "absorbed_mma.cuh"} else ALL_ARCHS
         yield Family(file, tuple(variant.kernel for variant in variants), archs)
     yield Family(row_norms.FILE, tuple(row_norms.instances()), ALL_ARCHS)
 

@@ -8,7 +8,7 @@ from bandrank_kernels.band_products import cuda as band_products
 from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
 from bandrank_kernels.launch import Kernel, load
 from bandrank_kernels.row_norms import cuda as row_norms
-from bandrank_kernels.windowed_attention.cuda import SHIPPED
+from bandrank_kernels.windowed_attention.cuda import ABSORBED, SHIPPED
 from gpu_check.lab import Lab
 from gpu_check.records import Skipped
 from gpu_check.stage import Case, Facts
@@ -16,7 +16,7 @@ from gpu_check.stage import Case, Facts
 
 def kernels() -> list[Kernel]:
     """All of them, those that every batch runs first."""
-    attention = [variant.kernel for variant in SHIPPED]
+    attention = [variant.kernel for variant in SHIPPED] + [variant.kernel for variant in ABSORBED]
     bands = band_products.instances("tensor_core") + band_products.instances("simt")
     return attention + bands + row_norms.instances()
 

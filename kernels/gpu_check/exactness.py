@@ -7,6 +7,7 @@ from itertools import cycle, product
 import torch
 from torch import Tensor
 
+from bandrank_kernels import Backend
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 from bandrank_kernels.windowed_attention import PackedRows, plan_attention
@@ -42,7 +43,9 @@ WAVES = [Shape(502, window, 32) for window in (4, 64)]  # many times what runs o
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """About seventy: every dtype, head and window in one of the layouts, what fills a card, band products, norms."""
+    """About eighty: every dtype, head and window in one of the layouts, what fills a card, the absorbed last layer,
+    band products, norms.
+    """
     layouts, heads = cycle(LAYOUTS), cycle(HEADS)
     for dtype, window, head_dim in lab.few(list(product(DTYPES, WINDOWS, HEAD_DIMS))):
         rows, num_heads = next(layouts), next(heads)
@@ -54,6 +57,10 @@ def cases(lab: Lab) -> Iterator[Case]:
                 f"attention {shape} {dtype}",
                 _attention(lab, shape.rows(), shape.window, shape.num_heads, shape.head_dim, dtype, blockwise_truth),
             )
+    for dtype, (num_heads, hidden_size) in lab.few(list(product(DTYPES, ((12, 384), (12, 768), (16, 1000))))):
+        rows = next(layouts)
+        name = f"last layer {rows.num_rows} rows {num_heads} heads of {hidden_size} {dtype}"
+        yield Case(name, _last_layer(lab, rows, num_heads, hidden_size, dtype))
     bands = product(BAND_BARS, ((32, 4, 300), (64, 64, 130), (40, 0, 65), (96, 16, 1025)))
     for dtype, (dim, window, length) in lab.few(list(bands)):
         yield Case(f"band products {length} rows of {dim} w={window} {dtype}", _bands(lab, dim, window, length, dtype))
@@ -114,6 +121,25 @@ def blockwise_truth(qkv: Tensor, towards: Tensor, rows: PackedRows, window: int 
     out, lse = attend(qkv, rows, window)
     (gradient,) = torch.autograd.grad(out, qkv, towards)
     return [out.detach(), lse, gradient]
+
+
+def _last_layer(
+    lab: Lab, rows: PackedRows, num_heads: int, hidden_size: int, dtype: torch.dtype
+) -> Callable[[], Facts]:
+    def run() -> Facts:
+        query = lab.randn(rows.num_candidates, num_heads, hidden_size, dtype=dtype)
+        hidden = lab.randn(rows.num_rows, hidden_size, dtype=dtype, seed=1)
+
+        def attended(backend: Backend, dtype: torch.dtype) -> Tensor:
+            plan = plan_attention(rows, sparse_pattern(4), device=lab.device, dtype=dtype, head_dim=32, backend=backend)
+            return plan.attend_cls(query.to(dtype), hidden.to(dtype), 2 / math.sqrt(hidden_size))
+
+        with lab.poisoned():
+            found, again = (attended(lab.backend, dtype) for _ in range(2))
+        errors = {"out": _error(found, attended("reference", torch.float64)) / BARS[dtype]}
+        return _verdict(errors, [found], [again])
+
+    return run
 
 
 def _bands(lab: Lab, dim: int, window: int, length: int, dtype: torch.dtype) -> Callable[[], Facts]:

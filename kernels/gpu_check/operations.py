@@ -9,6 +9,8 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 from bandrank_kernels.row_norms import add_norm
+from bandrank_kernels.windowed_attention import plan_attention
+from bandrank_kernels.windowed_attention.ops import sparse_pattern
 from gpu_check.baselines import flex, full, longformer, paper, varlen
 from gpu_check.baselines.system import System
 from gpu_check.lab import COLD_BYTES, WARM_CALLS, Lab
@@ -21,6 +23,7 @@ WINDOWS = (4, 64)
 HEAD_DIMS = (32, 64)
 FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # each takes torch some ten seconds to compile
 DRY = (Shape(20, 4, 32, num_heads=2, num_candidates=3), Shape(5, 8, 32, num_heads=2, num_candidates=3))
+LAST_LAYERS = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(164, 4, 64))
 ROWS, DRY_ROWS = (512, 4096, 16_611), (7,)  # of norms; the last is 100 candidates of 164 tokens
 HIDDEN_SIZE = 384
 HOST_CALLS = 20
@@ -47,6 +50,9 @@ def cases(lab: Lab) -> Iterator[Case]:
             yield _case(lab, shape, name, partial(paper.system, lab, shape, name))
         yield _case(lab, shape, "varlen", partial(varlen.system, lab, shape))
         yield _case(lab, shape, "longformer", partial(longformer.system, lab, shape))
+    for shape in DRY[:1] if lab.dry else LAST_LAYERS:
+        yield Case(f"last layer, ours, {shape}", partial(last_layer, lab, shape, lab.backend))
+        yield Case(f"last layer, torch, {shape}", partial(last_layer, lab, shape, "vectorized"))
     for num_rows in DRY_ROWS if lab.dry else ROWS:
         yield Case(f"norm, ours, {num_rows} rows", partial(norm, lab, num_rows, lab.backend))
         yield Case(f"norm, torch, {num_rows} rows", partial(norm, lab, num_rows, "vectorized"))
@@ -80,6 +86,25 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
     if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
         facts["warm_us"] = _microseconds(lab, system, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
     return facts
+
+
+@torch.no_grad()
+def last_layer(lab: Lab, shape: Shape, backend: Backend) -> Facts:
+    """Microseconds of [CLS]'s attention in the last layer, over rotated rows. floor_us: of reading them once."""
+    rows = shape.rows()
+    plan = plan_attention(
+        rows, sparse_pattern(shape.window), device=lab.device, dtype=lab.dtype, head_dim=shape.head_dim, backend=backend
+    )
+    query = lab.randn(rows.num_candidates, shape.num_heads, shape.hidden)
+    first = lab.randn(rows.num_rows, shape.hidden)
+    others = [lab.randn(*first.shape, seed=seed) for seed in range(1, lab.num_sets(first.nbytes))]
+
+    def run() -> list[Tensor]:
+        return [plan.attend_cls(query, hidden, shape.head_dim**-0.5) for hidden in (first, *others)]
+
+    cold_us = lab.median_us(lab.capture(run).replay) / (1 + len(others))
+    floor = floor_us(first.nbytes)
+    return {"system": f"last layer, {backend}", "shape": str(shape), "cold_us": cold_us, "floor_us": floor}
 
 
 @torch.no_grad()

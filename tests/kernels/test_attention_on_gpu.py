@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from support.absorbed import Sizes, exact
 from support.layouts import packed_rows
 from torch import Tensor
 
-from bandrank_kernels.launch import cuda_obstacle
+from bandrank_kernels.launch import cuda_obstacle, launch
 from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
 from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
@@ -64,3 +65,47 @@ def test_a_graph_replays_what_was_launched(window: int) -> None:
         qkv.copy_(qkv.flip(0))
         graph.replay()
         assert torch.equal(captured, planned.attend(qkv))
+
+
+@pytest.mark.parametrize(("num_heads", "hidden_size"), [(12, 384), (12, 768), (16, 1000), (2, 64)])
+@pytest.mark.parametrize("dtype", BARS)
+def test_the_last_layer_equals_the_reference(dtype: torch.dtype, num_heads: int, hidden_size: int) -> None:
+    """In float64, on the same rounded inputs, for [CLS] alone; a second run gives the same bits."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(ROWS.num_candidates, num_heads, hidden_size, generator=generator).to(GPU, dtype)
+    rows = torch.randn(ROWS.num_rows, hidden_size, generator=generator).to(GPU, dtype)
+    scale = 2 / hidden_size**0.5
+    planned = plan(4, dtype, 32)
+    found, again = (planned.attend_cls(query, rows, scale) for _ in range(2))
+    right = plan(4, torch.float64, 32, exact=True).attend_cls(query.double(), rows.double(), scale)
+
+    assert torch.equal(found, again)
+    assert (found.double() - right).norm() <= BARS[dtype] * right.norm()
+
+
+def test_one_graph_of_the_last_layer_serves_batches_of_other_lengths() -> None:
+    """Captured for a table of fixed size, which is filled anew."""
+    sizes = Sizes("float16", 12, 384)
+    batches = [ROWS, packed_rows([3], [[700, 0]], shared=True), packed_rows([9, 2], [[1] * 4, [200]], shared=True)]
+    plans = [sizes.plan(rows, capacity=20) for rows in batches]
+    query, rows = (tensor.to(GPU) for tensor in sizes.inputs(ROWS))
+    rows = torch.cat([rows, rows])
+    out, tiles = torch.empty_like(query), torch.from_numpy(plans[0].tiles).to(GPU)
+    partials = torch.empty(plans[0].num_partials, device=GPU)
+    arrivals = torch.zeros(plans[0].num_arrivals, dtype=torch.int32, device=GPU)
+
+    def attend() -> None:
+        scratch = {"tiles": tiles, "partials": partials, "arrivals": arrivals}
+        launch(plans[0].launch(query, rows, sizes.scale, out=out, **scratch), GPU)
+
+    attend()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attend()
+    for batch, planned in zip(batches, plans, strict=True):
+        tiles.copy_(torch.from_numpy(planned.tiles))
+        graph.replay()
+        count = batch.num_candidates
+        right = exact(query[:count].cpu(), rows.cpu(), sizes.scale, batch)
+        assert (out[:count].cpu().double() - right).norm() <= BARS[torch.float16] * right.norm()

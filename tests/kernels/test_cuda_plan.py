@@ -1,6 +1,8 @@
 """The CUDA backend of a whole batch, its launches run on the CPU: what `plan_attention` gives on a GPU."""
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,13 +11,23 @@ import torch
 from support.emulated_launch import run_here
 from support.emulation import needs_compiler
 from support.layouts import CPU, packed_rows
+from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
+from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank_kernels import BackendUnavailable, choose_backend, dispatch
 from bandrank_kernels.launch import Launch
 from bandrank_kernels.transfer import ALIGNMENT, to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
-from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+from bandrank_kernels.windowed_attention import (
+    AttentionPattern,
+    AttentionPlan,
+    PackedRows,
+    interface,
+    plan_attention,
+)
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan, _log_groups
 from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
 ROWS = packed_rows([11, 3], [[70, 0, 17], [64]], shared=True)
@@ -45,16 +57,21 @@ def random_qkv(num_heads: int = 2, dtype: torch.dtype = torch.float32, seed: int
     return random_rows(ROWS.num_rows, 3, num_heads, 32, dtype=dtype, seed=seed)
 
 
-@needs_compiler
-def test_layers_of_a_batch_share_a_plan() -> None:
-    """One launch each, counters ready for the next, whatever the number of heads and the dtype."""
-    launches: list[Launch] = []
+def recording(launches: list[Launch]) -> Callable[[Launch, torch.device], None]:
+    """Makes launches here, and a list of them."""
 
     def run(launch: Launch, device: torch.device) -> None:
         launches.append(launch)
         run_here(launch, device)
 
-    plan = cuda_plan(torch.float16, run=run)
+    return run
+
+
+@needs_compiler
+def test_layers_of_a_batch_share_a_plan() -> None:
+    """One launch each, counters ready for the next, whatever the number of heads and the dtype."""
+    launches: list[Launch] = []
+    plan = cuda_plan(torch.float16, run=recording(launches))
     for layer, (num_heads, dtype) in enumerate([(2, torch.float16), (2, torch.float16), (1, torch.float32)]):
         qkv = random_qkv(num_heads, dtype, seed=layer)
         found, expected = plan.attend(qkv), other_plan(torch.float64).attend(qkv.double())
@@ -96,23 +113,95 @@ def test_rows_that_kernels_cannot_read_are_copied() -> None:
     assert torch.equal(plan.backward(towards, shifted, out, lse), plan.backward(towards.clone(), qkv, out, lse))
 
 
-def test_the_last_layer_reads_cls_alone() -> None:
-    """With the groups of the plan in plain torch, whose tensors came over with the tiles."""
-    query, hidden = random_rows(ROWS.num_candidates, 2, 64), random_rows(ROWS.num_rows, 64)
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_last_layer_reads_cls_alone(dtype: torch.dtype) -> None:
+    """One launch in each, whatever the number of heads, with counters ready for the next; rows may lie anywhere, and
+    may be of another dtype, as under autocast.
+    """
+    launches: list[Launch] = []
+    plan = cuda_plan(dtype, run=recording(launches))
+    for num_heads in (2, 12, 2):
+        query = random_rows(ROWS.num_candidates, num_heads, 64, dtype=dtype)
+        hidden = random_rows(ROWS.num_rows, 64, dtype=dtype, seed=1)
+        exact = other_plan(torch.float64).attend_cls(query.double(), hidden.double(), 0.2)
+        shifted = torch.empty(hidden.numel() + 1, dtype=dtype)[1:].view(hidden.shape).copy_(hidden)
+        for rows in (hidden, hidden.float(), shifted):
+            found = plan.attend_cls(query, rows, 0.2)
+            assert (found.double() - exact).norm() < (4e-4 if dtype == torch.float16 else 2e-6) * exact.norm()
 
-    torch.testing.assert_close(
-        cuda_plan(torch.float32).attend_cls(query, hidden, 0.2),
-        other_plan(torch.float32).attend_cls(query, hidden, 0.2),
+    assert len(launches) == 9
+
+
+def test_the_last_layer_is_differentiable() -> None:
+    """In plain torch, with nothing launched."""
+    query, hidden = random_rows(ROWS.num_candidates, 2, 64), random_rows(ROWS.num_rows, 64, seed=1).requires_grad_()
+    launches: list[Launch] = []
+    found, expected = (
+        torch.autograd.grad(plan.attend_cls(query, hidden, 0.2).square().sum(), hidden)[0]
+        for plan in (cuda_plan(torch.float32, run=recording(launches)), other_plan(torch.float32))
+    )
+
+    torch.testing.assert_close(found, expected)
+    assert not launches
+
+
+def test_more_heads_than_the_last_layers_kernels_have_go_to_plain_torch(caplog: pytest.LogCaptureFixture) -> None:
+    """Which is logged, once."""
+    _log_groups.cache_clear()
+    query, hidden = random_rows(ROWS.num_candidates, 17, 64), random_rows(ROWS.num_rows, 64)
+    launches: list[Launch] = []
+    plan = cuda_plan(torch.float32, run=recording(launches))
+    for _ in range(2):
+        found = plan.attend_cls(query, hidden, 0.2)
+        torch.testing.assert_close(found, other_plan(torch.float32).attend_cls(query, hidden, 0.2))
+
+    assert not launches
+    assert caplog.messages == [
+        "plain torch attends with [CLS] in the last layer: num_heads must be within 1..16, got 17"
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "bar"), [(torch.float32, 1e-4), (torch.float16, 2e-2)])
+def test_a_whole_cross_encoder_scores_as_in_plain_torch(
+    dtype: torch.dtype, bar: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a launch in each layer, of which the last is [CLS]'s alone; one plan, made for the batch."""
+    encoder = replace(tiny_encoder_config(), hidden_size=64, num_heads=2)
+    config = CrossEncoderConfig(
+        encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=SPARSE, max_tokens=512, max_query_tokens=64
+    )
+    scorer = random_scorer(CrossEncoder(config), seed=0)
+    rng = random.Random(0)
+    lengths = ((0, 1, 14, 61), (300, 33))
+    batch = score_batch(
+        [random_ids(rng, 5), random_ids(rng, 20)], [[random_ids(rng, length) for length in group] for group in lengths]
+    )
+    launches: list[Launch] = []
+    with torch.inference_mode():
+        expected = scorer(batch)
+        monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
+        monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
+        monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=recording(launches)))
+        scorer.encoder.to(dtype)
+        found = scorer(batch)
+
+    torch.testing.assert_close(found, expected, rtol=0, atol=bar)
+    names = [launch.kernel.expression.partition("<")[0] for launch in launches]
+    assert names == (
+        ["simt_forward", "absorbed_simt"] if dtype == torch.float32 else ["narrow_forward", "absorbed_mma"]
     )
 
 
 def test_a_batch_of_nothing_is_not_launched() -> None:
     """CUDA has no grid of no blocks."""
     qkv = torch.zeros(0, 3, 2, 32, requires_grad=True)
-    attended = cuda_plan(torch.float32, rows=EMPTY).attend(qkv)
+    plan = cuda_plan(torch.float32, rows=EMPTY)
+    attended, cls = plan.attend(qkv), plan.attend_cls(torch.zeros(0, 2, 64), torch.zeros(0, 64), 0.2)
     (gradient,) = torch.autograd.grad(attended.sum(), qkv)
 
-    assert (attended.shape, gradient.shape) == ((0, 2, 32), (0, 3, 2, 32))
+    assert (attended.shape, gradient.shape, cls.shape) == ((0, 2, 32), (0, 3, 2, 32), (0, 2, 64))
 
 
 def test_many_tensors_go_in_one_transfer() -> None:

@@ -10,6 +10,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <string>
 #include <utility>
@@ -27,6 +28,14 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kWarp = 32;
 constexpr int kGuardBytes = 256;  // behind shared memory; a write there is an error
 
+// To shared memory, asked for and not yet made.
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  bool wanted;  // zeros, if not
+};
+
 struct Thread {
   Context context;
   State state;
@@ -36,6 +45,7 @@ struct Thread {
   int line;       // of the barrier it waits at
   unsigned turn;  // counts exchanges of the whole warp
   void* stack;
+  std::deque<std::vector<Copy>> copies;  // by groups, of which the last is open
 };
 
 // What the lanes of a warp show each other. Exchanges of all lanes use boards 0 and 1 in turn: who puts something on a
@@ -163,6 +173,7 @@ inline bool run_block(size_t shared_bytes) {
   for (Thread& thread : block->threads) {
     thread.state = State::kReady;
     thread.turn = 0;
+    thread.copies.assign(1, {});
     prepare(thread.context, thread.stack, thread_main);
     warps[thread.warp].lanes.push_back(&thread);
   }

@@ -1,11 +1,13 @@
 """One layer as CUDA source, and the plan of its launches; nothing here needs a GPU or CuPy."""
 
+from bandrank_kernels.windowed_attention.cuda.absorbed import ABSORBED, why_absorbed_unsupported
 from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward, why_unsupported
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, Dtype, Variant, choose_variant, dtype_name
 
 __all__ = [
+    "ABSORBED",
     "PARAMS",
     "SHIPPED",
     "Dtype",
@@ -16,5 +18,6 @@ __all__ = [
     "is_readable",
     "plan_forward",
     "plan_tiles",
+    "why_absorbed_unsupported",
     "why_unsupported",
 ]

@@ -41,3 +41,20 @@ GRADIENT_PARAMS = np.dtype(
     ],
     align=True,
 )
+# `AbsorbedParams` of absorbed.cuh.
+ABSORBED_PARAMS = np.dtype(
+    [
+        ("query", np.uint64),
+        ("rows", np.uint64),
+        ("out", np.uint64),
+        ("tiles", np.uint64),
+        ("partials", np.uint64),
+        ("arrivals", np.uint64),
+        ("row_stride", np.int64),
+        ("num_heads", np.int32),
+        ("hidden_size", np.int32),
+        ("tile_rows", np.int32),
+        ("scale", np.float32),
+    ],
+    align=True,
+)

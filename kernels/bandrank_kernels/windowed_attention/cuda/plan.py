@@ -1,18 +1,27 @@
 """The CUDA backend: tiles and scratch made once per batch, one launch in each layer."""
 
+import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bandrank_kernels.launch import VECTOR_BYTES, Launch, launch
+from bandrank_kernels.launch import VECTOR_BYTES, Launch, is_vectorizable, launch
 from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention.cuda.absorbed import (
+    TILE_ROWS,
+    AbsorbedPlan,
+    choose_absorbed,
+    why_absorbed_unsupported,
+)
 from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward
 from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, GradientTables, plan_tables
+from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import Gradient, dtype_name
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -20,15 +29,20 @@ from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
+log = logging.getLogger(__name__)
+
 CPU = torch.device("cpu")
 Run = Callable[[Launch, torch.device], None]
 
 
-@dataclass
-class _Scratch:
-    """A forward plan with what its launches need on the device."""
+AnyPlan = TypeVar("AnyPlan", ForwardPlan, AbsorbedPlan)
 
-    plan: ForwardPlan
+
+@dataclass
+class _Scratch(Generic[AnyPlan]):
+    """A plan with what its launches need on the device."""
+
+    plan: AnyPlan
     tiles: Tensor
     partials: Tensor
     arrivals: Tensor
@@ -56,15 +70,11 @@ class CudaPlan(AttentionPlan):
         self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
         self._dtype, self._head_dim = dtype, head_dim
         self._planned = self._plan(dtype, num_heads=1, head_dim=head_dim)
-        groups = plan_cls_groups(rows, pattern, device=CPU, dtype=dtype)
-        own = [_tensors(group) for group in groups]
-        host = [torch.from_numpy(self._planned.tiles), *(tensor for named in own for tensor in named.values())]
-        self._tiles, *rest = to_device(host, device)
-        moved = iter(rest)
-        self._cls_groups = [
-            replace(group, **{name: next(moved) for name in named}) for group, named in zip(groups, own, strict=True)
-        ]
-        self._scratches: dict[tuple[torch.dtype, int, int], _Scratch] = {}
+        self._absorbed_tiles = plan_candidate_tiles(rows, TILE_ROWS)
+        host = [torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)]
+        self._tiles, self._absorbed_tiles_there = to_device(host, device)
+        self._scratches: dict[tuple[torch.dtype, int, int], _Scratch[ForwardPlan]] = {}
+        self._absorbed_scratches: dict[tuple[torch.dtype, int, int], _Scratch[AbsorbedPlan]] = {}
 
     def attend(self, qkv: Tensor) -> Tensor:
         if torch.is_grad_enabled() and qkv.requires_grad:
@@ -72,7 +82,18 @@ class CudaPlan(AttentionPlan):
         return self._attend(qkv, lse=None)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        return attend_cls_groups(self._cls_groups, query, rows, scale)
+        """In one launch; in plain torch for a gradient, and for what the kernels cannot do, which is logged."""
+        if torch.is_grad_enabled() and (query.requires_grad or rows.requires_grad):
+            return attend_cls_groups(self._cls_groups, query, rows, scale)
+        _, num_heads, hidden_size = query.shape
+        unsupported = why_absorbed_unsupported(
+            num_heads=num_heads, hidden_size=hidden_size, dtype=dtype_name(query.dtype)
+        )
+        if unsupported is not None:
+            _log_groups(unsupported)
+            return attend_cls_groups(self._cls_groups, query, rows, scale)
+        # Under autocast the products are half precision and the rows, LayerNorm's, are not.
+        return self._attend_absorbed(_whole(query), rows.to(query.dtype), scale)
 
     def forward(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
         """`attend` without autograd, and the log-sum-exps that `backward` needs.
@@ -122,6 +143,32 @@ class CudaPlan(AttentionPlan):
             self._run(request, qkv.device)
         return out
 
+    def _attend_absorbed(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        out = torch.empty_like(query)
+        scratch = self._absorbed_scratch(query)
+        if len(scratch.plan.tiles):
+            request = scratch.plan.launch(
+                query,
+                rows if is_vectorizable(rows) else _whole(rows),
+                scale,
+                out=out,
+                tiles=scratch.tiles,
+                partials=scratch.partials,
+                arrivals=scratch.arrivals,
+            )
+            self._run(request, query.device)
+        return out
+
+    @cached_property
+    def _cls_groups(self) -> list[SequenceGroup]:
+        """The same in plain torch, in a transfer of their own: where there are kernels, training alone wants them."""
+        groups = plan_cls_groups(self._rows, self._pattern, device=CPU, dtype=self._dtype)
+        own = [_tensors(group) for group in groups]
+        moved = iter(to_device([tensor for named in own for tensor in named.values()], self._device))
+        return [
+            replace(group, **{name: next(moved) for name in named}) for group, named in zip(groups, own, strict=True)
+        ]
+
     @cached_property
     def _gradient_tables(self) -> tuple[GradientTables, list[Tensor]]:
         """In host memory and on the device; the same for all layers, heads and dtypes."""
@@ -139,7 +186,7 @@ class CudaPlan(AttentionPlan):
             capability=self._capability,
         )
 
-    def _scratch(self, dtype: torch.dtype, num_heads: int, head_dim: int) -> _Scratch:
+    def _scratch(self, dtype: torch.dtype, num_heads: int, head_dim: int) -> _Scratch[ForwardPlan]:
         key = dtype, num_heads, head_dim
         if key not in self._scratches:
             if (dtype, head_dim) == (self._dtype, self._head_dim):
@@ -147,13 +194,31 @@ class CudaPlan(AttentionPlan):
             else:  # as under autocast, where rows that were planned in float32 come in 16 bits
                 plan = self._plan(dtype, num_heads=num_heads, head_dim=head_dim)
                 (tiles,) = to_device([torch.from_numpy(plan.tiles)], self._device)
-            self._scratches[key] = _Scratch(
-                plan,
-                tiles,
-                partials=torch.empty(plan.num_partials, device=self._device),
-                arrivals=torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device),
-            )
+            self._scratches[key] = self._make_scratch(plan, tiles)
         return self._scratches[key]
+
+    def _absorbed_scratch(self, query: Tensor) -> _Scratch[AbsorbedPlan]:
+        _, num_heads, hidden_size = query.shape
+        key = query.dtype, num_heads, hidden_size
+        if key not in self._absorbed_scratches:
+            variant = choose_absorbed(dtype_name(query.dtype), hidden_size, self._capability)
+            plan = AbsorbedPlan(variant, self._absorbed_tiles, num_heads, hidden_size)
+            self._absorbed_scratches[key] = self._make_scratch(plan, self._absorbed_tiles_there)
+        return self._absorbed_scratches[key]
+
+    def _make_scratch(self, plan: AnyPlan, tiles: Tensor) -> _Scratch[AnyPlan]:
+        return _Scratch(
+            plan,
+            tiles,
+            partials=torch.empty(plan.num_partials, device=self._device),
+            arrivals=torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device),
+        )
+
+
+@functools.cache
+def _log_groups(reason: str) -> None:
+    """Once per process and reason."""
+    log.warning("plain torch attends with [CLS] in the last layer: %s", reason)
 
 
 def _readable(qkv: Tensor) -> Tensor:

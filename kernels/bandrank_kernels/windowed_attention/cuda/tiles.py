@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.rows import Offsets, PackedRows
 
 TILE_INTS = 8
 QUERY_TILE = -1
@@ -19,25 +19,41 @@ def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None)
     last of them unused, so that a captured graph has one grid size.
     Returns (num_tiles, TILE_INTS) int32. Raises ValueError if there are more than `capacity`, or rows beyond int32.
     """
-    if rows.num_rows > np.iinfo(np.int32).max:
-        raise ValueError(f"row numbers must fit in int32, got {rows.num_rows} rows")
+    lengths, first_rows = np.diff(rows.cu_queries), rows.first_query_row + rows.cu_queries[:-1]
+    queries = np.stack([np.full(rows.num_queries, QUERY_TILE), first_rows, lengths, first_rows, lengths], 1)
+    candidates = _candidates(rows)
+    counts = np.concatenate([_tile_counts(candidates, tile_rows), -(-lengths // tile_rows)])
+    return _cut(rows, np.concatenate([candidates, queries]), counts, tile_rows, capacity)
+
+
+def plan_candidate_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None) -> Tiles:
+    """The same without those of the queries."""
+    candidates = _candidates(rows)
+    return _cut(rows, candidates, _tile_counts(candidates, tile_rows), tile_rows, capacity)
+
+
+def _candidates(rows: PackedRows) -> Offsets:
+    """(num_candidates, 5): what all tiles of a candidate share, in the order of `Tile`."""
     query_lengths, lengths = np.diff(rows.cu_queries), np.diff(rows.cu_candidates)
-    query_rows = rows.first_query_row + rows.cu_queries[:-1]
-    candidates = np.arange(rows.num_candidates)
+    candidates, owner = np.arange(rows.num_candidates), rows.candidate_query
     # The row that a tile of an empty candidate may read is its [CLS].
     first_rows = np.where(lengths > 0, rows.first_candidate_row + rows.cu_candidates[:-1], candidates)
-    owner = rows.candidate_query
-    counts = np.maximum(1, -(-lengths // tile_rows))
-    sequences = np.stack([candidates, first_rows, lengths, query_rows[owner], query_lengths[owner], counts], 1)
-    query_counts = -(-query_lengths // tile_rows)
-    query_sequences = np.stack(
-        [np.full(rows.num_queries, QUERY_TILE), query_rows, query_lengths, query_rows, query_lengths, query_counts], 1
-    )
-    per_tile = np.repeat(np.concatenate([sequences, query_sequences]), np.concatenate([counts, query_counts]), axis=0)
-    ends = np.cumsum(np.concatenate([counts, query_counts]))
-    index = np.arange(len(per_tile)) - np.repeat(ends - np.diff(ends, prepend=0), np.diff(ends, prepend=0))
-    candidate, first_row, num_rows, query_row, query_count, num_tiles = per_tile.T
-    tiles = np.stack([candidate, first_row, num_rows, index * tile_rows, query_row, query_count, index, num_tiles], 1)
+    query_rows = rows.first_query_row + rows.cu_queries[:-1]
+    return np.stack([candidates, first_rows, lengths, query_rows[owner], query_lengths[owner]], 1)
+
+
+def _tile_counts(candidates: Offsets, tile_rows: int) -> Offsets:
+    return np.maximum(1, -(-candidates[:, 2] // tile_rows))
+
+
+def _cut(rows: PackedRows, sequences: Offsets, counts: Offsets, tile_rows: int, capacity: int | None) -> Tiles:
+    """`counts` tiles of each sequence."""
+    if rows.num_rows > np.iinfo(np.int32).max:
+        raise ValueError(f"row numbers must fit in int32, got {rows.num_rows} rows")
+    num_tiles = np.repeat(counts, counts)
+    index = np.arange(len(num_tiles)) - np.repeat(np.cumsum(counts) - counts, counts)
+    candidate, first_row, num_rows, query_row, query_rows = np.repeat(sequences, counts, axis=0).T
+    tiles = np.stack([candidate, first_row, num_rows, index * tile_rows, query_row, query_rows, index, num_tiles], 1)
     if capacity is None:
         return tiles.astype(np.int32)
     if len(tiles) > capacity:

@@ -1,0 +1,92 @@
+// Attention of each [CLS] where the rows are keys and values at once (the absorbed last layer, README.md):
+//
+//   out[c, h] = sum_j softmax_j(scale query[c, h] . x[j]) x[j],   j over [CLS] of c, the rows of its query, its own rows
+//
+//   T storage type, E hidden_size, H num_heads
+//
+// A block computes all heads over the keys of one tile, so that a row is read from memory once. The keys of a tile, in
+// the order in which they are summed:
+//
+//   number  0 .. G-1   [CLS] and the query, in the candidate's first tile alone
+//           G ..       the tile's own rows
+//
+// Several tiles of a candidate each leave a partial result: (maximum, sum, E weighted sums) of every head, in float. The
+// block that comes last merges them in the order of the tiles, so that the bits do not depend on which one that is.
+
+struct AbsorbedParams {
+  const void* query;  // (num_candidates, H, E), 16-byte aligned
+  const void* rows;   // (num_rows, E), row_stride numbers apart, each at a 16-byte address
+  void* out;          // (num_candidates, H, E), 16-byte aligned
+  const int4* tiles;  // one for each block: Tile, of candidates alone
+  float* partials;    // (num_tiles, H, E + 2) scratch: of candidates with several tiles
+  int* arrivals;      // one for each candidate, zero before a launch and after it
+  long long row_stride;
+  int num_heads;    // up to 16
+  int hidden_size;  // a multiple of 8, up to 1024
+  int tile_rows;
+  float scale;  // times log2(e)
+};
+
+struct TileKeys {
+  Tile tile;
+  int globals, count;
+
+  __device__ TileKeys(const Tile& tile, int tile_rows)
+      : tile(tile),
+        globals(tile.index ? 0 : 1 + tile.query_rows),
+        count(globals + min_of(tile_rows, tile.num_rows - tile.begin)) {}
+
+  __device__ __forceinline__ long long row(int number) const {
+    return number < globals ? tile.global_row(number) : tile.first_row + tile.begin + number - globals;
+  }
+};
+
+// Where the tile leaves its partial result of a head.
+__device__ __forceinline__ float* partial_of(const AbsorbedParams& params, int tile_number, int head) {
+  return params.partials + ((long long)tile_number * params.num_heads + head) * (params.hidden_size + 2);
+}
+
+// One head of the merged result, by a warp.
+// partials: `count` of them, `stride` floats apart. Read as volatile: other blocks wrote them, past this one's L1.
+template <class T>
+__device__ __forceinline__ void merge_head(T* out, const volatile float* partials, long long stride, int count,
+                                           int hidden_size) {
+  constexpr int kAtOnce = 8;  // numbers of a lane, to have as many reads under way
+  float top = kHidden, sum = 0.f;
+  for (int n = 0; n < count; n++) top = fmaxf(top, partials[n * stride]);
+  for (int n = 0; n < count; n++) sum += exp2_fast(partials[n * stride] - top) * partials[n * stride + 1];
+  for (int first = threadIdx.x % 32; first < hidden_size; first += 32 * kAtOnce) {
+    float value[kAtOnce] = {};
+#pragma unroll 2
+    for (int n = 0; n < count; n++) {
+      const volatile float* partial = partials + n * stride;
+      const float factor = exp2_fast(partial[0] - top);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; i++)
+        if (first + 32 * i < hidden_size) value[i] += factor * partial[2 + first + 32 * i];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++)
+      if (first + 32 * i < hidden_size) out[first + 32 * i] = T(value[i] / sum);
+  }
+}
+
+// Called by a block that has written the partial results of its tile and is done with its shared memory: the last of the
+// candidate's tiles writes the result.
+template <class T>
+__device__ __forceinline__ void arrive_and_merge(const AbsorbedParams& params, const Tile& tile, void* shared) {
+  int* const before = static_cast<int*>(shared);
+  int* const arrivals = params.arrivals + tile.candidate;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) *before = atomicAdd(arrivals, 1);
+  __syncthreads();
+  if (*before != tile.num_tiles - 1) return;
+  __threadfence();
+  for (int head = threadIdx.x / 32; head < params.num_heads; head += blockDim.x / 32) {
+    const long long place = (long long)tile.candidate * params.num_heads + head;
+    merge_head(static_cast<T*>(params.out) + place * params.hidden_size, partial_of(params, blockIdx.x - tile.index, head),
+               (long long)params.num_heads * (params.hidden_size + 2), tile.num_tiles, params.hidden_size);
+  }
+  if (threadIdx.x == 0) *arrivals = 0;  // so that a captured graph can be replayed
+}

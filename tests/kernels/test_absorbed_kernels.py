@@ -1,0 +1,244 @@
+"""The absorbed last layer's kernels, run on the CPU from the launches that a GPU would get."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.absorbed import Sizes, attend_cls, exact, is_right
+from support.emulated_launch import prepare
+from support.emulation import SCHEDULES, EmulationError, Schedule, needs_compiler, run_sanitized
+from support.forward_kernels import AMPERE, TURING
+from support.layouts import layouts, packed_rows
+from support.mistakes import Mistake, plant, wake
+
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+from bandrank_kernels.windowed_attention.cuda import ABSORBED, Dtype, plan_tiles, why_absorbed_unsupported
+from bandrank_kernels.windowed_attention.cuda.absorbed import AbsorbedSimt, choose_absorbed
+from bandrank_kernels.windowed_attention.cuda.tiles import QUERY_TILE, plan_candidate_tiles
+
+pytestmark = needs_compiler
+
+SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
+# Chunks of 8 and 16 keys and tiles of 256 rows, whole and not; queries without rows and without candidates.
+BORDERS = packed_rows(
+    (11, 0, 63, 7, 1),
+    ((0, 1, 15, 16, 17), (0, 31, 32, 33), (60, 61, 62, 63, 64, 65, 0), (), (255, 256, 257, 300)),
+    shared=True,
+)
+FEW = packed_rows((11, 0), ((0, 17, 530), (33,)), shared=True)
+LONG = packed_rows((11,), ((4086,),), shared=True)
+CASES = [
+    pytest.param(sizes, rows, id=f"{sizes}, {name}")
+    for name, rows, all_sizes in (
+        ("borders", BORDERS, [("float16", 5, 64), ("bfloat16", 16, 96)]),
+        ("few", FEW, [("float16", 12, 384), ("bfloat16", 12, 768), ("float16", 2, 1000), ("float16", 1, 1024)]),
+        ("long", LONG, [("float16", 2, 64), ("bfloat16", 1, 384)]),
+        ("borders", BORDERS, [("float32", 5, 64), ("float16", 3, 72, TURING)]),
+        ("few", FEW, [("float32", 12, 384), ("float32", 2, 768), ("bfloat16", 16, 1000, TURING)]),
+        ("long", LONG, [("float32", 2, 64)]),
+    )
+    for sizes in (Sizes(*size) for size in all_sizes)  # type: ignore[arg-type]  # a Dtype, two numbers, a capability
+]
+KERNELS = {"mma": Sizes("float16", 12, 328), "simt": Sizes("float16", 3, 328, TURING)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """All instances of the cases at once."""
+    prepare(*(sizes.plan(rows).variant.kernel for sizes, rows in (case.values for case in CASES)))
+
+
+@pytest.mark.parametrize(("sizes", "rows"), CASES)
+def test_a_kernel_is_exact(sizes: Sizes, rows: PackedRows) -> None:
+    """Whole outputs and nothing but them, against float64; both schedules give the same bits."""
+    query, x = sizes.inputs(rows)
+    found, again = (
+        attend_cls(sizes.plan(rows), query, x, sizes.scale, schedule=schedule, seed=seed)
+        for seed, schedule in enumerate(SCHEDULES)
+    )
+
+    assert is_right(found, exact(query, x, sizes.scale, rows))
+    assert torch.equal(again, found)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
+    """One grid, and one struct but for the addresses: entries that are not used do nothing."""
+    sizes = KERNELS[kernel]
+    for rows in (FEW, packed_rows((3,), ((40, 0, 0),), shared=True), packed_rows((2,), ((),), shared=True)):
+        query, x = sizes.inputs(rows)
+        plan = sizes.plan(rows, capacity=9)
+        found = attend_cls(plan, query, x, sizes.scale)
+
+        assert len(plan.tiles) == 9
+        if rows.num_candidates:
+            assert torch.equal(found, attend_cls(sizes.plan(rows), query, x, sizes.scale))
+            assert is_right(found, exact(query, x, sizes.scale, rows))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
+    """The order of the sums depends on its own length and its query's alone."""
+    sizes = KERNELS[kernel]
+    query, x = sizes.inputs(FEW)
+    together = attend_cls(sizes.plan(FEW), query, x, sizes.scale)
+    for candidate in (1, 2):
+        length = len(FEW.candidate_rows(candidate))
+        own = x[[candidate, *FEW.query_rows(0), *FEW.candidate_rows(candidate)]]
+        plan = sizes.plan(packed_rows((11,), ((length,),), shared=True))
+
+        alone = attend_cls(plan, query[candidate : candidate + 1].clone(), own, sizes.scale)
+        assert torch.equal(alone[0], together[candidate])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_may_lie_apart(kernel: str) -> None:
+    """As a part of wider rows they are read in place, and what lies between is not looked at."""
+    sizes = KERNELS[kernel]
+    query, x = sizes.inputs(FEW)
+    wide = torch.full((FEW.num_rows, sizes.hidden_size + 8), torch.nan, dtype=x.dtype)
+    apart = wide[:, : sizes.hidden_size].copy_(x)
+
+    plan = sizes.plan(FEW)
+    assert torch.equal(attend_cls(plan, query, apart, sizes.scale), attend_cls(plan, query, x, sizes.scale))
+
+
+@pytest.mark.parametrize("sizes", [*KERNELS.values(), Sizes("float32", 3, 328)], ids=str)
+def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
+    """Up to thousands, rising from key to key: weights are relative to the largest score so far, and sums follow it."""
+    query, x = sizes.inputs(FEW)
+    x = (x * torch.linspace(0.1, 4, FEW.num_rows)[:, None]).to(x.dtype)
+    scale = 20 * sizes.scale
+
+    assert is_right(attend_cls(sizes.plan(FEW), query, x, scale), exact(query, x, scale, FEW))
+
+
+@given(st.data(), st.sampled_from([31, 256]))
+def test_tiles_are_those_of_the_candidates(data: st.DataObject, tile_rows: int) -> None:
+    """Of all tiles, in their order."""
+    rows = data.draw(layouts(SPARSE))
+    tiles = plan_tiles(rows, tile_rows)
+
+    assert plan_candidate_tiles(rows, tile_rows).tolist() == tiles[tiles[:, 0] != QUERY_TILE].tolist()
+
+
+@given(st.sampled_from(["float16", "bfloat16", "float32"]), st.integers(1, 128), st.sampled_from([TURING, AMPERE]))
+def test_the_narrowest_kernel_is_chosen(dtype: Dtype, eighths: int, capability: tuple[int, int]) -> None:
+    """Of those that take the rows; without tensor cores where there are none."""
+    chosen = choose_absorbed(dtype, 8 * eighths, capability)
+    others = [variant for variant in ABSORBED if type(variant) is type(chosen) and variant.dtype == dtype]
+
+    assert isinstance(chosen, AbsorbedSimt) is (dtype == "float32" or capability == TURING)
+    assert chosen.max_hidden_size == min(
+        other.max_hidden_size for other in others if other.max_hidden_size >= 8 * eighths
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({}, None),
+        ({"num_heads": 16, "hidden_size": 1024, "dtype": "float32"}, None),
+        ({"num_heads": 17}, "num_heads must be within 1..16, got 17"),
+        ({"hidden_size": 1032}, "hidden_size must be a multiple of 8 up to 1024, got 1032"),
+        ({"hidden_size": 380}, "hidden_size must be a multiple of 8 up to 1024, got 380"),
+        ({"dtype": "float64"}, "dtype must be one of float16, bfloat16, float32; got float64"),
+    ],
+)
+def test_what_the_kernels_cannot_do_is_said(facts: dict[str, object], reason: str | None) -> None:
+    """As a clause of a message; nothing, where they can."""
+    asked = {"num_heads": 12, "hidden_size": 384, "dtype": "float16", **facts}
+
+    assert why_absorbed_unsupported(**asked) == reason  # type: ignore[arg-type]  # as the cases have them
+
+
+BARRIER = "// The next chunk's parts lie elsewhere, and behind the next chunk's barrier all have read these."
+BOTH = (
+    # Keys: the query again in each tile, the last row left out, a row behind, the first tile's again.
+    Mistake("tile.index ? 0 : 1 + tile.query_rows", "1 + tile.query_rows"),
+    Mistake("tile.num_rows - tile.begin", "tile.num_rows - tile.begin - 1"),
+    Mistake("tile.global_row(number)", "tile.candidate"),
+    Mistake("tile.first_row + tile.begin + number - globals", "tile.first_row + number - globals"),
+    # The merge: by whoever comes last but one, of other tiles' results, without their maxima; a counter that stays.
+    Mistake("*before != tile.num_tiles - 1", "*before != tile.num_tiles - 2"),
+    Mistake("blockIdx.x - tile.index", "blockIdx.x"),
+    Mistake("exp2_fast(partial[0] - top)", "1.f"),
+    Mistake("*arrivals = 0;", ""),
+)
+MISTAKES = {
+    "mma": (
+        *BOTH,
+        # Keys that there are not, heads that there are not, columns that there are not.
+        Mistake("kChunk * chunk + 8 * b + 2 * t + e % 2 < keys.count", "true"),
+        Mistake("head >= params.num_heads", "head > params.num_heads"),
+        Mistake("32 * i + 8 * t < columns", "32 * i + 8 * t <= columns"),
+        # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; places taken too early.
+        Mistake("wait_for_copies<1>();\n    __syncwarp();", "wait_for_copies<2>(); __syncwarp();"),
+        Mistake("wait_for_copies<1>();\n    __syncwarp();", "wait_for_copies<1>();"),
+        Mistake(f"{BARRIER}\n    __syncthreads();", ""),
+        Mistake("chunk % 2 * (WARPS * 2 * 32)", "0"),
+        Mistake("chunk + 1", "chunk"),
+        Mistake("piece_place<SLICES>(slot, piece)", "piece_place<SLICES>(slot, piece ^ 1)"),
+        # The softmax.
+        Mistake("exp2_fast(top[half] - higher)", "1.f"),
+        Mistake("quad_sum(sum[half])", "sum[half]"),
+    ),
+    "simt": (
+        *BOTH,
+        Mistake("slot < staged ? warp_sum(s) * params.scale : kHidden", "warp_sum(s) * params.scale"),
+        Mistake("column(i) < params.hidden_size", "column(i) <= params.hidden_size"),
+        Mistake("__syncthreads();  // the chunk before was read\n", ""),
+        Mistake("__syncthreads();\n\n", ""),
+        Mistake("exp2_fast(top - higher)", "1.f"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "number"), [(name, number) for name, mistakes in MISTAKES.items() for number in range(len(mistakes))]
+)
+def test_a_mistake_is_found(kernel: str, number: int) -> None:
+    """By one of the schedules: wrong numbers, NaN, something around the output, a counter, a barrier not reached."""
+    sizes = KERNELS[kernel]
+    query, x = sizes.inputs(FEW)
+    plan = sizes.plan(FEW)
+    planted = plant(plan.variant.kernel, MISTAKES[kernel])
+    # Scores alike, and scores that rise so much that sums must follow them.
+    inputs = [x, (x * torch.linspace(0.1, 8, FEW.num_rows)[:, None]).to(x.dtype)]
+
+    def survives(schedule: Schedule) -> bool:
+        try:
+            return all(
+                is_right(
+                    attend_cls(plan, query, rows, sizes.scale, schedule=schedule, kernel=planted),
+                    exact(query, rows, sizes.scale, FEW),
+                )
+                for rows in inputs
+            )
+        except EmulationError:
+            return False
+
+    wake(planted, -1)
+    assert survives("depth first")
+    wake(planted, number)
+    assert not all(survives(schedule) for schedule in SCHEDULES)
+
+
+SANITIZED = """
+from support.absorbed import Sizes, attend_cls
+from support.emulated_launch import prepare
+from support.layouts import packed_rows
+rows = packed_rows((3, 0), ((0, 1, 270), (17,)), shared=True)
+both = [Sizes("float16", 5, 328), Sizes("float16", 5, 328, (7, 5))]
+prepare(*(sizes.plan(rows).variant.kernel for sizes in both), sanitize=True)
+for sizes in both:
+    attend_cls(sizes.plan(rows, capacity=7), *sizes.inputs(rows), sizes.scale)
+print("clean")
+"""
+
+
+def test_no_access_is_out_of_bounds() -> None:
+    """Nor misaligned, by the address sanitizer; the rows end where their memory ends."""
+    ended = run_sanitized(SANITIZED)
+
+    assert (ended.returncode, ended.stdout.strip()) == (0, "clean"), ended.stderr[-3000:]

@@ -1,0 +1,96 @@
+"""Runs the absorbed last layer on the CPU, and computes what it should give in float64."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from support.bands import random_rows
+from support.emulated_launch import emulate
+from support.emulation import EmulationError, Schedule
+from support.forward_kernels import AMPERE, BARS
+from torch import Tensor
+
+from bandrank_kernels.launch import Kernel
+from bandrank_kernels.windowed_attention import PackedRows
+from bandrank_kernels.windowed_attention.cuda import Dtype, dtype_name
+from bandrank_kernels.windowed_attention.cuda.absorbed import TILE_ROWS, AbsorbedPlan, choose_absorbed
+from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
+
+GUARD = 1024  # numbers on either side of an output, which nobody may write: a head of the widest rows
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of one launch, and what it is for."""
+
+    dtype: Dtype
+    num_heads: int
+    hidden_size: int
+    capability: tuple[int, int] = AMPERE
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.num_heads}x{self.hidden_size} sm_{self.capability[0]}{self.capability[1]}"
+
+    @property
+    def scale(self) -> float:
+        """Scores of N(0, 4): some keys count for much more than others, and no key is all that counts."""
+        return float(2 / self.hidden_size**0.5)
+
+    def plan(self, rows: PackedRows, *, capacity: int | None = None) -> AbsorbedPlan:
+        """The launch of a batch."""
+        variant = choose_absorbed(self.dtype, self.hidden_size, self.capability)
+        tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=capacity)
+        return AbsorbedPlan(variant, tiles, self.num_heads, self.hidden_size)
+
+    def inputs(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
+        """Queries and rows of N(0, 1)."""
+        dtype = getattr(torch, self.dtype)
+        query = random_rows(rows.num_candidates, self.num_heads, self.hidden_size, dtype=dtype)
+        return query, random_rows(rows.num_rows, self.hidden_size, dtype=dtype, seed=1)
+
+
+def attend_cls(
+    plan: AbsorbedPlan,
+    query: Tensor,
+    rows: Tensor,
+    scale: float,
+    *,
+    schedule: Schedule = "depth first",
+    seed: int = 0,
+    kernel: Kernel | None = None,
+) -> Tensor:
+    """What the kernel writes into an output full of NaN, with scratch full of NaN.
+
+    kernel: in place of the plan's.  Raises EmulationError if it writes around the output, or leaves a counter behind.
+    """
+    memory = torch.full((query.numel() + 2 * GUARD,), torch.nan, dtype=query.dtype)
+    out = memory[GUARD : GUARD + query.numel()].view(query.shape)
+    partials = torch.full((plan.num_partials,), torch.nan)
+    arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32)
+    tiles = torch.from_numpy(plan.tiles)
+    launch = plan.launch(query, rows, scale, out=out, tiles=tiles, partials=partials, arrivals=arrivals)
+    emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
+    if arrivals.any():
+        raise EmulationError(f"{int(arrivals.count_nonzero())} counters are not zero after the launch")
+    if not (memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()):
+        raise EmulationError("something was written around the output")
+    return out
+
+
+def exact(query: Tensor, x: Tensor, scale: float, rows: PackedRows) -> Tensor:
+    """In float64, one candidate at a time."""
+    query, x = query.double(), x.double()
+    out = torch.empty_like(query)
+    for candidate in range(rows.num_candidates):
+        asked = rows.query_rows(int(rows.candidate_query[candidate]))
+        keys = x[[candidate, *asked, *rows.candidate_rows(candidate)]]
+        out[candidate] = (scale * query[candidate] @ keys.T).softmax(-1) @ keys
+    return out
+
+
+def is_right(found: Tensor, truth: Tensor) -> bool:
+    """Within the bars, as a whole and for the candidate that is furthest off."""
+    errors = (found.double() - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
+    bar = BARS[dtype_name(found.dtype)]
+    whole = (found.double() - truth).norm() / truth.norm()
+    # A candidate without rows averages two or three numbers: the weights' rounding is not evened out.
+    return bool(whole < bar) and bool((errors < 2 * bar).all())
