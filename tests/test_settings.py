@@ -13,6 +13,7 @@ OTHER_VALUES = {
     "port": 8123,
     "device": "cpu",
     "dtype": "bfloat16",
+    "kernels": "vectorized",
     "redis_url": "redis://localhost",
     "max_batch_tokens": 5000,
     "max_waiting_tokens": 7,
@@ -121,6 +122,7 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
         ("token_cache_bytes", "-1"),
         ("tokenizer_threads", "-1"),
         ("dtype", "float64"),
+        ("kernels", "triton"),
         ("log_level", "loud"),
     ],
 )

@@ -4,14 +4,14 @@ import pytest
 from support.band_registers import ARCHITECTURES, count, read_table
 
 from bandrank_kernels.band_products import cuda
-from bandrank_kernels.cuda.assembly import AssemblerNotFound
+from bandrank_kernels.cuda.assembly import AssemblerNotFound, nvrtc_version
 
 # A few of each family; the table has them all.
 SAMPLE: dict[cuda.Family, list[str]] = {
     "simt": ["band_qk_simt<float, 4>", "band_sums_simt<__half, 1, true>"],
     "tensor_core": ["band_qk_mma<__half, 1>", "band_sums_mma<__nv_bfloat16, 2, false>"],
 }
-OTHER_COMPILERS = 8  # registers that another version of the compiler may take more
+COMPILER = "13.0"  # the table's
 
 
 def test_the_table_has_every_kernel_and_no_spills() -> None:
@@ -28,7 +28,9 @@ def test_the_table_has_every_kernel_and_no_spills() -> None:
 
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_kernels_assemble_as_the_table_says(family: cuda.Family) -> None:
-    """For the oldest architecture of the family, for one of the middle and for the newest."""
+    """For the oldest architecture of the family, for one of the middle and for the newest, by the table's compiler;
+    by another one without many spills.
+    """
     architectures = ARCHITECTURES[family]
     chosen = [architectures[0], "sm_90", architectures[-1]]
     try:
@@ -38,5 +40,8 @@ def test_kernels_assemble_as_the_table_says(family: cuda.Family) -> None:
     table = read_table()
     for expression, by_architecture in counts.items():
         for architecture, assembly in by_architecture.items():
-            assert assembly.spilled_bytes == 0
-            assert assembly.registers <= int(table[expression][architecture]) + OTHER_COMPILERS
+            if nvrtc_version() == COMPILER:
+                assert assembly.spilled_bytes == 0
+                assert assembly.registers == int(table[expression][architecture])
+            else:
+                assert assembly.spilled_bytes < 100
