@@ -1,6 +1,8 @@
 """Mining: what gets into a group, with which labels and scores; `mine` and `train` from the command line."""
 
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,14 @@ def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
 
     one, again, other = (file.read_text() for file in files)
     assert one == again != other
+
+
+def test_where_a_collection_lies_decides_nothing(folder: Path, tmp_path: Path) -> None:
+    """The same groups come from a copy of its folder."""
+    shutil.copytree(folder, tmp_path / "copy")
+    here, there = (mined(where, tmp_path / f"{n}.gz") for n, where in enumerate((folder, tmp_path / "copy")))
+
+    assert [replace(group, collection="") for group in here] == [replace(group, collection="") for group in there]
 
 
 def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -153,7 +153,8 @@ class _Corpus:
 def _mine_source(
     recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, PoolScorer]
 ) -> Iterator[Group]:
-    chance = random.Random(f"{recipe.seed} {source}")
+    # By name: the same collection in another folder gives the same groups.
+    chance = random.Random(f"{recipe.seed} {replace(source, collection=corpus.collection.name)}")
     asked = _queries(source, corpus, chance)
     texts = [text for text, _ in asked]
     judged: list[dict[int, int]] = []
