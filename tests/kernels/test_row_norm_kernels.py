@@ -9,7 +9,7 @@ import torch
 from support.bands import random_rows
 from support.emulated_launch import emulate, prepare
 from support.emulation import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler, run_sanitized
-from support.mistakes import Mistake, plant, wake
+from support.mistakes import Mistake, assert_found, plant
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 
@@ -202,16 +202,10 @@ def test_a_mistake_is_found(number: int) -> None:
     expected[7] = torch.nan
     planted = plant(cuda.kernel(torch.float16, 2, 3), MISTAKES)
 
-    def survives() -> bool:
-        try:
-            return is_close(run(addends, *norm, eps, kernel=planted), expected)
-        except EmulationError:
-            return False
+    def survives(schedule: Schedule) -> bool:
+        return is_close(run(addends, *norm, eps, kernel=planted, schedule=schedule), expected)
 
-    wake(planted, -1)
-    assert survives()
-    wake(planted, number)
-    assert not survives()
+    assert_found(planted, number, survives, schedules=["depth first"])
 
 
 SANITIZED = """

@@ -1,9 +1,10 @@
 """Planted mistakes: all of a file's in one compilation, one of them awake at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from support.emulated_launch import emulation_of, prepare
+from support.emulation import SCHEDULES, EmulationError, Schedule
 
 from bandrank_kernels.launch import Kernel
 
@@ -40,3 +41,22 @@ def wake(kernel: Kernel, number: int) -> None:
     """One mistake of a planted kernel, by its number, and no other; -1 for none."""
     prepare(kernel)
     emulation_of(kernel).set(AWAKE, number)
+
+
+def assert_found(
+    planted: Kernel, number: int, is_right: Callable[[Schedule], bool], *, schedules: Sequence[Schedule] = SCHEDULES
+) -> None:
+    """That a planted kernel is right while its mistakes sleep, and wrong with this one awake, under one of the
+    schedules at least. is_right: runs it and looks at the result; a launch that goes wrong is wrong too.
+    """
+
+    def survives(schedule: Schedule) -> bool:
+        try:
+            return is_right(schedule)
+        except EmulationError:
+            return False
+
+    wake(planted, -1)
+    assert survives(schedules[0])
+    wake(planted, number)
+    assert not all(survives(schedule) for schedule in schedules)
