@@ -105,6 +105,18 @@ def test_candidates_are_re_ranked(
             assert values[query_id]["R@1"] == relevant[0]
 
 
+def test_scores_are_those_of_the_dtype_that_was_asked_for(folder: Path, model: Path) -> None:
+    """bfloat16 keeps 8 bits: near, and not the same."""
+    runs = []
+    for dtype in ("float32", "bfloat16"):
+        assert evaluate(folder, model, "--pool", "--dtype", dtype, "--tag", dtype) == 0
+        runs.append(read_run(folder / "out" / f"tiny.test.pool.{dtype}.trec"))
+
+    exact, rounded = ({(q, d): score for q, scores in run.items() for d, score in scores.items()} for run in runs)
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=0.05, abs=0.05)
+
+
 def test_the_least_relevance_is_kept_with_the_values(folder: Path) -> None:
     """MRR and R@1 with another one are other measures."""
     assert evaluate(folder, "run", "--run", folder / "bm25.test.trec.gz", "--min-relevance", 2, "--tag", "a b/c") == 0
@@ -183,7 +195,8 @@ def test_what_cannot_be_used_is_told(
     "arguments",
     [[], ["rank"], ["evaluate"], ["evaluate", "m", "c"], ["evaluate", "m", "c", "--pool", "--run", "x"]]
     + [["evaluate", "m", "c", "--pool", option, "0"] for option in ("--depth", "--limit", "--min-relevance")]
-    + [["evaluate", "m", "c", "--pool", "--device", device] for device in ("gpu", "cuda:99")],
+    + [["evaluate", "m", "c", "--pool", "--device", device] for device in ("gpu", "cuda:99")]
+    + [["score", "g", "m", "o", "--dtype", "int8"]],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """With the usage, and exit code 2."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from bandrank_training.candidates import Candidates, Ranking, first_stage, pools, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
 from bandrank_training.measures import judged, means, measure
+from bandrank_training.placement import Placement
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, write_run
 from bandrank_training.scoring import PoolScorer, Question, score_offline
 from bandrank_training.start import load_start
@@ -32,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-relevance", type=_positive, default=1, help="of a hit of MRR and R@1 (default: 1)")
     parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N queries")
     parser.add_argument("--tag", help="the system's name in the results (default: the last part of MODEL)")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", type=_device, default=device, help=f"cpu, cuda, cuda:1, ... (default: {device})")
+    Placement.add_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("evaluations"), help="a folder (default: evaluations)")
 
 
@@ -95,7 +94,7 @@ def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) ->
         raise BadEvaluation(f"{args.run or args.candidates} has no candidates of a query of {args.split}")
     if args.model == FIRST_STAGE:
         return {query_id: by_first_stage[query_id] for query_id in candidates}
-    scorer = score_offline(load_start(args.model), device=args.device)
+    scorer = score_offline(load_start(args.model), Placement.of(args))
     progress = tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None)
     return dict(progress)
 
@@ -119,10 +118,3 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
-
-
-def _device(text: str) -> torch.device:
-    try:
-        return torch.empty(0, device=text).device
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
-        raise argparse.ArgumentTypeError(f"{text} cannot be used: {str(error).splitlines()[0]}") from error

@@ -21,6 +21,7 @@ from bandrank.models.shipped import FAST
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
 from bandrank_training.groups import Group, write_groups
+from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
 from bandrank_training.scoring import PoolScorer, Question, score_offline
 from bandrank_training.start import load_start
@@ -83,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", default="runs/groups.jsonl.gz", help="for a collection (default: runs/groups.jsonl.gz)"
     )
+    Placement.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,14 +92,14 @@ def run(args: argparse.Namespace) -> int:
     recipe = MiningRecipe(args.out, (Source(args.source, args.split),), {FAST: FAST})
     if args.source.endswith(".toml"):
         recipe = read_recipe(Path(args.source), MiningRecipe)
-    print(f"{mine(recipe)} groups in {recipe.out}")  # noqa: T201 - the answer
+    print(f"{mine(recipe, Placement.of(args))} groups in {recipe.out}")  # noqa: T201 - the answer
     return 0
 
 
-def mine(recipe: MiningRecipe) -> int:
+def mine(recipe: MiningRecipe, placement: Placement = CPU) -> int:
     """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint."""
     teachers = {
-        name: score_offline(load_start(model), max_candidate_tokens=recipe.max_tokens)
+        name: score_offline(load_start(model), placement, max_candidate_tokens=recipe.max_tokens)
         for name, model in recipe.teachers.items()
     }
     groups = _shuffled(_all_groups(recipe, teachers), recipe.seed)

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from bandrank_training.batches import read_documents
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import Group, read_groups, write_groups
+from bandrank_training.placement import Placement
 from bandrank_training.scoring import PoolScorer, Question, score_offline
 from bandrank_training.start import load_start
 
@@ -28,12 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=int, default=MAX_TOKENS, help=f"read of a candidate (default: {MAX_TOKENS})"
     )
+    Placement.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Writes the file. Raises BadGroups, BadCollection, BadCheckpoint, BadInput for a name that is taken."""
     name = args.name or Path(args.model).name
-    scorer = score_offline(load_start(args.model), max_candidate_tokens=args.max_tokens)
+    scorer = score_offline(load_start(args.model), Placement.of(args), max_candidate_tokens=args.max_tokens)
     count = write_groups(args.out, rescored(args.groups, scorer, name))
     print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the answer
     return 0

@@ -14,6 +14,7 @@ from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
+from bandrank_training.placement import CPU, Placement
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class PoolScorer(Protocol):
 
 
 def score_offline(
-    model: LoadedModel, *, device: torch.device | str = "cpu", max_candidate_tokens: int | None = None
+    model: LoadedModel,
+    placement: Placement = CPU,
+    *,
+    max_candidate_tokens: int | None = None,
 ) -> PoolScorer:
     """The model as the service has it: with the fast scorer to whose scores its own are added, if it says so.
 
@@ -44,10 +48,10 @@ def score_offline(
     template = model.scorer.candidate_template
     if max_candidate_tokens is not None:
         model.scorer.candidate_template = replace(template, max_tokens=min(max_candidate_tokens, template.max_tokens))
-    scorer = OfflineScorer(model, device=device)
+    scorer = OfflineScorer(model, placement)
     if model.fusion is None:
         return scorer
-    fast = score_offline(load_model(model.fusion.scorer), device=device, max_candidate_tokens=max_candidate_tokens)
+    fast = score_offline(load_model(model.fusion.scorer), placement, max_candidate_tokens=max_candidate_tokens)
     return FusedScorer(scorer, fast, model.fusion)
 
 
@@ -79,12 +83,11 @@ class OfflineScorer:
     def __init__(
         self,
         model: LoadedModel,
+        placement: Placement = CPU,
         *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
         max_batch_tokens: int = 8192,
     ) -> None:
-        scorer = model.scorer.prepare(device=torch.device(device), dtype=dtype)
+        scorer = model.scorer.prepare(device=placement.device, dtype=placement.dtype)
         self._set_up(TextEncoder(model.tokenizer, scorer), max_batch_tokens)
 
     @classmethod

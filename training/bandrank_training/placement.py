@@ -1,0 +1,46 @@
+"""Where the commands that score do it, and in what dtype."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A device, and the dtype of weights and activations on it."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Declares --device and --dtype."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        parser.add_argument(
+            "--device", type=_device, default=device, help=f"cpu, cuda, cuda:1, ... (default: {device})"
+        )
+        parser.add_argument(
+            "--dtype",
+            choices=DTYPES,
+            default="float32",
+            help="of weights and activations; bfloat16 saves time where the machine has it natively (default: float32)",
+        )
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Self:
+        """What the arguments say."""
+        return cls(args.device, DTYPES[args.dtype])
+
+
+CPU = Placement(torch.device("cpu"), torch.float32)
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.empty(0, device=text).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: {str(error).splitlines()[0]}") from error
