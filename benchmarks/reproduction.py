@@ -69,6 +69,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200, help="of every other system (default: 200)")
     parser.add_argument("--queries", type=int, default=300, help="of each collection, at most (default: 300)")
     parser.add_argument("--depth", type=int, default=30, help="candidates of a query of a run (default: 30)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of training and evaluation"
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
@@ -103,6 +106,7 @@ def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int
     out = args.runs / name
     values = {
         "out": str(out),
+        "precision": args.dtype,
         "model": model,
         "data": {"groups": [str(args.groups)], "group_size": 8, "batch_rows": 4096, "max_candidate_tokens": 200},
         "losses": [{"name": "contrastive"}, {"name": "distil", "teacher": {"minilm": 20.0, "bm25": 0.4}}],
@@ -129,7 +133,8 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
                 say(f"measuring {folder} on {test.collection}")
                 source = ["--run", str(collection / "runs" / test.run)] if test.run else ["--pool"]
                 rest = ["--split", test.split, "--limit", str(args.queries), "--depth", str(args.depth)]
-                evaluation.run(parser.parse_args([folder, str(collection), *source, *rest, "--out", str(out)]))
+                rest += ["--dtype", args.dtype, "--out", str(out)]
+                evaluation.run(parser.parse_args([folder, str(collection), *source, *rest]))
             yield read_evaluation(found)
 
 
@@ -139,8 +144,8 @@ def report(args: argparse.Namespace, windows: str, light: str) -> str:
     return f"""# Windows and interaction, trained alike
 
 Written by `python benchmarks/reproduction.py`: at most {args.queries} queries of each collection, {args.depth}
-candidates of each query of a run, the judged ones of selqa. Budgets are small: the figures are for comparison with each
-other, not with what these architectures can do.
+candidates of each query of a run, the judged ones of selqa; trained and measured in {args.dtype}. Budgets are small:
+the figures are for comparison with each other, not with what these architectures can do.
 
 ## Cross-encoders by window
 
