@@ -29,6 +29,14 @@ class Piece(ABC):
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
         """The piece's rows of the result."""
 
+    def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of what `attend` takes, given that of what it returns."""
+        query.requires_grad_()
+        key_value.requires_grad_()
+        with torch.enable_grad():
+            rows = self.attend(query, key_value)
+        return torch.autograd.grad(rows, (query, key_value), rows_gradient)  # type: ignore[return-value]  # two for two
+
     @abstractmethod
     def write(self, rows: Tensor, out: Tensor) -> None:
         """Puts the piece's rows where they belong in the whole result."""
@@ -102,8 +110,5 @@ class _AttendPieces(torch.autograd.Function):
         sources = tuple(source.detach() for source in ctx.saved_tensors)
         gradients = tuple(torch.zeros_like(source) for source in sources)
         for piece in ctx.pieces:
-            inputs = tuple(gathered.requires_grad_() for gathered in piece.gather(sources))
-            with torch.enable_grad():
-                rows = piece.attend(*inputs)
-            piece.add(*torch.autograd.grad(rows, inputs, piece.read(out_gradient)), gradients)
+            piece.add(*piece.differentiate(*piece.gather(sources), piece.read(out_gradient)), gradients)
         return (None, None, *gradients)
