@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention
-from bandrank_kernels.windowed_attention.pieces import attend_pieces
+from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
 from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
 NAMED = {
@@ -87,7 +87,7 @@ def test_every_row_is_written_once(data: st.DataObject) -> None:
     poisoned = torch.full((rows.num_rows, NUM_HEADS, HEAD_DIM), torch.nan, dtype=torch.float64)
 
     assert (written == 1).all()
-    assert attend_pieces(plan._pieces, poisoned, qkv).isfinite().all()
+    assert attend_pieces(plan._pieces, poisoned, *split(qkv)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMED)

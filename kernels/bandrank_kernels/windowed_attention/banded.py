@@ -25,7 +25,8 @@ MAX_CHUNK_KEYS = 1 << 12
 
 @dataclass(frozen=True)
 class BlockChunk(HeadsPiece):
-    """Blocks that are attended together, from qkv (num_rows, 3, num_heads, head_dim).
+    """Blocks that are attended together, from queries (num_rows, num_heads, head_dim), and keys and
+    values (num_rows, 2, num_heads, head_dim).
 
     first_row: of the chunk's consecutive rows.  key_index: (num_blocks, num_keys) row numbers.
     bias: (num_blocks, 1, block_rows, num_keys) 0 or -inf.
@@ -41,8 +42,8 @@ class BlockChunk(HeadsPiece):
         return slice(self.first_row, self.first_row + self.bias.shape[0] * self.bias.shape[2])
 
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
-        (qkv,) = sources
-        return qkv[self.own, 0], qkv[:, 1:].index_select(0, self.key_index.view(-1))
+        queries, key_values = sources
+        return queries[self.own], key_values.index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
         heads = self.heads(query, key_value)
@@ -50,15 +51,8 @@ class BlockChunk(HeadsPiece):
 
     def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
         """In closed form: for many blocks of few keys SDPA's backward pass takes a CPU up to three times as long."""
-        heads, gradient = self.heads(query, key_value), self.spread(rows_gradient).contiguous()
-        queries, keys, values = (each.contiguous() for each in (heads.query, heads.key, heads.value))
-        scale = queries.shape[-1] ** -0.5
-        shares = ((queries * scale) @ keys.transpose(-1, -2)).add_(heads.bias).softmax(-1)
-        of_scores = gradient @ values.transpose(-1, -2)  # of the shares, until the softmax's own gradient is in
-        of_scores.sub_(torch.linalg.vecdot(of_scores, shares)[..., None]).mul_(shares).mul_(scale)
-        of_keys, of_values = of_scores.transpose(-1, -2) @ queries, shares.transpose(-1, -2) @ gradient
-        of_key_value = torch.stack((of_keys.transpose(1, 2), of_values.transpose(1, 2)), 2)
-        return self.rows(of_scores @ keys), of_key_value.flatten(0, 1)
+        heads = self.heads(query, key_value).contiguous()
+        return heads.gradients(heads.scores().softmax(-1), self.spread(rows_gradient).contiguous())
 
     def heads(self, query: Tensor, key_value: Tensor) -> Heads:
         num_blocks, _, _, num_keys = self.bias.shape
@@ -79,9 +73,9 @@ class BlockChunk(HeadsPiece):
         return out[self.own]
 
     def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
-        (qkv,) = sources
-        qkv[self.own, 0] += query
-        qkv[:, 1:].index_add_(0, self.key_index.view(-1), key_value)
+        queries, key_values = sources
+        queries[self.own] += query
+        key_values.index_add_(0, self.key_index.view(-1), key_value)
 
 
 def plan_blocks(

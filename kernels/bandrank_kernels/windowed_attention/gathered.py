@@ -18,8 +18,8 @@ MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it
 
 @dataclass(frozen=True)
 class SequenceGroup(HeadsPiece):
-    """Sequences padded together; every query row of one sees every key row of the same. From qkv (num_rows, 3,
-    num_heads, head_dim).
+    """Sequences padded together; every query row of one sees every key row of the same. From queries (num_rows,
+    num_heads, head_dim), and keys and values (num_rows, 2, num_heads, head_dim).
 
     query_index, key_index: (n, width) row numbers.  key_bias: (n, 1, 1, width) 0 or -inf, None when nothing is padded.
     out_rows: the row numbers of the real query rows.  out_places: where they lie in the flattened (n * width).
@@ -36,9 +36,9 @@ class SequenceGroup(HeadsPiece):
         return None if self.key_bias is None else self.key_bias.to(query.dtype)
 
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
-        (qkv,) = sources
-        query = qkv[:, 0].index_select(0, self.query_index.view(-1))
-        return query, qkv[:, 1:].index_select(0, self.key_index.view(-1))
+        queries, key_values = sources
+        query = queries.index_select(0, self.query_index.view(-1))
+        return query, key_values.index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
         heads = self.heads(query, key_value)
@@ -64,9 +64,9 @@ class SequenceGroup(HeadsPiece):
         return out.index_select(0, self.out_rows)
 
     def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
-        (qkv,) = sources
-        qkv[:, 0].index_add_(0, self.query_index.view(-1), query)
-        qkv[:, 1:].index_add_(0, self.key_index.view(-1), key_value)
+        queries, key_values = sources
+        queries.index_add_(0, self.query_index.view(-1), query)
+        key_values.index_add_(0, self.key_index.view(-1), key_value)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.interface import plan_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.pieces import split
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
@@ -84,11 +85,10 @@ def _forward(qkv: Tensor, *layout_and_window: Any) -> tuple[Tensor, Tensor]:  # 
         return plan.forward(qkv)
     out, lse = _empty_results(qkv)
     for piece in plan.pieces:
-        query, key_value = piece.gather((qkv,))
+        query, key_value = piece.gather(split(qkv))
         piece.write(piece.attend(query, key_value), out)
-        # torch sums powers of e, the scores are to base 2.
-        scores = piece.heads(query.to(lse.dtype), key_value.to(lse.dtype)).scores() * math.log(2)
-        piece.write(piece.rows(scores.logsumexp(-1)) / math.log(2), lse)
+        scores = piece.heads(query.to(lse.dtype), key_value.to(lse.dtype)).scores()
+        piece.write(piece.rows(scores.logsumexp(-1)) / math.log(2), lse)  # to base 2, as the kernels have it
     return out, lse
 
 
@@ -102,27 +102,20 @@ def _fake_forward(qkv: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_and_window: Any) -> Tensor:
-    """The gradient by qkv. With P = exp2(scores - lse) and d the sum of gradient * out along a row,
-    dS = P * (gradient V^T - d); dQ = dS K and dK = dS^T Q, both scaled; dV = P^T gradient.
-    """
+    """The gradient by qkv."""
     *layout, window = layout_and_window
     plan = _plan(qkv, tuple(layout), window)
     if isinstance(plan, CudaPlan):
         return plan.backward(gradient, qkv, out, lse)
     sums = _sum_dtype(qkv)
-    along = (gradient.to(sums) * out.to(sums)).sum(-1)
     result = torch.zeros(qkv.shape, dtype=sums, device=qkv.device)
     wide = qkv.to(sums)
     for piece in plan.pieces:
-        heads = piece.heads(*piece.gather((wide,)))
-        row_lse, row_along, towards = (piece.spread(piece.read(rows)) for rows in (lse, along, gradient.to(sums)))
-        weights = torch.exp2(heads.scores() - row_lse[..., None])
-        inner = weights * (towards @ heads.value.transpose(-1, -2) - row_along[..., None])
-        inner *= qkv.shape[-1] ** -0.5
-        query = inner @ heads.key
-        key, value = inner.transpose(-1, -2) @ heads.query, weights.transpose(-1, -2) @ towards
-        key_value = torch.stack([key, value], 3).permute(0, 2, 3, 1, 4)  # (n, num_keys, 2, num_heads, head_dim)
-        piece.add(query.transpose(1, 2).flatten(0, 1), key_value.flatten(0, 1), (result,))
+        heads = piece.heads(*piece.gather(split(wide)))
+        row_lse, towards = (piece.spread(piece.read(rows)) for rows in (lse, gradient.to(sums)))
+        # No score is above its row's sum, but those of padding, whose sums are 0, may be.
+        shares = (heads.scores() - row_lse[..., None] * math.log(2)).clamp_(max=0).exp_()
+        piece.add(*heads.gradients(shares, towards), split(result))
     return result.to(qkv.dtype)
 
 

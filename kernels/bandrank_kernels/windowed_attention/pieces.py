@@ -5,17 +5,16 @@ backward pass gathers a piece again, attends again, and adds its gradients to th
 keeps nothing but its inputs for the backward pass.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Sources = tuple[Tensor, ...]  # what queries and keys are gathered from
+Sources = tuple[Tensor, Tensor]  # what queries are gathered from, and what keys and values are
 
 
 class Piece(ABC):
@@ -64,10 +63,29 @@ class Heads:
     bias: Tensor | None
 
     def scores(self) -> Tensor:
-        """(n, num_heads, num_rows, num_keys), scaled, to base 2: exp2 of them are the softmax's terms."""
-        scale = math.log2(math.e) / math.sqrt(self.query.shape[-1])
-        scores = (self.query * scale) @ self.key.transpose(-1, -2)
-        return scores if self.bias is None else scores + self.bias
+        """(n, num_heads, num_rows, num_keys), scaled."""
+        scores = (self.query * self._scale) @ self.key.transpose(-1, -2)
+        return scores if self.bias is None else scores.add_(self.bias)
+
+    def gradients(self, shares: Tensor, towards: Tensor) -> tuple[Tensor, Tensor]:
+        """Of queries (n * num_rows, ...), and of keys and values as a piece gathers them (n * num_keys, 2, ...).
+
+        shares: the softmax of the scores.  towards: the gradient of what was attended, of the queries' shape.
+        With dP = towards V^T and dS = P * (dP - sum of P * dP along a row): dQ = dS K, dK = dS^T Q, dV = P^T towards.
+        """
+        of_scores = towards @ self.value.transpose(-1, -2)
+        of_scores.sub_(torch.linalg.vecdot(of_scores, shares)[..., None]).mul_(shares).mul_(self._scale)
+        query = (of_scores @ self.key).transpose(1, 2)
+        key, value = of_scores.transpose(-1, -2) @ self.query, shares.transpose(-1, -2) @ towards
+        return query.flatten(0, 1), torch.stack((key.transpose(1, 2), value.transpose(1, 2)), 2).flatten(0, 1)
+
+    def contiguous(self) -> "Heads":
+        """The same, laid out for many small products, which take several times as long on views."""
+        return replace(self, query=self.query.contiguous(), key=self.key.contiguous(), value=self.value.contiguous())
+
+    @property
+    def _scale(self) -> float:
+        return self.query.shape[-1] ** -0.5
 
 
 class HeadsPiece(Piece):
@@ -86,9 +104,9 @@ class HeadsPiece(Piece):
         """The inverse of `rows`, with zeros for padding."""
 
 
-def attend_pieces(pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Tensor:
-    """`out`, whose rows are all written by the pieces. Sources are brought to its dtype."""
-    sources = tuple(source.to(out.dtype) for source in sources)
+def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_values: Tensor) -> Tensor:
+    """`out`, whose rows are all written by the pieces. Both sources are brought to its dtype."""
+    sources = queries.to(out.dtype), key_values.to(out.dtype)
     if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
         return _AttendPieces.apply(pieces, out, *sources)  # type: ignore[no-any-return, no-untyped-call]  # torch's
     for piece in pieces:
@@ -96,19 +114,26 @@ def attend_pieces(pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Ten
     return out
 
 
+def split(qkv: Tensor) -> Sources:
+    """(num_rows, 3, ...) as queries (num_rows, ...), and keys and values (num_rows, 2, ...); one copy going back."""
+    queries, key_values = qkv.split((1, 2), 1)
+    return queries[:, 0], key_values
+
+
 class _AttendPieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pieces: Sequence[Piece], out: Tensor, *sources: Tensor) -> Tensor:
+    def forward(ctx: Any, pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_values: Tensor) -> Tensor:
         ctx.pieces = pieces
-        ctx.save_for_backward(*sources)
+        ctx.save_for_backward(queries, key_values)
         ctx.mark_dirty(out)
-        return attend_pieces(pieces, out, *(source.detach() for source in sources))
+        return attend_pieces(pieces, out, queries.detach(), key_values.detach())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, out_gradient: Tensor) -> tuple[Tensor | None, ...]:
-        sources = tuple(source.detach() for source in ctx.saved_tensors)
-        gradients = tuple(torch.zeros_like(source) for source in sources)
+        queries, key_values = sources = tuple(source.detach() for source in ctx.saved_tensors)
+        # Without the gaps of a view: a CPU adds rows into one that has gaps ten times as slowly.
+        gradients = queries.new_zeros(queries.shape), key_values.new_zeros(key_values.shape)
         for piece in ctx.pieces:
             piece.add(*piece.differentiate(*piece.gather(sources), piece.read(out_gradient)), gradients)
         return (None, None, *gradients)

@@ -8,7 +8,7 @@ from torch import Tensor
 from bandrank_kernels.windowed_attention.banded import plan_blocks
 from bandrank_kernels.windowed_attention.gathered import ClsGroup, SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import HeadsPiece, attend_pieces
+from bandrank_kernels.windowed_attention.pieces import HeadsPiece, attend_pieces, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
@@ -53,7 +53,7 @@ class VectorizedPlan(AttentionPlan):
             self._pieces += plan_blocks(rows, pattern, device=device, dtype=dtype)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), qkv)
+        return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
 
     @property
     def pieces(self) -> Sequence[HeadsPiece]:
