@@ -15,6 +15,7 @@ from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 
+from bandrank_kernels.band_products import cuda as band_products
 from bandrank_kernels.cuda.assembly import Assembly, assemble, nvrtc_version
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.row_norms import cuda as row_norms
@@ -42,6 +43,8 @@ def _families() -> Iterator[Family]:
     for file, variants in groupby((*SHIPPED, *ABSORBED), key=lambda variant: variant.file):
         archs = TENSOR_CORE_ARCHS if file in {"narrow.cuh", "wide.cuh", "absorbed_mma.cuh"} else ALL_ARCHS
         yield Family(file, tuple(variant.kernel for variant in variants), archs)
+    yield Family("band_products/tensor_core.cu", tuple(band_products.instances("tensor_core")), TENSOR_CORE_ARCHS)
+    yield Family("band_products/simt.cu", tuple(band_products.instances("simt")), ALL_ARCHS)
     yield Family(row_norms.FILE, tuple(row_norms.instances()), ALL_ARCHS)
 
 

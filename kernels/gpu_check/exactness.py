@@ -14,6 +14,7 @@ from bandrank_kernels.windowed_attention import PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.ops import attend, sparse_pattern
 from bandrank_kernels.windowed_attention.reference import dense_mask
 from gpu_check.lab import Lab
+from gpu_check.layer_parts import EPS
 from gpu_check.shape import Shape, pack_rows
 from gpu_check.stage import Case, Facts
 
@@ -22,7 +23,6 @@ from gpu_check.stage import Case, Facts
 BARS = {torch.float16: 4e-4, torch.bfloat16: 3e-3, torch.float32: 2e-6}
 GRADIENT_BARS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 6e-6}
 BAND_BARS = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 2e-6, torch.float64: 1e-14}
-NORM_BARS = {torch.float16: 4e-4, torch.bfloat16: 3e-3, torch.float32: 2e-6}
 LSE_BAR = 1e-5
 
 WINDOWS = (4, 0, 1, 9, 16, 17, 64, None)
@@ -40,6 +40,8 @@ LAYOUTS = (
 )
 HEADS = (3, 1, 2, 12)
 WAVES = [Shape(502, window, 32) for window in (4, 64)]  # many times what runs on a card at once
+
+Widen = Callable[[Tensor], Tensor]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
@@ -64,7 +66,7 @@ def cases(lab: Lab) -> Iterator[Case]:
     bands = product(BAND_BARS, ((32, 4, 300), (64, 64, 130), (40, 0, 65), (96, 16, 1025)))
     for dtype, (dim, window, length) in lab.few(list(bands)):
         yield Case(f"band products {length} rows of {dim} w={window} {dtype}", _bands(lab, dim, window, length, dtype))
-    for dtype, hidden_size in lab.few(list(product(NORM_BARS, (384, 768, 1024)))):
+    for dtype, hidden_size in lab.few(list(product(DTYPES, (384, 768, 1024)))):
         yield Case(f"norms of rows of {hidden_size} {dtype}", _norms(lab, hidden_size, dtype))
 
 
@@ -130,14 +132,12 @@ def _last_layer(
         query = lab.randn(rows.num_candidates, num_heads, hidden_size, dtype=dtype)
         hidden = lab.randn(rows.num_rows, hidden_size, dtype=dtype, seed=1)
 
-        def attended(backend: Backend, dtype: torch.dtype) -> Tensor:
-            plan = plan_attention(rows, sparse_pattern(4), device=lab.device, dtype=dtype, head_dim=32, backend=backend)
-            return plan.attend_cls(query.to(dtype), hidden.to(dtype), 2 / math.sqrt(hidden_size))
+        def attended(backend: Backend, wide: Widen) -> dict[str, Tensor]:
+            own = wide(query).dtype
+            plan = plan_attention(rows, sparse_pattern(4), device=lab.device, dtype=own, head_dim=32, backend=backend)
+            return {"out": plan.attend_cls(wide(query), wide(hidden), 2 / math.sqrt(hidden_size))}
 
-        with lab.poisoned():
-            found, again = (attended(lab.backend, dtype) for _ in range(2))
-        errors = {"out": _error(found, attended("reference", torch.float64)) / BARS[dtype]}
-        return _verdict(errors, [found], [again])
+        return _against_reference(lab, attended, BARS[dtype])
 
     return run
 
@@ -148,54 +148,46 @@ def _bands(lab: Lab, dim: int, window: int, length: int, dtype: torch.dtype) -> 
         band = lab.randn(3, 2, length, 2 * window + 1, dtype=dtype, seed=2)
         other = torch.arange(length, device=lab.device)[:, None] + torch.arange(-window, window + 1, device=lab.device)
         band.masked_fill_((other < 0) | (other >= length), torch.nan)  # where nobody may look
-        with lab.poisoned():
-            found, again = (_products(query, key, band, lab.backend) for _ in range(2))
-        exact = _products(query.double(), key.double(), band.double(), "reference")
-        names = ("band_qk", "band_pv", "band_ptv")
-        errors = {
-            name: _error(*pair) / BAND_BARS[dtype]
-            for name, pair in zip(names, zip(found, exact, strict=True), strict=True)
-        }
-        return _verdict(errors, found, again)
+
+        def products(backend: Backend, wide: Widen) -> dict[str, Tensor]:
+            return {
+                "band_qk": band_qk(wide(query), wide(key), window, backend=backend),
+                "band_pv": band_pv(wide(band), wide(key), backend=backend),
+                "band_ptv": band_ptv(wide(band), wide(key), backend=backend),
+            }
+
+        return _against_reference(lab, products, BAND_BARS[dtype])
 
     return run
-
-
-def _products(query: Tensor, key: Tensor, band: Tensor, backend: str) -> list[Tensor]:
-    window = band.shape[-1] // 2
-    options = {"backend": backend}
-    return [
-        band_qk(query, key, window, **options),  # type: ignore[arg-type]  # a Backend, as the caller knows
-        band_pv(band, key, **options),  # type: ignore[arg-type]
-        band_ptv(band, key, **options),  # type: ignore[arg-type]
-    ]
 
 
 def _norms(lab: Lab, hidden_size: int, dtype: torch.dtype) -> Callable[[], Facts]:
     def run() -> Facts:
         x, residual, table = (lab.randn(1000, hidden_size, dtype=dtype, seed=seed) for seed in range(3))
-        norm = [lab.randn(hidden_size, dtype=dtype, seed=seed) for seed in (3, 4)]
+        weight, bias = (lab.randn(hidden_size, dtype=dtype, seed=seed) for seed in (3, 4))
         numbers = torch.randint(1000, (1000,), device=lab.device)
 
-        def both(backend: str, wide: Callable[[Tensor], Tensor]) -> list[Tensor]:
-            addends = [Addend(wide(rows), numbers) for rows in (x, residual, table)]
-            weight, bias = map(wide, norm)
-            options = {"eps": 1e-12, "backend": backend}
-            return [
-                add_norm(wide(x), wide(residual), weight, bias, **options),  # type: ignore[arg-type]  # as above
-                embed_rows(*addends, weight, bias, **options),  # type: ignore[arg-type, call-arg]
-            ]
+        def both(backend: Backend, wide: Widen) -> dict[str, Tensor]:
+            word, token_type, position = (Addend(wide(rows), numbers) for rows in (x, residual, table))
+            return {
+                "add_norm": add_norm(wide(x), wide(residual), wide(weight), wide(bias), eps=EPS, backend=backend),
+                "embed_rows": embed_rows(
+                    word, token_type, position, wide(weight), wide(bias), eps=EPS, backend=backend
+                ),
+            }
 
-        with lab.poisoned():
-            found, again = (both(lab.backend, lambda rows: rows) for _ in range(2))
-        exact = both("reference", Tensor.double)
-        errors = {
-            name: _error(*pair) / NORM_BARS[dtype]
-            for name, pair in zip(("add_norm", "embed_rows"), zip(found, exact, strict=True), strict=True)
-        }
-        return _verdict(errors, found, again)
+        return _against_reference(lab, both, BARS[dtype])
 
     return run
+
+
+def _against_reference(lab: Lab, call: Callable[[Backend, Widen], dict[str, Tensor]], bar: float) -> Facts:
+    """call: its results by their names, by a backend, of inputs that go through a function first."""
+    with lab.poisoned():
+        found, again = (call(lab.backend, lambda tensor: tensor) for _ in range(2))
+    exact = call("reference", Tensor.double)
+    errors = {name: _error(tensor, exact[name]) / bar for name, tensor in found.items()}
+    return _verdict(errors, list(found.values()), list(again.values()))
 
 
 def _error(found: Tensor, exact: Tensor) -> float:

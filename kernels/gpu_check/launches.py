@@ -2,53 +2,79 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from bandrank_kernels import choose_backend
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
 from bandrank_kernels.windowed_attention.ops import attend
 from gpu_check.lab import Lab
+from gpu_check.layer_parts import norm_rows, plan_of
 from gpu_check.shape import Shape
 
-SMALL = tuple(f"{part} w={window}" for part in ("attention", "bands") for window in (4, 20))
-PROFILED = {str(shape): shape for shape in (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))}
+Launch = Callable[[Lab], object]
 
 
-def attention(lab: Lab, window: int) -> None:
+def attention(lab: Lab, *, window: int) -> None:
     """Forward and backward of a few candidates, more than one tile of each kernel."""
     shape = Shape(70, window, 32, num_heads=2, num_candidates=3, query_tokens=5)
     num_rows = shape.rows().num_rows
-    # Drawn on the host: nothing but our kernels is to run on the card.
-    qkv = torch.randn(num_rows, 3, 2, 32).to(lab.device, lab.dtype).requires_grad_()
+    qkv = _randn(lab, num_rows, 3, 2, 32).requires_grad_()
     out, _ = attend(qkv, shape.rows(), window)
-    torch.autograd.grad(out, qkv, torch.randn(num_rows, 2, 32).to(lab.device, lab.dtype))
+    torch.autograd.grad(out, qkv, _randn(lab, num_rows, 2, 32))
 
 
-def bands(lab: Lab, window: int) -> None:
+def bands(lab: Lab, *, window: int) -> None:
     """The three products."""
-    query, key = (torch.randn(2, 70, 32).to(lab.device, lab.dtype) for _ in range(2))
+    query, key = (_randn(lab, 2, 70, 32) for _ in range(2))
     band = band_qk(query, key, window, backend=lab.backend)
     band_pv(band, key, backend=lab.backend)
     band_ptv(band, key, backend=lab.backend)
 
 
-def profiled(lab: Lab, shape: Shape) -> None:
+def last_layer(lab: Lab) -> None:
+    """[CLS] of a few candidates, each of more than one tile."""
+    shape = Shape(300, 4, 32, num_heads=2, num_candidates=3, query_tokens=5)
+    query, rows = _randn(lab, 3, 2, shape.hidden), _randn(lab, shape.rows().num_rows, shape.hidden)
+    plan_of(lab, shape).attend_cls(query, rows, shape.head_dim**-0.5)
+
+
+def norms(lab: Lab) -> None:
+    """Of three rows and of two, in more than one block, the last part of a row not whole."""
+    numbers = torch.arange(70).flip(0).to(lab.device)
+    sizes = (70, 264), (70, 264), (264,), (264,)
+    norm_rows(lab.backend, numbers, *(_randn(lab, *size) for size in sizes))
+
+
+def profiled(lab: Lab, *, shape: Shape) -> None:
     """One forward launch."""
     rows = shape.rows()
     attend(lab.randn(rows.num_rows, 3, shape.num_heads, shape.head_dim), rows, shape.window)
 
 
+def _randn(lab: Lab, *shape: int) -> Tensor:
+    """Drawn on the host: nothing but our kernels is to run on the card."""
+    return torch.randn(shape).to(lab.device, lab.dtype)
+
+
+SMALL: dict[str, Launch] = {
+    **{f"attention w={window}": partial(attention, window=window) for window in (4, 20)},
+    **{f"bands w={window}": partial(bands, window=window) for window in (4, 20)},
+    "last layer": last_layer,
+    "norms": norms,
+}
+PROFILED: dict[str, Launch] = {
+    str(shape): partial(profiled, shape=shape) for shape in (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))
+}
+
+
 def main(names: list[str], lab: Lab) -> None:
     """Makes the launches named, one after the other. Raises BackendUnavailable rather than watch something else."""
     choose_backend(lab.backend, lab.device)
-    small: dict[str, Callable[[Lab, int], None]] = {"attention": attention, "bands": bands}
     for name in names:
-        if name in PROFILED:
-            profiled(lab, PROFILED[name])
-        else:
-            part, _, window = name.partition(" w=")
-            small[part](lab, int(window))
+        (SMALL | PROFILED)[name](lab)
         lab.synchronize()
 
 

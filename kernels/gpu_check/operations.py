@@ -9,14 +9,12 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 from bandrank_kernels.row_norms import add_norm
-from bandrank_kernels.windowed_attention import plan_attention
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
 from gpu_check.baselines import flex, full, longformer, paper, varlen
 from gpu_check.baselines.system import System
 from gpu_check.lab import COLD_BYTES, WARM_CALLS, Lab
+from gpu_check.layer_parts import EPS, plan_of, qkv_of
 from gpu_check.shape import Shape, floor_us
 from gpu_check.stage import Case, Facts
-from gpu_check.streams import plan_of, qkv_of
 
 LENGTHS = (164, 4086, 54, 502, 2038)  # those that goals speak of first
 WINDOWS = (4, 64)
@@ -91,12 +89,9 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
 @torch.no_grad()
 def last_layer(lab: Lab, shape: Shape, backend: Backend) -> Facts:
     """Microseconds of [CLS]'s attention in the last layer, over rotated rows. floor_us: of reading them once."""
-    rows = shape.rows()
-    plan = plan_attention(
-        rows, sparse_pattern(shape.window), device=lab.device, dtype=lab.dtype, head_dim=shape.head_dim, backend=backend
-    )
-    query = lab.randn(rows.num_candidates, shape.num_heads, shape.hidden)
-    first = lab.randn(rows.num_rows, shape.hidden)
+    plan = plan_of(lab, shape, backend)
+    query = lab.randn(shape.num_candidates, shape.num_heads, shape.hidden)
+    first = lab.randn(shape.rows().num_rows, shape.hidden)
     others = [lab.randn(*first.shape, seed=seed) for seed in range(1, lab.num_sets(first.nbytes))]
 
     def run() -> list[Tensor]:
@@ -116,7 +111,7 @@ def norm(lab: Lab, num_rows: int, backend: Backend) -> Facts:
     weight, bias = (lab.randn(HIDDEN_SIZE, seed=seed) for seed in (2, 3))
 
     def run() -> list[Tensor]:
-        return [add_norm(x, residual, weight, bias, eps=1e-12, backend=backend) for _ in range(HOST_CALLS)]
+        return [add_norm(x, residual, weight, bias, eps=EPS, backend=backend) for _ in range(HOST_CALLS)]
 
     warm_us = lab.median_us(lab.capture(run).replay) / HOST_CALLS
     lab.synchronize()

@@ -16,7 +16,7 @@ PAGE = """# Results of the kernels
 
 Written by `python -m gpu_check.report kernels/results`, as `make gpu-check` does at its end.
 
-- `registers.json`: registers and spilled bytes of every attention kernel on every architecture, assembled without a GPU
+- `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
   (`benchmarks/registers.py`).
 - `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, one line a case: stage, case, status (ok, failed,
   skipped, cut for lack of time), seconds, and the facts measured. Times of operations are medians of replays of CUDA

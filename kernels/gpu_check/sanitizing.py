@@ -25,7 +25,7 @@ def sanitized(lab: Lab, tool: str) -> Facts:
     options = ["--tool", tool, "--error-exitcode", "9"]
     if tool == "memcheck":
         options += ["--report-api-errors", "no"]  # torch asks CUDA for functions that it may not have
-    said = on_launches("compute-sanitizer", options, SMALL, cap_s=CAP_S)
+    said = on_launches("compute-sanitizer", options, [*SMALL], cap_s=CAP_S)
     summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", said)
     if not summaries or any(int(count) for count in summaries):
         raise RuntimeError(f"{tool} does not say that all is well: {said[-TAIL:]}")

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank.models.ragged import offsets
 from bandrank_kernels.windowed_attention import PackedRows
 
 HALF = 2  # bytes of a number
@@ -17,11 +18,7 @@ def pack_rows(queries: Sequence[int], candidates: Sequence[Sequence[int]]) -> Pa
     """The layout of queries, and of the candidates of each, all given by their numbers of rows."""
     flat = [length for group in candidates for length in group]
     owner = np.repeat(np.arange(len(queries)), [len(group) for group in candidates])
-    return PackedRows(_offsets(queries), _offsets(flat), owner)
-
-
-def _offsets(lengths: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    return PackedRows(offsets(queries), offsets(flat), owner)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,13 @@
 """Stage 2, second part: the same bits from CUDA graphs, on a side stream, and on two streams at once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
 from gpu_check.lab import Lab
+from gpu_check.layer_parts import Part, attention, last_layer, norms
 from gpu_check.shape import Shape
 from gpu_check.stage import Case, Facts
 
@@ -17,74 +16,67 @@ BUSY_CYCLES = 20_000_000  # some ten milliseconds, for which the host runs ahead
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """For each of the two kernels on tensor cores."""
-    tests: tuple[Callable[[Lab, Shape], Facts], ...] = (graph, side_stream, two_streams)
-    for window in (4, 64):
-        shape = Shape(30, window, 32, num_heads=2, num_candidates=4) if lab.dry else Shape(164, window, 32)
+    """For attention by each of the two kernels on tensor cores, for the last layer, and for norms."""
+    narrow, wide = (
+        Shape(30, window, 32, num_heads=2, num_candidates=4) if lab.dry else Shape(164, window, 32)
+        for window in (4, 64)
+    )
+    tests: tuple[Callable[[Lab, Part], Facts], ...] = (graph, side_stream, two_streams)
+    for part in (
+        attention(lab, narrow),
+        attention(lab, wide),
+        last_layer(lab, narrow),
+        norms(lab, narrow.rows().num_rows, narrow.hidden),
+    ):
         for test in tests:
-            name = f"{test.__name__.replace('_', ' ')} {shape}"
-            yield Case(name, partial(test, lab, shape))
+            yield Case(f"{test.__name__.replace('_', ' ')}, {part.name}", partial(test, lab, part))
 
 
-def graph(lab: Lab, shape: Shape) -> Facts:
+def graph(lab: Lab, part: Part) -> Facts:
     """Replays on fresh numbers in the same place give what a launch gives."""
-    plan, qkv = plan_of(lab, shape), qkv_of(lab, shape)
-    other = plan_of(lab, shape)
-    captured = lab.capture(lambda: [plan.attend(qkv)])
+    call, other, inputs = part.prepare(), part.prepare(), part.draw(0)
+    captured = lab.capture(lambda: [call(*inputs)])
     wrong = torch.zeros((), dtype=torch.int64, device=lab.device)
     replays = 2 if lab.dry else REPLAYS
     for seed in range(replays):
-        qkv.copy_(qkv_of(lab, shape, seed=seed))
+        _copy(inputs, part.draw(seed))
         captured.replay()
-        wrong += (captured.outputs[0] != other.attend(qkv)).any()
+        wrong += (captured.outputs[0] != other(*inputs)).any()
     assert not wrong, f"{int(wrong)} of {replays} replays differ from launches"
     return {"replays": replays}
 
 
-def side_stream(lab: Lab, shape: Shape) -> Facts:
+def side_stream(lab: Lab, part: Part) -> Facts:
     """A launch waits for what its stream is busy with, and the host for nothing."""
-    plan, qkv = plan_of(lab, shape), qkv_of(lab, shape)
-    expected = plan.attend(qkv)
-    late = torch.zeros_like(qkv)
+    call, inputs = part.prepare(), part.draw(0)
+    expected = call(*inputs)
+    late = [torch.zeros_like(tensor) for tensor in inputs]
     with lab.side_stream():
         if not lab.dry:
             torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]  # torch leaves it bare
-        late.copy_(qkv)
-        found = plan.attend(late)
+        _copy(late, inputs)
+        found = call(*late)
     lab.synchronize()
     assert torch.equal(found, expected), "other bits than on the default stream"
     return {}
 
 
-def two_streams(lab: Lab, shape: Shape) -> Facts:
-    """Two batches that run side by side, each with a plan of its own, do not meet."""
-    plans = [plan_of(lab, shape) for _ in range(2)]
-    inputs = [qkv_of(lab, shape, seed=seed) for seed in range(2)]
-    expected = [plan.attend(qkv) for plan, qkv in zip(plans, inputs, strict=True)]
+def two_streams(lab: Lab, part: Part) -> Facts:
+    """Two batches that run side by side, each with scratch of its own, do not meet."""
+    calls, inputs = [part.prepare() for _ in range(2)], [part.draw(seed) for seed in range(2)]
+    expected = [call(*tensors) for call, tensors in zip(calls, inputs, strict=True)]
     lab.synchronize()
     streams = [lab.side_stream() for _ in range(2)]
     found: list[tuple[int, Tensor]] = []
     for _ in range(2 if lab.dry else 20):
         for number, stream in enumerate(streams):
             with stream:
-                found.append((number, plans[number].attend(inputs[number])))
+                found.append((number, calls[number](*inputs[number])))
     lab.synchronize()
     assert all(torch.equal(out, expected[number]) for number, out in found), "other bits than one after the other"
     return {"launches": len(found)}
 
 
-def plan_of(lab: Lab, shape: Shape) -> AttentionPlan:
-    """For the timed dtype, by the backend that is under test and no other."""
-    return plan_attention(
-        shape.rows(),
-        sparse_pattern(shape.window),
-        device=lab.device,
-        dtype=lab.dtype,
-        head_dim=shape.head_dim,
-        backend=lab.backend,
-    )
-
-
-def qkv_of(lab: Lab, shape: Shape, seed: int = 0) -> Tensor:
-    """(num_rows, 3, num_heads, head_dim)."""
-    return lab.randn(shape.rows().num_rows, 3, shape.num_heads, shape.head_dim, seed=seed)
+def _copy(into: Sequence[Tensor], numbers: Sequence[Tensor]) -> None:
+    for old, new in zip(into, numbers, strict=True):
+        old.copy_(new)

@@ -4,15 +4,14 @@ import pytest
 import torch
 from support.absorbed import Sizes, exact
 from support.layouts import packed_rows
+from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, capture, needs_gpu
 from torch import Tensor
 
-from bandrank_kernels.launch import cuda_obstacle, launch
+from bandrank_kernels.launch import launch
 from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
 from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
-GPU = torch.device("cuda", 0)
-OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
-pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+pytestmark = needs_gpu
 
 ROWS = packed_rows([11, 0, 35, 1], [[60, 0, 17, 121], [5, 33], [300], [64, 1, 62]], shared=True)
 # As in the emulation; tensor cores cut off where the CPU rounds.
@@ -53,18 +52,16 @@ def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: 
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_a_graph_replays_what_was_launched(window: int) -> None:
-    """Captured after one launch, replayed twice on new numbers in the same place, with the same bits."""
-    qkv = random_qkv(torch.float16, 32)
+    """On new numbers in the same place, with the same bits."""
+    qkv, planned = random_qkv(torch.float16, 32), plan(window, torch.float16, 32)
+    assert_replays(lambda: [planned.attend(qkv)], qkv)
+
+
+@pytest.mark.parametrize("window", [4, 64])
+def test_kernels_run_on_the_current_stream_and_wait_for_nothing(window: int) -> None:
+    """Behind what a side stream is busy with, while the host goes on; once a layer has made the scratch of a batch."""
     planned = plan(window, torch.float16, 32)
-    planned.attend(qkv)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = planned.attend(qkv)
-    for _ in range(2):
-        qkv.copy_(qkv.flip(0))
-        graph.replay()
-        assert torch.equal(captured, planned.attend(qkv))
+    assert_runs_on_the_current_stream(lambda late: [planned.attend(late)], random_qkv(torch.float16, 32))
 
 
 @pytest.mark.parametrize(("num_heads", "hidden_size"), [(12, 384), (12, 768), (16, 1000), (2, 64)])
@@ -94,15 +91,12 @@ def test_one_graph_of_the_last_layer_serves_batches_of_other_lengths() -> None:
     partials = torch.empty(plans[0].num_partials, device=GPU)
     arrivals = torch.zeros(plans[0].num_arrivals, dtype=torch.int32, device=GPU)
 
-    def attend() -> None:
+    def attend() -> list[Tensor]:
         scratch = {"tiles": tiles, "partials": partials, "arrivals": arrivals}
         launch(plans[0].launch(query, rows, sizes.scale, out=out, **scratch), GPU)
+        return [out]
 
-    attend()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        attend()
+    _, graph = capture(attend)
     for batch, planned in zip(batches, plans, strict=True):
         tiles.copy_(torch.from_numpy(planned.tiles))
         graph.replay()

@@ -5,15 +5,13 @@ import logging
 import pytest
 import torch
 from support.bands import LENGTHS, WINDOWS, random_band, random_rows
+from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, needs_gpu
 from torch import Tensor
 
 from bandrank_kernels import choose_backend, dispatch
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
-from bandrank_kernels.launch import cuda_obstacle
 
-GPU = torch.device("cuda", 0)
-OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
-pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+pytestmark = needs_gpu
 
 # As on the CPU; tensor cores cut off where the CPU rounds.
 TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 2e-6, torch.float64: 1e-14}
@@ -73,41 +71,15 @@ def test_gradients_are_difference_quotients() -> None:
 
 
 def test_a_graph_replays_what_was_launched() -> None:
-    """Captured after one launch, on new numbers in the same place, with the same bits."""
+    """On new numbers in the same place, with the same bits."""
     query, key, band = inputs(130, 4, 32, torch.float16)
-    products(query, key, band)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = products(query, key, band)
-    query.copy_(query.flip(0))
-    band.copy_(band.flip(0))
-    graph.replay()
-
-    for replayed, launched in zip(captured, products(query, key, band), strict=True):
-        assert torch.equal(replayed, launched)
+    assert_replays(lambda: products(query, key, band), query, band)
 
 
 def test_kernels_run_on_the_current_stream_and_wait_for_nothing() -> None:
     """Behind what a side stream is busy with, while the host goes on."""
     query, key, band = inputs(130, 4, 32, torch.float16)
-    expected = products(query, key, band)
-    late = torch.zeros_like(query)
-    stream = torch.cuda.Stream(GPU)
-    stream.wait_stream(torch.cuda.current_stream(GPU))
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
-        late.copy_(query)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            found = products(late, key, band)
-            assert not stream.query()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    stream.synchronize()
-
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+    assert_runs_on_the_current_stream(lambda late: products(late, key, band), query)
 
 
 def test_auto_is_cuda_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

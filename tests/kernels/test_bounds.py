@@ -1,30 +1,94 @@
-"""The kernels of windowed attention under the address sanitizer: all in one compilation, in one process."""
+"""All kernels under the address sanitizer, in one process: it takes longer to start than to run them."""
 
-from support.emulation import needs_compiler, run_sanitized
-
-SANITIZED = """
+import torch
+from kernels.test_band_kernels import launches
 from kernels.test_forward_launch import PLANS, is_right, run
 from kernels.test_gradient_kernels import SMALL, Layer
-from support.emulated_launch import prepare
+from support import absorbed
+from support.bands import random_band, random_rows
+from support.emulated_launch import emulate, prepare
+from support.emulation import needs_compiler, run_sanitized
+from support.layouts import packed_rows
+from support.norms import EPS, KINDS, make_addends, make_norm
+
 from bandrank_kernels.cuda import read_source
-from bandrank_kernels.launch import Kernel
+from bandrank_kernels.launch import Kernel, Launch
+from bandrank_kernels.row_norms import cuda as row_norms
 from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, GRADIENT_PARTS, SHARED, Gradient
-gradients = [Gradient("float16", 32, part) for part in GRADIENT_PARTS]
-variants = [*(plan.variant for plan in PLANS.values()), *gradients]
-files = dict.fromkeys(variant.file for variant in variants)
-source = read_source(*SHARED, *(f"{FOLDER}/{file}" for file in files))
-kernels = [Kernel(source, variant.name_expression) for variant in variants]
-prepare(*kernels, sanitize=True)
-for plan, kernel in zip(PLANS.values(), kernels):
-    print(is_right(*run(plan, kernel=kernel)), flush=True)
-layer = Layer(SMALL, 4, "float16", num_heads=2, head_dim=32)
-print(layer.is_right(layer.run(kernels=tuple(kernels[-2:]))), flush=True)
-"""
+
+
+def attention() -> None:
+    """Forward and backward, all in one compilation."""
+    gradients = [Gradient("float16", 32, part) for part in GRADIENT_PARTS]
+    variants = [*(plan.variant for plan in PLANS.values()), *gradients]
+    files = dict.fromkeys(variant.file for variant in variants)
+    source = read_source(*SHARED, *(f"{FOLDER}/{file}" for file in files))
+    kernels = [Kernel(source, variant.name_expression) for variant in variants]
+    prepare(*kernels, sanitize=True)
+    layer = Layer(SMALL, 4, "float16", num_heads=2, head_dim=32)
+
+    for plan, kernel in zip(PLANS.values(), kernels[: len(PLANS)], strict=True):
+        assert is_right(*run(plan, kernel=kernel)), kernel
+    assert layer.is_right(layer.run(kernels=(kernels[-2], kernels[-1])))
+
+
+def last_layer() -> None:
+    """Rows end where their memory ends, some tiles are not used."""
+    rows = packed_rows((3, 0), ((0, 1, 270), (17,)), shared=True)
+    both = [absorbed.Sizes("float16", 5, 328), absorbed.Sizes("float16", 5, 328, (7, 5))]
+    prepare(*(sizes.plan(rows).variant.kernel for sizes in both), sanitize=True)
+    for sizes in both:
+        absorbed.attend_cls(sizes.plan(rows, capacity=7), *sizes.inputs(rows), sizes.scale)
+
+
+def bands() -> None:
+    """On tensor cores in whole pieces, and elsewhere number by number."""
+    requests: list[Launch] = []
+    for dtype, dim in ((torch.float16, 32), (torch.float32, 7)):
+        for window, length in ((1, 17), (9, 65), (64, 3)):
+            rows = random_rows(1, length, dim, dtype=dtype)
+            band = random_band(1, length=length, window=window, dtype=dtype)
+            outputs = [torch.empty_like(tensor) for tensor in (band, rows, rows)]
+            requests += launches(rows, rows, band, outputs, (8, 0))
+    _launch(requests)
+
+
+def norms() -> None:
+    """Tables and rows end where their memory ends."""
+    dtype = torch.float16
+    _launch(
+        [
+            row_norms.plan(
+                make_addends(kind, num_rows, hidden_size, dtype),
+                *make_norm(hidden_size, dtype),
+                EPS,
+                torch.empty(num_rows, hidden_size, dtype=dtype),
+            )
+            for kind in KINDS
+            for num_rows, hidden_size in ((1, 264), (7, 384), (9, 512))
+        ]
+    )
+
+
+def _launch(requests: list[Launch]) -> None:
+    prepare(*(request.kernel for request in requests), sanitize=True)
+    for request in requests:
+        emulate(request)
+
+
+PARTS = (attention, last_layer, bands, norms)
+
+
+def main() -> None:
+    """Says which parts ended well."""
+    for part in PARTS:
+        part()
+        print(part.__name__, flush=True)
 
 
 @needs_compiler
 def test_no_access_is_out_of_bounds() -> None:
-    """Forward and backward, on arrays of exactly the size they must have, with results that are right."""
-    ended = run_sanitized(SANITIZED)
+    """Nor misaligned, on arrays of exactly the size they must have."""
+    ended = run_sanitized("from kernels.test_bounds import main; main()")
 
-    assert (ended.stdout.splitlines(), ended.stderr) == (["True"] * 4, "")
+    assert (ended.stdout.split(), ended.stderr[-3000:]) == ([part.__name__ for part in PARTS], "")

@@ -6,16 +6,14 @@ import pytest
 import torch
 from support.models import random_ids, score_batch, tiny_cross_encoder
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
+from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, needs_gpu
 from torch import Tensor
 
 from bandrank.models.layers import norm
 from bandrank.models.layers.patterns import sparse
-from bandrank_kernels.launch import cuda_obstacle
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 
-GPU = torch.device("cuda", 0)
-OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
-pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+pytestmark = needs_gpu
 
 
 def call(addends: list[Addend], weight: Tensor, bias: Tensor) -> Tensor:
@@ -59,40 +57,15 @@ def test_a_number_outside_its_table_makes_its_row_nan() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_graph_replays_what_was_launched(kind: Kind) -> None:
-    """Captured after one launch, on new numbers in the same place, with the same bits."""
+    """On new numbers in the same place, with the same bits."""
     given = inputs(kind, 130, 384, torch.float16)
-    call(*given)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = call(*given)
-    rows = given[0][0].rows
-    rows.copy_(rows.flip(0))
-    graph.replay()
-
-    assert torch.equal(captured, call(*given))
+    assert_replays(lambda: [call(*given)], given[0][0].rows)
 
 
 def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
     """Behind what a side stream is busy with, while the host goes on."""
-    given = inputs("add", 130, 384, torch.float16)
-    (x, _), (residual, _) = given[0]
-    expected = call(*given)
-    late = torch.zeros_like(x)
-    stream = torch.cuda.Stream(GPU)
-    stream.wait_stream(torch.cuda.current_stream(GPU))
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
-        late.copy_(x)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            found = call([Addend(late), Addend(residual)], *given[1:])
-            assert not stream.query()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    stream.synchronize()
-
-    assert torch.equal(found, expected)
+    (x, residual), weight, bias = inputs("add", 130, 384, torch.float16)
+    assert_runs_on_the_current_stream(lambda late: [call([Addend(late), residual], weight, bias)], x.rows)
 
 
 def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

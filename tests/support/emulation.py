@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,8 @@ HEADERS = Path(__file__).parent / "cuda_on_cpu"
 # Compiled kernels are kept between runs under a name that says what they were made of.
 BUILDS = Path(__file__).resolve().parents[2] / "build" / "emulation"
 SCHEDULES: list["Schedule"] = ["depth first", "round robin"]
+
+_compiling_shared = threading.Lock()  # what all sources share, which are compiled side by side
 
 Schedule = Literal["depth first", "round robin"]
 Size = tuple[int, int, int]
@@ -91,16 +94,16 @@ def run_sanitized(program: str, *arguments: str) -> "subprocess.CompletedProcess
 
 def _build(source: str, kernels: Sequence[str], *, sanitize: bool) -> Path:
     launchers = "\n".join(f"CUDA_ON_CPU_LAUNCHER(launch_{i}, {name})" for i, name in enumerate(kernels))
-    error = 'extern "C" const char* launch_error() { return cuda_on_cpu::error.c_str(); }'
     flags = ["-std=c++17", "-O1", "-fPIC", "-fno-strict-aliasing", "-Wall", "-Wno-unknown-pragmas"]
     if sanitize:
         flags += ["-g1", "-fsanitize=address"]
-    contents = b"".join(path.read_bytes() for path in sorted(HEADERS.glob("*.h"))).decode()
-    # Compiled headers halve the time of all else; g++ looks for the .gch first.
-    compiled = _compile(flags, ["-x", "c++-header"], '#include "cuda_on_cpu.h"', contents, "cuda_on_cpu.h.gch")
-    included = [f"-I{compiled.parent}", "-include", "cuda_on_cpu.h"]
-    text = f"{source}\n{launchers}\n{error}\n"
-    return _compile(flags, ["-shared", *included, "-x", "c++"], text, contents, "kernels.so")
+    contents = "".join(path.read_text(encoding="utf-8") for path in sorted(HEADERS.glob("*.[hc]*")))
+    with _compiling_shared:
+        # Compiled headers halve the time of a kernel; g++ looks for the .gch first.
+        header = _compile(flags, ["-x", "c++-header"], '#include "cuda_on_cpu.h"', contents, "cuda_on_cpu.h.gch")
+        schedule = _compile(flags, ["-c", "-x", "c++"], '#include "schedule.cpp"', contents, "schedule.o")
+    arguments = ["-shared", str(schedule), f"-I{header.parent}", "-include", "cuda_on_cpu.h", "-x", "c++"]
+    return _compile(flags, arguments, f"{source}\n{launchers}\n", contents, "kernels.so")
 
 
 def _compile(flags: Sequence[str], arguments: Sequence[str], text: str, headers: str, name: str) -> Path:

@@ -1,6 +1,7 @@
 """FlexAttention with the same mask, over whole pairs: torch compiles a kernel for it."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,4 +34,4 @@ def system(lab: Lab, shape: Shape) -> System:
         rows = results[0].transpose(1, 2)  # (num_candidates, sequence, num_heads, head_dim)
         return torch.cat([rows[:, 0], rows[0, 1:seen], rows[:, seen:].flatten(0, 1)])
 
-    return System("flex", lambda qkv: heads(shape, qkv), attend, pack)
+    return System("flex", partial(heads, shape), attend, pack)

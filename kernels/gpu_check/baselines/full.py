@@ -1,6 +1,7 @@
 """Full attention over padded pairs, by each of torch's backends."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,5 +30,4 @@ def system(shape: Shape, name: str, backend: SDPBackend) -> System:
         with sdpa_kernel(backend):
             return [scaled_dot_product_attention(query, key, value)]
 
-    arrange: Callable[[Tensor], Sequence[Tensor]] = lambda qkv: heads(shape, qkv)  # noqa: E731  # its only use
-    return System(name, arrange, attend)
+    return System(name, partial(heads, shape), attend)

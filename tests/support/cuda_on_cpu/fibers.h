@@ -46,10 +46,11 @@ struct Context {
   void* stack_pointer;
 };
 
+// Weak: every translation unit has it, and the linker keeps one.
 extern "C" void cuda_on_cpu_switch(void** save_stack_pointer, void* stack_pointer);
 asm(R"(
 .text
-.globl cuda_on_cpu_switch
+.weak cuda_on_cpu_switch
 .hidden cuda_on_cpu_switch
 .type cuda_on_cpu_switch,@function
 cuda_on_cpu_switch:

@@ -1,0 +1,62 @@
+"""What tests of kernels on a GPU share: the GPU, why there may be none, and two properties of everything launched."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from bandrank_kernels.launch import cuda_obstacle
+
+GPU = torch.device("cuda", 0)
+OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
+BUSY_CYCLES = 20_000_000  # some ten milliseconds
+
+needs_gpu = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+
+Launched = Callable[[], Sequence[Tensor]]
+
+
+def capture(launched: Launched) -> tuple[Sequence[Tensor], torch.cuda.CUDAGraph]:
+    """A graph of what was launched once before, and the tensors that its replays write."""
+    launched()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = launched()
+    return outputs, graph
+
+
+def assert_replays(launched: Launched, *inputs: Tensor) -> None:
+    """That replays on new numbers in the same place, twice, have the bits of launches. inputs: are turned around."""
+    outputs, graph = capture(launched)
+    for _ in range(2):
+        for tensor in inputs:
+            tensor.copy_(tensor.flip(0))
+        graph.replay()
+        assert_same_bits(outputs, launched())
+
+
+def assert_runs_on_the_current_stream(launched: Callable[[Tensor], Sequence[Tensor]], given: Tensor) -> None:
+    """That a launch waits for what a side stream is busy with, and the host for nothing."""
+    expected = launched(given)
+    late = torch.zeros_like(given)
+    stream = torch.cuda.Stream(GPU)
+    stream.wait_stream(torch.cuda.current_stream(GPU))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(BUSY_CYCLES)
+        late.copy_(given)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = launched(late)
+            assert not stream.query()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    stream.synchronize()
+    assert_same_bits(found, expected)
+
+
+def assert_same_bits(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    """Of each tensor."""
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
