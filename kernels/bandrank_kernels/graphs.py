@@ -110,5 +110,5 @@ class CudaGraphs:
         return Captured(output, graph.replay, graph.reset)
 
     def graph_bytes(self) -> int:
-        segments = torch.cuda.memory_snapshot()
+        segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]  # likewise
         return sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) == self._pool)

@@ -390,8 +390,8 @@ MISTAKES = [
     ("plan.bind(of_plan)", "plan"),
     ("self._device.copy(scores, bucket.run()[: len(scores)])", "scores = bucket.run()[: len(scores)]"),
     # Sizes of the batch in place of the bucket's; buckets that are taken for one; rows in the wrong place.
-    ("capacity and capacity.num_tiles(variant.tile_rows)", "None"),
-    ("capacity and capacity.num_candidate_tiles(TILE_ROWS)", "None"),
+    ("capacity.num_tiles(variant.tile_rows) if capacity else None", "None"),
+    ("capacity.num_candidate_tiles(TILE_ROWS) if capacity else None", "None"),
     ("// tile_rows + 2 * self.num_candidates", "// tile_rows + self.num_candidates // 2"),
     ("capacity.num_rows, capacity.num_candidates, plan.signature", "capacity.num_rows, capacity.num_candidates"),
     ("capacity.num_rows, capacity.num_candidates, plan.signature", "plan.signature"),

@@ -156,7 +156,7 @@ def plan_forward(
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
     return ForwardPlan(
         variant=variant,
-        tiles=plan_tiles(rows, variant.tile_rows, capacity=capacity and capacity.num_tiles(variant.tile_rows)),
+        tiles=plan_tiles(rows, variant.tile_rows, capacity=capacity.num_tiles(variant.tile_rows) if capacity else None),
         num_candidates=capacity.num_candidates if capacity else rows.num_candidates,
         num_heads=num_heads,
         window=window,
