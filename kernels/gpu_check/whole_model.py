@@ -90,8 +90,8 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     found = eager(lab, lambda: model.score(batch))
     fuse_norms(model)
     found |= graphed(lab, on_card)
-    if cls_only:
-        found |= served(lab, build(lab, size, pattern, graphs=True), batch)
+    if cls_only and pattern.shares_queries:
+        found |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
     return found
 
 
