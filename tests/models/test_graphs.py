@@ -1,146 +1,27 @@
 """Batches replayed from graphs: the bits of launches, whatever is in the bucket, and whatever came before."""
 
 import random
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from types import ModuleType
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from support.emulation import EmulationError, needs_compiler
+from support.emulation import needs_compiler
+from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer
 from support.layouts import CPU
-from support.mistakes import plant_in_modules
-from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
+from support.models import random_ids, random_scorer, score_batch
 from support.recorded_graphs import ExactProducts, RecordingDevice, Running, Stream
-from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 
 from bandrank.models import graphs
 from bandrank.models.architectures import CrossEncoder
-from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
-from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.norm import LayerNorm
-from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
-from bandrank.models.layers.patterns import sparse
-from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, interface
+from bandrank.models.layers.packing import PackedInputs
+from bandrank_kernels.windowed_attention import Capacity, interface
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
 pytestmark = needs_compiler
-
-# In the order of their imports.
-MODULES = (
-    "bandrank_kernels.windowed_attention.capacity",
-    "bandrank_kernels.windowed_attention.cuda.forward",
-    "bandrank_kernels.windowed_attention.cuda.plan",
-    "bandrank_kernels.staging",
-    "bandrank.models.graphs",
-)
-House = dict[str, ModuleType]
-REAL: House = {name: sys.modules[name] for name in MODULES}
-# Rounding of products whose rows go together in other numbers; scores are of the order of 1.
-ROUNDING = 1e-5
-
-
-@cache
-def scorer(window: int | None = 4) -> CrossEncoder:
-    """One layer and one for [CLS] alone, in heads that there are kernels for."""
-    config = CrossEncoderConfig(
-        encoder=replace(tiny_encoder_config(), hidden_size=64, num_heads=2),
-        cls_id=CLS_ID,
-        sep_id=SEP_ID,
-        pattern=sparse(window),
-        max_tokens=512,
-        max_query_tokens=64,
-    )
-    return random_scorer(CrossEncoder(config), seed=0).requires_grad_(requires_grad=False)
-
-
-def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]], seed: int = 0) -> PackedTokens:
-    """Random tokens in texts of these lengths, [SEP] not counted."""
-    rng = random.Random(seed)
-    batch = score_batch(
-        [random_ids(rng, length) for length in queries],
-        [[random_ids(rng, length) for length in group] for group in candidates],
-    )
-    return pack(batch, scorer().config.pattern, cls_id=CLS_ID, sentence_token=None)
-
-
-# Of one bucket, 145 to 176 rows and 9 to 16 candidates: of one length, of lengths that fill no tile or several, with a
-# query each, and with the most candidates.
-ALIKE = [
-    packed([5], [[9] * 13], seed=1),
-    packed([3, 4], [[75, 0, 1, 2, 0, 0], [40, 1, 2, 3]], seed=2),
-    packed([4] * 9, [[10]] * 9, seed=3),
-    packed([11], [[7] * 15], seed=4),
-]
-SMALL = packed([5], [[9, 2]])
-
-
-@dataclass
-class Lab:
-    """A runner, its device, and what it should give. house: the modules that it is made of."""
-
-    device: RecordingDevice
-    runner: GraphRunner
-    window: int | None
-
-    @classmethod
-    def of(cls, house: House = REAL, *, running: Running = "at once", window: int | None = 4, **limits: int) -> "Lab":
-        device = RecordingDevice(running)
-        plan_class = house["bandrank_kernels.windowed_attention.cuda.plan"].CudaPlan
-
-        def plan(rows: PackedRows, capacity: Capacity) -> AttentionPlan:
-            return plan_of(plan_class, device, rows, window, capacity)
-
-        house["bandrank.models.graphs"].Capacity = house[MODULES[0]].Capacity
-        runner = house["bandrank.models.graphs"].GraphRunner(scorer(window).compute, plan, device, **limits)
-        return cls(device, runner, window)
-
-    def score(self, batch: PackedTokens) -> Tensor:
-        scores = self.runner.score(batch)
-        assert scores is not None
-        return scores
-
-
-def plan_of(
-    plan_class: type[CudaPlan],
-    device: RecordingDevice,
-    rows: PackedRows,
-    window: int | None,
-    capacity: Capacity | None = None,
-) -> CudaPlan:
-    """As for float32 on a card with tensor cores."""
-    return plan_class(
-        rows,
-        sparse(window),
-        device=CPU,
-        dtype=torch.float32,
-        head_dim=32,
-        capability=(8, 0),
-        capacity=capacity,
-        run=device.launch,
-    )
-
-
-@torch.inference_mode()
-def launched(batch: PackedTokens, window: int | None = 4) -> Tensor:
-    """The scores without bucket and graph."""
-    plan = plan_of(CudaPlan, RecordingDevice(), batch.rows, window)
-    return scorer(window).compute(PackedInputs.of(batch, plan, CPU))
-
-
-@cache
-def expected(number: int, window: int | None = 4) -> Tensor:
-    """Of the batches that are alike."""
-    return launched(ALIKE[number], window)
-
-
-def is_right(found: Tensor, right: Tensor) -> bool:
-    """But for the rounding of products."""
-    return found.shape == right.shape and bool(((found - right).abs() <= ROUNDING).all())
 
 
 def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches() -> None:
@@ -346,74 +227,3 @@ def test_a_batch_goes_over_in_one_transfer() -> None:
 
     assert len({tensor.untyped_storage().data_ptr() for tensor in there}) == 1
     assert inputs.ids.tolist() == batch.ids.tolist()
-
-
-def survives(house: House) -> bool:
-    """Whether a runner of these modules gets batches right, in each way that a device may run."""
-
-    def buckets_are_apart() -> bool:
-        lab = Lab.of(house)
-        return is_right(lab.score(SMALL), launched(SMALL)) and is_right(lab.score(ALIKE[0]), expected(0))
-
-    def all_right(lab: Lab, numbers: Sequence[int]) -> bool:
-        found = [lab.score(ALIKE[number]) for number in numbers]
-        lab.device.drain()
-        return all(is_right(scores, expected(n, lab.window)) for scores, n in zip(found, numbers, strict=True))
-
-    def on_two_streams() -> bool:
-        lab, other = Lab.of(house), Stream()
-        lab.score(ALIKE[0])
-        lab.device.running = "late"
-        first = lab.score(ALIKE[1])
-        with lab.device.on(other):
-            second = lab.score(ALIKE[2])
-        lab.device.alternate(other)
-        return is_right(first, expected(1)) and is_right(second, expected(2))
-
-    trials: list[Callable[[], bool]] = [
-        lambda: all_right(Lab.of(house), (0, 1, 2, 3)),
-        lambda: all_right(Lab.of(house, running="late"), (3, 1, 2, 0)),
-        lambda: all_right(Lab.of(house, running="copies first"), (0, 1, 2, 3, 0)),
-        lambda: all_right(Lab.of(house, window=None), (0, 1)),
-        on_two_streams,
-        buckets_are_apart,
-    ]
-    try:
-        return all(trial() for trial in trials)
-    except (EmulationError, ValueError, RuntimeError, IndexError):
-        return False
-
-
-MISTAKES = [
-    # Inputs that are not filled anew, or are read elsewhere; results that the next batch overwrites.
-    ("self._staging.refill(tables, found.inputs)", "pass"),
-    ("plan.bind(of_plan)", "plan"),
-    ("self._device.copy(scores, bucket.run()[: len(scores)])", "scores = bucket.run()[: len(scores)]"),
-    # Sizes of the batch in place of the bucket's; buckets that are taken for one; rows in the wrong place.
-    ("capacity.num_tiles(variant.tile_rows) if capacity else None", "None"),
-    ("capacity.num_candidate_tiles(TILE_ROWS) if capacity else None", "None"),
-    ("// tile_rows + 2 * self.num_candidates", "// tile_rows + self.num_candidates // 2"),
-    ("capacity.num_rows, capacity.num_candidates, plan.signature", "capacity.num_rows, capacity.num_candidates"),
-    ("capacity.num_rows, capacity.num_candidates, plan.signature", "plan.signature"),
-    ("np.pad(part, (0, fill))", "np.pad(part, (fill, 0))"),
-    # Waits: of the host for its buffer, of a transfer for the landing buffer, of the inputs for the transfer, of a
-    # batch for the one before.
-    ("slot.arrived.synchronize()", "pass"),
-    ("slot.read.wait()", "pass"),
-    ("slot.read.record()", "pass"),
-    ("slot.arrived.wait()", "pass"),
-    ("slot.arrived.record()", "pass"),
-    ("self._idle.wait()", "pass"),
-    ("self._idle.record()", "pass"),
-]
-
-
-def test_without_a_mistake_all_is_right() -> None:
-    """What the next test looks for comes of the mistakes."""
-    assert survives(plant_in_modules(MODULES, "MOST_GRAPHS = 64", "MOST_GRAPHS = 63"))
-
-
-@pytest.mark.parametrize(("text", "instead"), MISTAKES)
-def test_a_mistake_is_found(text: str, instead: str) -> None:
-    """A stale pointer, inputs of another batch, a grid of another batch, a wait that is missing."""
-    assert not survives(plant_in_modules(MODULES, text, instead))
