@@ -109,6 +109,18 @@ def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "plain torch: 'vectorized' was asked for" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for, they are a wrong setting with the reason; they can be switched off too."""
+    model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
+    capsys.readouterr()
+
+    assert main(["check", *model, "--cuda-graphs", "on"]) == 2
+    assert re.search(r"^bandrank: BANDRANK_CUDA_GRAPHS=on .*torch sees no GPU", capsys.readouterr().err)
+    assert main(["check", *model, "--cuda-graphs", "off"]) == 0
+    assert re.search(r"CUDA graphs +not used: they are switched off", capsys.readouterr().out)
+
+
 def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Is named in one line; exit code 2."""
     missing = str(tmp_path / "missing")
@@ -131,6 +143,8 @@ def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixtu
     assert f"{ACCURATE} (cross_encoder)" in out
     for stage in ("fast", "accurate"):
         assert re.search(rf"^{stage} attention +plain torch: .*the tensors are on cpu", out, re.MULTILINE)
+    assert re.search(r"^fast CUDA graphs +not used: a mix_encoder is not captured$", out, re.MULTILINE)
+    assert re.search(r"^accurate CUDA graphs +not used: .*the tensors are on cpu", out, re.MULTILINE)
 
 
 def test_a_scorer_that_adds_to_another_goes_with_no_third_one(

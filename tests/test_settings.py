@@ -14,6 +14,7 @@ OTHER_VALUES = {
     "device": "cpu",
     "dtype": "bfloat16",
     "kernels": "vectorized",
+    "cuda_graphs": "off",
     "redis_url": "redis://localhost",
     "max_batch_tokens": 5000,
     "max_waiting_tokens": 7,
@@ -123,6 +124,7 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
         ("tokenizer_threads", "-1"),
         ("dtype", "float64"),
         ("kernels", "triton"),
+        ("cuda_graphs", "yes"),
         ("log_level", "loud"),
     ],
 )

@@ -15,19 +15,36 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     buffer until that is done. Each has its own shape and dtype and starts at a multiple of ALIGNMENT bytes.
     Raises ValueError if one is not in host memory.
     """
-    starts, size = [], 0
+    staging = torch.empty(num_bytes(tensors), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    write(tensors, staging)
+    return views(staging.to(device, non_blocking=True), tensors)
+
+
+def num_bytes(tensors: Sequence[Tensor]) -> int:
+    """Of the tensors laid out in one buffer."""
+    return sum(_room(tensor) for tensor in tensors)
+
+
+def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
+    """Lays tensors in host memory out in a buffer of bytes there. Raises ValueError if one is elsewhere."""
     for tensor in tensors:
         if tensor.device.type != "cpu":
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
-        starts.append(size)
-        size += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-    staging = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    for start, tensor in zip(starts, tensors, strict=True):
-        _part(staging, start, tensor).copy_(tensor)
-    copied = staging.to(device, non_blocking=True)
-    return [_part(copied, start, tensor) for start, tensor in zip(starts, tensors, strict=True)]
+    for view, tensor in zip(views(buffer, tensors), tensors, strict=True):
+        view.copy_(tensor)
 
 
-def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
-    """The bytes from `start`, with the shape and dtype of `like`."""
-    return buffer[start : start + like.nbytes].view(like.dtype).view(like.shape)
+def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """What lies in a buffer where tensors of the same shapes and dtypes were laid out."""
+    starts, start = [], 0
+    for tensor in like:
+        starts.append(start)
+        start += _room(tensor)
+    return [
+        buffer[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for begin, tensor in zip(starts, like, strict=True)
+    ]
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,22 +1,28 @@
-"""Stage 2, second part: the same bits from CUDA graphs, on a side stream, and on two streams at once."""
+"""Stage 2, second part: the same bits from CUDA graphs, of whole batches too, on a side stream, and on two streams at
+once.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from bandrank_kernels.windowed_attention.ops import sparse_pattern
+from gpu_check.cross_encoder import SIZE, build, packed, request
 from gpu_check.lab import Lab
 from gpu_check.layer_parts import Part, attention, last_layer, norms
 from gpu_check.shape import Shape
 from gpu_check.stage import Case, Facts
 
 REPLAYS = 100
+BUCKET_BAR = 0.05  # of scores of the order of 1 after three layers in float16
 BUSY_CYCLES = 20_000_000  # some ten milliseconds, for which the host runs ahead of a side stream
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """For attention by each of the two kernels on tensor cores, for the last layer, and for norms."""
+    """For attention by each kernel on tensor cores, for the last layer, for norms, and for batches of a whole model."""
     narrow, wide = (
         Shape(30, window, 32, num_heads=2, num_candidates=4) if lab.dry else Shape(164, window, 32)
         for window in (4, 64)
@@ -30,6 +36,7 @@ def cases(lab: Lab) -> Iterator[Case]:
     ):
         for test in tests:
             yield Case(f"{test.__name__.replace('_', ' ')}, {part.name}", partial(test, lab, part))
+    yield Case("batches of a whole model", partial(batches, lab))
 
 
 def graph(lab: Lab, part: Part) -> Facts:
@@ -44,6 +51,42 @@ def graph(lab: Lab, part: Part) -> Facts:
         wrong += (captured.outputs[0] != other(*inputs)).any()
     assert not wrong, f"{int(wrong)} of {replays} replays differ from launches"
     return {"replays": replays}
+
+
+@torch.inference_mode()
+def batches(lab: Lab) -> Facts:
+    """Through the graphs of their buckets, on two streams in turns and nothing waited for: what launches give. How far
+    that is from launches without a bucket, whose products are of other sizes, is on record.
+    """
+    lab.require_gpu()
+    model = build(lab, replace(SIZE, num_layers=3), sparse_pattern(4), graphs=True)
+    runner = model.graphs
+    assert runner is not None, f"no graphs: {model.why_no_graphs()}"
+    lengths = ([60] * 20, [163, 0, 40] * 6, [5, 300] * 4, [80] * 40, range(40, 120, 2))
+    requests = [packed(model, request(each, seed=seed)) for seed, each in enumerate(lengths)]
+    expected = [runner.score(each, capture=False) for each in requests]
+    streams = [lab.side_stream() for _ in range(2)]
+    found: list[tuple[int, Tensor | None]] = []
+    for turn in range(REPLAYS):
+        number = turn % len(requests)
+        with streams[turn % 2]:
+            found.append((number, runner.score(requests[number])))
+    lab.synchronize()
+    assert model.why_no_graphs() is None, model.why_no_graphs()
+    wrong = [number for number, scores in found if not torch.equal(_there(scores), _there(expected[number]))]
+    assert not wrong, f"{len(wrong)} of {REPLAYS} replays differ from launches, of batches {sorted(set(wrong))}"
+    model.graphs = None
+    apart = [
+        float((model.score(request(each, seed=seed)) - _there(scores)).abs().max())
+        for seed, (each, scores) in enumerate(zip(lengths, expected, strict=True))
+    ]
+    assert max(apart) < BUCKET_BAR, f"scores differ by {max(apart)} with and without a bucket"
+    return {"replays": REPLAYS, "graphs": len(runner), "graph_bytes": runner.graph_bytes, "from_bucket": max(apart)}
+
+
+def _there(scores: Tensor | None) -> Tensor:
+    assert scores is not None, "a batch that is too large for a graph"
+    return scores
 
 
 def side_stream(lab: Lab, part: Part) -> Facts:

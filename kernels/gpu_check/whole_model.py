@@ -11,25 +11,19 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
+from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
-from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
-from bandrank.models.ragged import Ragged, offsets
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 from gpu_check.baselines.paper import PaperAttention, PaperPlan
+from gpu_check.cross_encoder import DRY_SIZE, POSITIONS, QUERY_TOKENS, SIZE, VOCAB, build, fuse_norms, packed, request
 from gpu_check.lab import Lab
 from gpu_check.shape import Shape
 from gpu_check.stage import Case, Facts
 
-WINDOW, QUERY_TOKENS, NUM_CANDIDATES = 4, 10, 100
-VOCAB, POSITIONS = 30522, 4224
+WINDOW, NUM_CANDIDATES = 4, 100
 REPEATS = 10
-
-
-SIZE = EncoderConfig(VOCAB, 384, 6, 12, 1536, POSITIONS)
-DRY_SIZE = EncoderConfig(VOCAB, 64, 2, 2, 256, POSITIONS)
 
 
 def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
@@ -75,7 +69,9 @@ def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
 
 
 def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
-    """Eager from token ids in host memory, as the service runs it; in a graph from ids on the card."""
+    """Eager from token ids in host memory; in a graph from ids on the card; as the service runs it, from ids in host
+    memory through the graph of its bucket.
+    """
     model = build(lab, size, pattern)
     model.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
@@ -91,7 +87,22 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
             plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=size.head_dim, backend=backend),
         )
 
-    return {**eager(lab, lambda: model.score(batch)), **graphed(lab, on_card)}
+    found = eager(lab, lambda: model.score(batch))
+    fuse_norms(model)
+    found |= graphed(lab, on_card)
+    if cls_only and pattern.shares_queries:
+        found |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
+    return found
+
+
+@torch.inference_mode()
+def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
+    """The same of a request that is replayed, or why there is no graph for it."""
+    model.score(batch)
+    if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
+        return {"not served from a graph": reason}
+    found = eager(lab, lambda: model.score(batch))
+    return {f"served_{name.removeprefix('eager_')}": value for name, value in found.items()}
 
 
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
@@ -102,11 +113,6 @@ def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
     run = device_part(lab, model, request(lengths), plan)
     return {**eager(lab, run), **graphed(lab, lambda: run)}
-
-
-def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
-    """The batch as the model packs it."""
-    return pack(batch, model.config.pattern, cls_id=model.config.cls_id, sentence_token=None)
 
 
 def device_part(
@@ -152,24 +158,6 @@ def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts
     if mask is None:  # to look at a mask, transformers makes the host wait, which no graph allows
         found |= graphed(lab, lambda: lambda: [model(here, attention_mask=None).pooler_output])
     return found
-
-
-def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
-    """Ready to serve."""
-    config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
-    torch.manual_seed(0)
-    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype)
-
-
-def request(lengths: Sequence[int]) -> ScoreBatch:
-    """Random token ids: one query, and candidates of these lengths and a [SEP]."""
-    rng = np.random.default_rng(0)
-    query, *candidates = (rng.integers(1000, VOCAB, length + 1) for length in (QUERY_TOKENS, *lengths))
-    return ScoreBatch(
-        Ragged.from_token_ids([query.tolist()]),
-        Ragged.from_token_ids([candidate.tolist() for candidate in candidates]),
-        offsets([len(candidates)]),
-    )
 
 
 @torch.inference_mode()

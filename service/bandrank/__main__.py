@@ -32,7 +32,8 @@ log = logging.getLogger("bandrank")
 USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
 
   serve            answers POST /rerank; `bandrank serve --help` lists the settings
-  check            prints models, device and what computes attention, scores one request, and exits 0 if all is well
+  check            prints models, device, what computes attention, whether CUDA graphs are used; scores one request, and
+                   exits 0 if all is well
   precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
   version          prints the version"""
 
@@ -134,7 +135,7 @@ def check(models: StageModels, settings: Settings) -> int:
         **{f"{stage} attention": attention_of(model.scorer) for stage, model in models.by_stage().items()},
     }
     for name, fact in facts.items():
-        print(f"{name:19} {fact}")  # noqa: T201
+        print(f"{name:20} {fact}")  # noqa: T201
 
     async def test() -> None:
         try:
@@ -145,9 +146,11 @@ def check(models: StageModels, settings: Settings) -> int:
     try:
         asyncio.run(test())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
-        print(f"{'self-test':19} failed: {error}")  # noqa: T201
+        print(f"{'self-test':20} failed: {error}")  # noqa: T201
         return 1
-    print(f"{'self-test':19} passed")  # noqa: T201
+    for stage, model in models.by_stage().items():  # only now has one been captured
+        print(f"{f'{stage} CUDA graphs':20} {graphs_of(model.scorer)}")  # noqa: T201
+    print(f"{'self-test':20} passed")  # noqa: T201
     return 0
 
 
@@ -163,6 +166,12 @@ def attention_of(scorer: Scorer) -> str:
     """What computes the attention of its encoder, and why."""
     reason = scorer.why_no_kernels()
     return "CUDA kernels" if reason is None else f"plain torch: {reason}"
+
+
+def graphs_of(scorer: Scorer) -> str:
+    """Whether its batches are replayed from CUDA graphs, and why not."""
+    reason = scorer.why_no_graphs()
+    return "used" if reason is None else f"not used: {reason}"
 
 
 def precompute(path: Path, models: StageModels, settings: Settings) -> int:

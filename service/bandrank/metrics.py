@@ -70,7 +70,9 @@ class Metrics:
         self.registry.register(self._memory)
 
     def watch_device(self, memory: DeviceMemory) -> None:
-        """From now on a scrape asks `memory` for the device's bytes: allocated, its peak, reserved, total."""
+        """From now on a scrape asks `memory` for the device's bytes: allocated, its peak, reserved, of which by CUDA
+        graphs, total.
+        """
         self._memory.device = memory
 
     def watch_queue(self, waiting_tokens: Callable[[], float], waiting_tasks: Callable[[], float]) -> None:
@@ -137,7 +139,7 @@ class Metrics:
 class _MemoryCollector(Collector):
     """Memory, read when scraped."""
 
-    device: DeviceMemory = staticmethod(lambda: {"allocated": 0, "peak": 0, "reserved": 0, "total": 0})
+    device: DeviceMemory = staticmethod(lambda: {"allocated": 0, "peak": 0, "reserved": 0, "graphs": 0, "total": 0})
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         process = GaugeMetricFamily("bandrank_process_memory_bytes", "Resident memory of the process.")

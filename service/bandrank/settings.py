@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 Device = str  # "auto", "cpu", "cuda", "cuda:1", ...
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Kernels = Literal["auto", "cuda", "vectorized"]
+CudaGraphs = Literal["auto", "on", "off"]
 CacheDtype = Literal["float32", "float16", "int8"]
 
 
@@ -25,6 +26,7 @@ class Settings:
     cascade_depth: how many candidates go on to the accurate scorer where no budget says otherwise.
     kernels: what computes attention and norms; "auto" is our CUDA kernels where they can run, else plain torch,
     "vectorized" plain torch, and "cuda" our kernels or nothing.
+    cuda_graphs: whether batches are replayed from CUDA graphs; "auto" is where they can be, "on" there or nothing.
     redis_url: of the cache that replicas share; empty to cache in memory alone.  redis_timeout_s: after which a request
     goes on without Redis.  cache_dtype: of cached representations.  cache_ttl_s: how long Redis keeps one; 0 for ever.
     candidate_store_bytes: of texts registered by id, where there is no Redis to hold them.
@@ -44,6 +46,7 @@ class Settings:
     device: Device = "auto"
     dtype: Dtype = "auto"
     kernels: Kernels = "auto"
+    cuda_graphs: CudaGraphs = "auto"
     redis_url: str = ""
     redis_timeout_s: float = 0.05
     cache_memory_bytes: int = 256 * 1024 * 1024

@@ -68,7 +68,7 @@ async def test_every_series_is_there_before_the_first_request() -> None:
     for name in GAUGES:
         assert any(sample.name == name for sample in seen)
     kinds = {sample.labels["kind"] for sample in seen if sample.name == "bandrank_device_memory_bytes"}
-    assert kinds == {"allocated", "peak", "reserved", "total"}
+    assert kinds == {"allocated", "peak", "reserved", "graphs", "total"}
 
 
 async def test_histograms_of_seconds_reach_from_a_millisecond_to_ten_seconds() -> None:

@@ -70,7 +70,7 @@ def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
 
 def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without gradients, and so with the kernels; with gradients, in plain torch."""
-    monkeypatch.setattr(norm, "MANY_ROWS", 0)
+    monkeypatch.setattr(norm.LayerNorm, "fused_from", 0)
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
     expected = tiny_cross_encoder(pattern=sparse(2))(batch).detach()

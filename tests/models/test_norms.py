@@ -7,29 +7,39 @@ import torch
 from support.emulation import needs_compiler
 from support.models import random_ids, score_batch, tiny_cross_encoder
 from support.norms import run_kernels_here
-from torch import Tensor
+from torch import Tensor, nn
 
-from bandrank.models.layers import embeddings, norm
-from bandrank.models.layers.norm import runs_fused
+from bandrank.models.layers import norm
+from bandrank.models.layers.norm import LayerNorm, infers_on_gpu
 from bandrank.models.layers.patterns import sparse
 
 
-def infers(_: Tensor, __: int) -> bool:
-    """`runs_fused` of a GPU."""
+def infers(_: Tensor) -> bool:
+    """`infers_on_gpu`, as if there were one."""
     return not torch.is_grad_enabled()
+
+
+def norms(module: nn.Module) -> list[LayerNorm]:
+    """All of a module's."""
+    return [part for part in module.modules() if isinstance(part, LayerNorm)]
 
 
 @needs_compiler
 def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for the embeddings, two in each layer, none where a gradient is wanted; and plain torch gives the same."""
+    """One for the embeddings, two in each layer, none where a gradient is wanted or rows are few; and plain torch gives
+    the same.
+    """
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
     scorer = tiny_cross_encoder(pattern=sparse(2))
     expected = scorer(batch)
     launches = run_kernels_here(monkeypatch)
-    monkeypatch.setattr(embeddings, "runs_fused", infers)
-    monkeypatch.setattr(norm, "runs_fused", infers)
+    monkeypatch.setattr(norm, "infers_on_gpu", infers)
     with torch.inference_mode():
+        scorer(batch)
+        assert not launches
+        for each in norms(scorer):
+            each.fused_from = 0
         found = scorer(batch)
 
     assert len(launches) == 1 + 2 * scorer.config.encoder.num_layers
@@ -43,7 +53,8 @@ def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch)
     ours = tiny_cross_encoder().encoder.embeddings
     ids, positions, types = torch.tensor([3, 1, 3]), torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1])
     run_kernels_here(monkeypatch)
-    monkeypatch.setattr(embeddings, "runs_fused", infers)
+    ours.norm.fused_from = 0
+    monkeypatch.setattr(norm, "infers_on_gpu", infers)
     plain = ours(ids, positions, types)
     with torch.inference_mode():
         torch.testing.assert_close(ours(ids, positions, types), plain, rtol=0, atol=1e-5)
@@ -53,4 +64,4 @@ def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch)
 def test_plain_torch_runs_on_a_cpu() -> None:
     """With or without gradients."""
     with torch.inference_mode():
-        assert not runs_fused(torch.zeros(1, 8), 1_000_000)
+        assert not infers_on_gpu(torch.zeros(1_000_000, 8))

@@ -1,7 +1,10 @@
 """Planted mistakes: all of a file's in one compilation, one of them awake at a time."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 
 from support.emulated_launch import emulation_of, prepare
 from support.emulation import SCHEDULES, EmulationError, Schedule
@@ -60,3 +63,21 @@ def assert_found(
     assert survives(schedules[0])
     wake(planted, number)
     assert not all(survives(schedule) for schedule in schedules)
+
+
+def plant_in_modules(names: Sequence[str], text: str, instead: str) -> dict[str, ModuleType]:
+    """Fresh copies of Python modules that import each other as copies, one of which has `instead` for `text`.
+
+    names: in the order of their imports. The modules themselves stay as they are.
+    """
+    sources = {name: Path(str(sys.modules[name].__file__)).read_text(encoding="utf-8") for name in names}
+    assert sum(source.count(text) for source in sources.values()) == 1, text
+    originals = {name: sys.modules[name] for name in names}
+    copies: dict[str, ModuleType] = {}
+    try:
+        for name, source in sources.items():
+            copies[name] = sys.modules[name] = ModuleType(name)
+            exec(compile(source.replace(text, instead), f"{name} with {instead!r}", "exec"), copies[name].__dict__)  # noqa: S102
+    finally:
+        sys.modules.update(originals)
+    return copies

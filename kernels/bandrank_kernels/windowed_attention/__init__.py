@@ -1,6 +1,12 @@
 """Asymmetric windowed attention over packed rows (Schlatt et al. 2024); the maths is in README.md."""
 
-from bandrank_kernels.windowed_attention.interface import plan_attention, why_no_kernels, windowed_attention
+from bandrank_kernels.windowed_attention.capacity import Capacity
+from bandrank_kernels.windowed_attention.interface import (
+    plan_attention,
+    why_no_kernels,
+    why_not_one_launch,
+    windowed_attention,
+)
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -8,8 +14,10 @@ from bandrank_kernels.windowed_attention.rows import PackedRows
 __all__ = [
     "AttentionPattern",
     "AttentionPlan",
+    "Capacity",
     "PackedRows",
     "plan_attention",
     "why_no_kernels",
+    "why_not_one_launch",
     "windowed_attention",
 ]

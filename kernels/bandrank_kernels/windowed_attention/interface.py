@@ -5,7 +5,8 @@ from torch import Tensor
 
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.launch import cuda_obstacle, device_capability
-from bandrank_kernels.windowed_attention.cuda import dtype_name, why_unsupported
+from bandrank_kernels.windowed_attention.capacity import Capacity
+from bandrank_kernels.windowed_attention.cuda import dtype_name, why_absorbed_unsupported, why_unsupported
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
@@ -22,10 +23,12 @@ def plan_attention(
     dtype: torch.dtype,
     head_dim: int,
     backend: Backend = "auto",
+    capacity: Capacity | None = None,
 ) -> AttentionPlan:
     """The plan of one batch for the backend that `choose_backend` names.
 
-    dtype, head_dim: of the queries, keys and values to come; kernels are built for some of them.
+    dtype, head_dim: of the queries, keys and values to come; kernels are built for some of them.  capacity: for which
+    the CUDA kernels' launches are sized, so that all batches within have the same; plain torch has no use for it.
     Raises ValueError if candidates share a query that the pattern makes depend on them, BackendUnavailable.
     """
     rows.check(pattern)
@@ -35,13 +38,26 @@ def plan_attention(
             return ReferencePlan(rows, pattern, device=device)
         case "cuda":
             capability = device_capability(device)
-            return CudaPlan(rows, pattern, device=device, dtype=dtype, head_dim=head_dim, capability=capability)
+            return CudaPlan(
+                rows,
+                pattern,
+                device=device,
+                dtype=dtype,
+                head_dim=head_dim,
+                capability=capability,
+                capacity=capacity,
+            )
     return VectorizedPlan(rows, pattern, device=device, dtype=dtype)
 
 
 def why_no_kernels(pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
     """Why "auto" is not "cuda" for such attention, as a clause; None if it is."""
     return cuda_obstacle(device) or why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
+
+
+def why_not_one_launch(*, num_heads: int, hidden_size: int, dtype: torch.dtype) -> str | None:
+    """Why `AttentionPlan.attend_cls` of the CUDA backend takes plain torch for such rows, as a clause; None if not."""
+    return why_absorbed_unsupported(num_heads=num_heads, hidden_size=hidden_size, dtype=dtype_name(dtype))
 
 
 def windowed_attention(

@@ -67,5 +67,6 @@ class Service:
             "allocated": torch.cuda.memory_allocated(device),
             "peak": torch.cuda.max_memory_allocated(device),
             "reserved": torch.cuda.memory_reserved(device),
+            "graphs": sum(stage.scorer.graph_bytes for stage in self.reranker.stages.values()),
             "total": torch.cuda.get_device_properties(device).total_memory,
         }

@@ -74,9 +74,14 @@ class StageBuilder:
     def build(self, name: StageName, model: LoadedModel) -> Stage:
         """The model's stage; its weights are moved to the device. Raises BadSetting if its kernels cannot run there."""
         settings, scorer = self.settings, model.scorer
-        scorer.prepare(device=self.device, dtype=self.dtype, backend=settings.kernels)
+        scorer.prepare(
+            device=self.device, dtype=self.dtype, backend=settings.kernels, graphs=settings.cuda_graphs != "off"
+        )
         if settings.kernels == "cuda" and (reason := scorer.why_no_kernels()):
             raise BadSetting(f"BANDRANK_KERNELS=cuda cannot be for {model.name}: {reason}")
+        # A fast scorer has no graphs, and that is no reason to do without the accurate one's.
+        if settings.cuda_graphs == "on" and name == "accurate" and (reason := scorer.why_no_graphs()):
+            raise BadSetting(f"BANDRANK_CUDA_GRAPHS=on cannot be for {model.name}: {reason}")
         codec = cache = None
         if scorer.precomputes:
             codec = RepresentationCodec(scorer.representation_size, settings.cache_dtype)

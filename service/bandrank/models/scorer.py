@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import Encoder
 from bandrank.models.layers.linear import Linear
-from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.norm import MANY_ROWS, LayerNorm
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank_kernels import Backend
@@ -82,6 +82,15 @@ class Scorer(nn.Module, ABC):
             return f"{encoder.backend!r} was asked for"
         return why_no_kernels(self.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim)
 
+    @property
+    def graph_bytes(self) -> int:
+        """Device memory that CUDA graphs hold."""
+        return 0
+
+    def why_no_graphs(self) -> str | None:
+        """Why batches are launched kernel by kernel, as a clause; None if they are replayed from CUDA graphs."""
+        return f"a {self.architecture} is not captured"
+
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates: n sequences of token ids (host) in, n representations out.
@@ -119,10 +128,13 @@ class Scorer(nn.Module, ABC):
         self.encoder.load_state_dict(encoder.state_dict())
         return self
 
-    def prepare(self, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto") -> Self:
+    def prepare(
+        self, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto", graphs: bool = False
+    ) -> Self:
         """Makes the scorer ready to serve: weights on `device`, frozen, in `dtype` (a module named `head` is not), its
-        encoder computed by `backend`.
+        encoder computed by `backend`. graphs: from CUDA graphs, where it can be (`why_no_graphs`).
         """
+        del graphs  # a matter of the architecture
         self.to(device)
         self.device = device
         for name, module in self.named_children():
@@ -134,4 +146,6 @@ class Scorer(nn.Module, ABC):
                 module.prepack()
             if isinstance(module, Encoder | LayerNorm):
                 module.backend = backend
+            if isinstance(module, LayerNorm):
+                module.fused_from = MANY_ROWS
         return self

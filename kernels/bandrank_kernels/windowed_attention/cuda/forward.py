@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
+from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Dtype, Variant, Wide, choose_variant
@@ -54,6 +55,11 @@ class ForwardPlan:
     num_heads: int
     window: int
     stage_rows: int
+
+    @property
+    def signature(self) -> tuple[Variant, int, int]:
+        """What a launch is made of beside the sizes of its grid and its addresses."""
+        return self.variant, self.window, self.stage_rows
 
     @property
     def blocks(self) -> int:
@@ -122,17 +128,18 @@ def plan_forward(
     dtype: Dtype,
     capability: tuple[int, int],
     max_shared_bytes: int = MAX_SHARED_BYTES,
-    tile_capacity: int | None = None,
+    capacity: Capacity | None = None,
 ) -> ForwardPlan:
     """The launches of a batch, one for each layer: Schlatt et al. 2024, section 3, in one kernel.
 
-    max_shared_bytes: what a block may take.  tile_capacity: tiles of a grid of fixed size, the last of them unused.
+    max_shared_bytes: what a block may take.  capacity: for which all but the contents of the tiles is planned, instead
+    of for the batch itself.
     Raises ValueError for what `why_unsupported` names, or if the tiles do not fit.
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
         raise ValueError(reason)
-    candidate_rows = int(np.diff(rows.cu_candidates).max(initial=0))
-    query_rows = int(np.diff(rows.cu_queries).max(initial=0))
+    candidate_rows = capacity.candidate_rows if capacity else int(np.diff(rows.cu_candidates).max(initial=0))
+    query_rows = capacity.query_rows if capacity else int(np.diff(rows.cu_queries).max(initial=0))
     variant = choose_variant(
         dtype=dtype,
         head_dim=head_dim,
@@ -149,8 +156,8 @@ def plan_forward(
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
     return ForwardPlan(
         variant=variant,
-        tiles=plan_tiles(rows, variant.tile_rows, capacity=tile_capacity),
-        num_candidates=rows.num_candidates,
+        tiles=plan_tiles(rows, variant.tile_rows, capacity=capacity.num_tiles(variant.tile_rows) if capacity else None),
+        num_candidates=capacity.num_candidates if capacity else rows.num_candidates,
         num_heads=num_heads,
         window=window,
         stage_rows=stage_rows,

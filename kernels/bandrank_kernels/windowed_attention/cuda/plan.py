@@ -1,11 +1,12 @@
 """The CUDA backend: tiles and scratch made once per batch, one launch in each layer."""
 
+import copy
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from bandrank_kernels.launch import VECTOR_BYTES, Launch, is_vectorizable, launch
 from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.absorbed import (
     TILE_ROWS,
     AbsorbedPlan,
@@ -51,8 +53,9 @@ class _Scratch(Generic[AnyPlan]):
 class CudaPlan(AttentionPlan):
     """The sparse cross-encoder's pattern in one launch a layer, its gradient in two (Schlatt et al. 2024, section 3).
 
-    All index tensors of a batch go to the device in one transfer. Scratch is made at the first layer and shared by the
-    layers, so that one plan serves one stream at a time. Results do not depend on the order in which blocks run.
+    All index tensors of a batch go to the device in one transfer, at the first layer unless they were bound before.
+    Scratch is made at the first layer and shared by the layers, so that one plan serves one stream at a time. Results
+    do not depend on the order in which blocks run.
     """
 
     def __init__(
@@ -64,17 +67,40 @@ class CudaPlan(AttentionPlan):
         dtype: torch.dtype,
         head_dim: int,
         capability: tuple[int, int],
+        capacity: Capacity | None = None,
         run: Run = launch,
     ) -> None:
-        """run: makes the launches.  Raises ValueError for what `why_unsupported` names."""
+        """capacity: for whose launches to plan, so that all batches within have the same.  run: makes the launches.
+        Raises ValueError for what `why_unsupported` names, or if the batch does not fit.
+        """
         self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
-        self._dtype, self._head_dim = dtype, head_dim
+        self._dtype, self._head_dim, self._capacity = dtype, head_dim, capacity
         self._planned = self._plan(dtype, num_heads=1, head_dim=head_dim)
-        self._absorbed_tiles = plan_candidate_tiles(rows, TILE_ROWS)
-        host = [torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)]
-        self._tiles, self._absorbed_tiles_there = to_device(host, device)
+        self._absorbed_tiles = plan_candidate_tiles(
+            rows, TILE_ROWS, capacity=capacity.num_candidate_tiles(TILE_ROWS) if capacity else None
+        )
+        self.host_tables: Sequence[Tensor] = [
+            torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)
+        ]
+        self._bound: Sequence[Tensor] | None = None
         self._scratches: dict[tuple[torch.dtype, int, int], _Scratch[ForwardPlan]] = {}
         self._absorbed_scratches: dict[tuple[torch.dtype, int, int], _Scratch[AbsorbedPlan]] = {}
+
+    @property
+    def signature(self) -> Hashable:
+        return self._planned.signature
+
+    def bind(self, tables: Sequence[Tensor]) -> Self:
+        bound = copy.copy(self)
+        bound._bound, bound._scratches, bound._absorbed_scratches = tables, {}, {}
+        return bound
+
+    @property
+    def _tables(self) -> Sequence[Tensor]:
+        """On the device: tiles, and tiles of candidates alone."""
+        if self._bound is None:
+            self._bound = to_device(self.host_tables, self._device)
+        return self._bound
 
     def attend(self, qkv: Tensor) -> Tensor:
         if torch.is_grad_enabled() and qkv.requires_grad:
@@ -184,13 +210,14 @@ class CudaPlan(AttentionPlan):
             head_dim=head_dim,
             dtype=dtype_name(dtype),
             capability=self._capability,
+            capacity=self._capacity,
         )
 
     def _scratch(self, dtype: torch.dtype, num_heads: int, head_dim: int) -> _Scratch[ForwardPlan]:
         key = dtype, num_heads, head_dim
         if key not in self._scratches:
             if (dtype, head_dim) == (self._dtype, self._head_dim):
-                plan, tiles = replace(self._planned, num_heads=num_heads), self._tiles
+                plan, tiles = replace(self._planned, num_heads=num_heads), self._tables[0]
             else:  # as under autocast, where rows that were planned in float32 come in 16 bits
                 plan = self._plan(dtype, num_heads=num_heads, head_dim=head_dim)
                 (tiles,) = to_device([torch.from_numpy(plan.tiles)], self._device)
@@ -203,7 +230,7 @@ class CudaPlan(AttentionPlan):
         if key not in self._absorbed_scratches:
             variant = choose_absorbed(dtype_name(query.dtype), hidden_size, self._capability)
             plan = AbsorbedPlan(variant, self._absorbed_tiles, num_heads, hidden_size)
-            self._absorbed_scratches[key] = self._make_scratch(plan, self._absorbed_tiles_there)
+            self._absorbed_scratches[key] = self._make_scratch(plan, self._tables[1])
         return self._absorbed_scratches[key]
 
     def _make_scratch(self, plan: AnyPlan, tiles: Tensor) -> _Scratch[AnyPlan]:

@@ -4,21 +4,24 @@ Nogueira & Cho 2019 (full); Schlatt et al. 2024 (sparse, and the form in which a
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers import passages
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.head import ScoreHead
-from bandrank.models.layers.packing import PackedTokens, pack
+from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer, TokenTemplate
-from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern
+from bandrank_kernels import Backend
+from bandrank_kernels.graphs import CudaGraphs, GraphDevice
+from bandrank_kernels.windowed_attention import AttentionPattern, why_not_one_launch
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class CrossEncoder(Scorer):
     architecture: ClassVar[str] = "cross_encoder"
     precomputes: ClassVar[bool] = False
     config_class: ClassVar[type] = CrossEncoderConfig
+    graphs: GraphRunner | None = None
+    _no_graphs = "they are switched off"
 
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__()
@@ -95,15 +100,56 @@ class CrossEncoder(Scorer):
         packed = pack(
             parts.batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token
         )
-        return parts.best(self.head(self._cls_states(packed)), len(batch.candidates))
+        return parts.best(self._score_packed(packed), len(batch.candidates))
 
-    def _cls_states(self, packed: PackedTokens) -> Tensor:
-        """(num_candidates, hidden_size) the last layer's [CLS] rows."""
-        device = self.device
-        of_rows = (packed.ids, packed.positions, packed.token_types)
-        ids, positions, types = to_device([torch.from_numpy(each) for each in of_rows], device)
-        hidden = self.encoder.embeddings(ids, positions, types if self.config.token_types else torch.zeros_like(types))
-        plan = self.encoder.plan(packed.rows, self.config.pattern)
+    def prepare(
+        self, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto", graphs: bool = False
+    ) -> Self:
+        super().prepare(device=device, dtype=dtype, backend=backend)
+        self.graphs = None  # those of other weights, if there are any
+        if not graphs:
+            self._no_graphs = "they are switched off"
+        elif (reason := self._why_not_capturable()) is not None:
+            self._no_graphs = reason
+        else:
+            self.replay_on(CudaGraphs(device))
+        return self
+
+    def replay_on(self, device: GraphDevice) -> None:
+        """From now on batches are replayed from graphs of this device, where the weights are."""
+        self.graphs = GraphRunner(
+            self.compute, lambda rows, capacity: self.encoder.plan(rows, self.config.pattern, capacity), device
+        )
+        for module in self.modules():
+            if isinstance(module, LayerNorm):
+                module.fused_from = 0
+
+    @property
+    def graph_bytes(self) -> int:
+        return 0 if self.graphs is None else self.graphs.graph_bytes
+
+    def why_no_graphs(self) -> str | None:
+        return self._no_graphs if self.graphs is None else self.graphs.obstacle
+
+    def compute(self, inputs: PackedInputs) -> Tensor:
+        """(num_candidates,) the scores of packed rows. Launches, and nothing that makes the host wait."""
+        types = inputs.token_types if self.config.token_types else torch.zeros_like(inputs.token_types)
+        hidden = self.encoder.embeddings(inputs.ids, inputs.positions, types)
         if self.cls_only_last_layer:
-            return self.encoder.forward_cls(hidden, packed.rows.num_candidates, plan)
-        return self.encoder(hidden, plan)[: packed.rows.num_candidates]  # type: ignore[no-any-return]
+            return self.head(self.encoder.forward_cls(hidden, inputs.num_candidates, inputs.plan))  # type: ignore[no-any-return]
+        return self.head(self.encoder(hidden, inputs.plan)[: inputs.num_candidates])  # type: ignore[no-any-return]
+
+    def _score_packed(self, packed: PackedTokens) -> Tensor:
+        if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled(self.device.type):
+            scores = self.graphs.score(packed)
+            if scores is not None:
+                return scores
+        plan = self.encoder.plan(packed.rows, self.config.pattern)
+        return self.compute(PackedInputs.of(packed, plan, self.device))
+
+    def _why_not_capturable(self) -> str | None:
+        """What the kernels cannot do, plain torch does with tensors of each batch's own sizes."""
+        config, encoder = self.config.encoder, self.encoder
+        return self.why_no_kernels() or why_not_one_launch(
+            num_heads=config.num_heads, hidden_size=config.hidden_size, dtype=encoder.dtype
+        )

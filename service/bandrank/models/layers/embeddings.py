@@ -6,7 +6,7 @@ Devlin et al. 2019; positional interpolation for learned tables: Schlatt et al. 
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.layers.norm import LayerNorm, runs_fused
+from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.row_norms import Addend, embed_rows
 
 
@@ -24,13 +24,13 @@ class Embeddings(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
-        if runs_fused(self.word.weight, len(ids)):
+        if self.norm.runs_fused(self.word.weight, len(ids)):
             return self._fused(Addend(self.word.weight, ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
-        if runs_fused(words, len(words)):
+        if self.norm.runs_fused(words, len(words)):
             return self._fused(Addend(words), positions, token_types)
         return self.norm(words + self.token_type(token_types) + self.position(positions))  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels import Backend
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows, plan_attention
 
 # Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
 # the cache.
@@ -135,10 +135,18 @@ class Encoder(nn.Module):
         """Of the weights, and so of all states."""
         return self.embeddings.word.weight.dtype
 
-    def plan(self, rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
-        """Of a batch, for all layers. Raises what `plan_attention` raises."""
+    def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
+        """Of a batch, for all layers; capacity: for which their launches are sized. Raises what `plan_attention`
+        raises.
+        """
         return plan_attention(
-            rows, pattern, device=self.device, dtype=self.dtype, head_dim=self.head_dim, backend=self.backend
+            rows,
+            pattern,
+            device=self.device,
+            dtype=self.dtype,
+            head_dim=self.head_dim,
+            backend=self.backend,
+            capacity=capacity,
         )
 
     def forward(self, hidden: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import offsets, places
-from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,6 +26,33 @@ class PackedTokens:
     positions: Ints
     token_types: Ints
     rows: PackedRows
+
+    @property
+    def of_rows(self) -> tuple[Ints, Ints, Ints]:
+        """Ids, positions, token types."""
+        return self.ids, self.positions, self.token_types
+
+
+@dataclass(frozen=True)
+class PackedInputs:
+    """The same on the device, with the plan of its attention.
+
+    ids, positions, token_types: (num_rows,) int64.  num_candidates: how many of the first rows are [CLS]; there may be
+    room for more rows and candidates than there are.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    token_types: Tensor
+    plan: AttentionPlan
+    num_candidates: int
+
+    @classmethod
+    def of(cls, packed: PackedTokens, plan: AttentionPlan, device: torch.device) -> "PackedInputs":
+        """In one transfer."""
+        host = [*map(torch.from_numpy, packed.of_rows), *plan.host_tables]
+        ids, positions, token_types, *tables = to_device(host, device)
+        return cls(ids, positions, token_types, plan.bind(tables), packed.rows.num_candidates)
 
 
 def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_token: int | None) -> PackedTokens:

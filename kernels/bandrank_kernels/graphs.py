@@ -1,0 +1,114 @@
+"""CUDA graphs: what a call launches, recorded once and launched again at about the price of one launch; and the
+streams and events that bring its inputs there while the device computes something else.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Event(Protocol):
+    """A place in a stream's work, as `torch.cuda.Event` is. One that was never recorded is behind everybody."""
+
+    def record(self) -> None:
+        """Moves it to the end of what is enqueued on the current stream."""
+
+    def wait(self) -> None:
+        """What is enqueued on the current stream from now on waits for it."""
+
+    def synchronize(self) -> None:
+        """The host waits for it."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A call that was recorded. output: where each replay leaves its result, until another graph of the device is
+    replayed.  replay: enqueues it all on the current stream.  release: gives it up, when no replay runs.
+    """
+
+    output: Tensor
+    replay: Callable[[], None]
+    release: Callable[[], None]
+
+
+class GraphDevice(Protocol):
+    """What a runner of graphs asks of a device."""
+
+    device: torch.device
+
+    def active(self) -> AbstractContextManager[object]:
+        """Makes it the current device."""
+
+    def copying(self) -> AbstractContextManager[object]:
+        """Makes the stream of copies to the device the current one."""
+
+    def event(self) -> Event: ...
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        """(num_bytes,) uint8 in host memory that the device can read."""
+
+    def buffer(self, num_bytes: int) -> Tensor:
+        """(num_bytes,) uint8 on the device."""
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        """Enqueued on the current stream."""
+
+    def capture(self, call: Callable[[], Tensor]) -> Captured:
+        """Records what `call` launches, which must not depend on numbers on the device or allocate by itself.
+
+        Raises RuntimeError if that cannot be captured, torch.OutOfMemoryError among others.
+        """
+
+    def graph_bytes(self) -> int:
+        """Memory that its graphs hold."""
+
+
+class CudaGraphs:
+    """A GPU. All graphs share one pool of memory, so that together they take about as much as the largest: they must be
+    replayed one after the other, and what one leaves is read before the next is replayed.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        with self.active():
+            self._pool = torch.cuda.graph_pool_handle()
+            # A stream of its own: nothing that others do on theirs is recorded.
+            self._capturing, self._copying = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it bare
+
+    def active(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.device)
+
+    def copying(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._copying)
+
+    def event(self) -> Event:
+        return torch.cuda.Event()  # type: ignore[no-untyped-call]  # likewise
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def buffer(self, num_bytes: int) -> Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        to.copy_(source, non_blocking=True)
+
+    def capture(self, call: Callable[[], Tensor]) -> Captured:
+        graph = torch.cuda.CUDAGraph()
+        self._capturing.wait_stream(torch.cuda.current_stream())
+        # The outer context puts the stream back where a failed capture leaves its own behind.
+        with torch.cuda.stream(self._capturing):
+            call()  # kernels are loaded and libraries make their workspaces now: neither can be captured
+            # Other threads may go on using CUDA meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"):
+                output = call()
+        torch.cuda.current_stream().wait_stream(self._capturing)
+        return Captured(output, graph.replay, graph.reset)
+
+    def graph_bytes(self) -> int:
+        segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]  # likewise
+        return sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) == self._pool)

@@ -1,0 +1,54 @@
+"""Batches on their way to a device, one of them going over while the one before is computed."""
+
+from collections.abc import Sequence
+from itertools import cycle
+
+from torch import Tensor
+
+from bandrank_kernels import transfer
+from bandrank_kernels.graphs import GraphDevice
+
+
+class _Slot:
+    """One of two ways over.
+
+    arrived: the host buffer was read, and may be written again.  read: the landing buffer was.
+    """
+
+    def __init__(self, device: GraphDevice, num_bytes: int) -> None:
+        self.host = device.host_buffer(num_bytes)
+        with device.copying():
+            self.landing = device.buffer(num_bytes)
+        self.arrived, self.read = device.event(), device.event()
+
+
+class Staging:
+    """Moves a batch's tensors in one transfer to where a graph reads them, without a wait for what is computed there.
+
+        host buffer  --copy stream, at once-->  landing buffer  --current stream, in its turn-->  the graph's inputs
+
+    Two pairs of buffers take turns, so that the transfer of a batch runs beside the computing of the one before; the
+    host waits only for the transfer before that, to have its buffer back.
+    """
+
+    def __init__(self, device: GraphDevice, num_bytes: int) -> None:
+        """num_bytes: of the largest batch, `transfer.num_bytes`."""
+        self._device, self.num_bytes = device, num_bytes
+        self._slots = cycle([_Slot(device, num_bytes) for _ in range(2)])
+
+    def refill(self, tensors: Sequence[Tensor], inputs: Tensor) -> None:
+        """Enqueues it; the next work on the current stream finds the tensors there.
+
+        tensors: in host memory; they may be changed as soon as this returns.  inputs: (transfer.num_bytes(tensors),)
+        uint8 on the device.
+        """
+        device, slot, size = self._device, next(self._slots), len(inputs)
+        slot.arrived.synchronize()
+        transfer.write(tensors, slot.host[:size])
+        with device.copying():
+            slot.read.wait()
+            device.copy(slot.landing[:size], slot.host[:size])
+            slot.arrived.record()
+        slot.arrived.wait()
+        device.copy(inputs, slot.landing[:size])
+        slot.read.record()

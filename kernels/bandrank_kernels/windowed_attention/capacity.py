@@ -1,0 +1,59 @@
+"""Buckets of batches: those in one bucket have launches of one size, and so share a captured CUDA graph."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from bandrank_kernels.windowed_attention.rows import PackedRows
+
+FEWEST_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.25, 8  # a batch fills four fifths of its bucket or more, 89% on average
+FEWEST_CANDIDATES = 8
+LEAST_GLOBALS = 16  # [CLS] and the query: two tiles of keys, the fewest that kernels are built for
+SHORTEST_CANDIDATE = 32  # above the widest window of the kernels in registers, so that no bucket narrows it
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Room for a batch. num_rows: of the packed matrix.  num_candidates: of queries as well.  query_rows,
+    candidate_rows: of the longest.
+
+    Rows grow in steps of 1.25, as all products run over them. The others, which cost next to nothing, are powers of
+    two (with [CLS], for queries), so that there are few buckets.
+    """
+
+    num_rows: int
+    num_candidates: int
+    query_rows: int
+    candidate_rows: int
+
+    @classmethod
+    def of(cls, rows: PackedRows) -> Self:
+        """The smallest bucket that holds the batch. It has a row for each of its candidates."""
+        num_candidates = _power_of_two(max(rows.num_candidates, rows.num_queries), FEWEST_CANDIDATES)
+        return cls(
+            num_rows=row_bucket(max(rows.num_rows, num_candidates)),
+            num_candidates=num_candidates,
+            query_rows=_power_of_two(1 + int(np.diff(rows.cu_queries).max(initial=0)), LEAST_GLOBALS) - 1,
+            candidate_rows=_power_of_two(int(np.diff(rows.cu_candidates).max(initial=0)), SHORTEST_CANDIDATE),
+        )
+
+    def num_tiles(self, tile_rows: int) -> int:
+        """The most tiles that `plan_tiles` cuts a batch into: each sequence may end with one that is not full."""
+        return self.num_rows // tile_rows + 2 * self.num_candidates
+
+    def num_candidate_tiles(self, tile_rows: int) -> int:
+        """The same of candidates alone."""
+        return self.num_rows // tile_rows + self.num_candidates
+
+
+def row_bucket(num_rows: int) -> int:
+    """The least of the buckets' sizes, in rows, that holds so many."""
+    bucket = FEWEST_ROWS
+    while bucket < num_rows:
+        bucket = int(bucket * ROW_STEP) // ROW_MULTIPLE * ROW_MULTIPLE
+    return bucket
+
+
+def _power_of_two(number: int, least: int) -> int:
+    return max(least, 1 << max(0, number - 1).bit_length())

@@ -1,0 +1,170 @@
+"""Packed batches replayed from CUDA graphs: one launch where a forward pass makes fifty.
+
+A graph is captured for a bucket (`Capacity`): it reads ids, positions, types and tables of tiles from buffers of its
+own, which each batch fills anew in one transfer. What a bucket has too much of does nothing: entries of the tables are
+marked unused, and rows are those of token 0, which no other row sees; what becomes of them is never read.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.layers.packing import PackedInputs, PackedTokens
+from bandrank_kernels import transfer
+from bandrank_kernels.graphs import Captured, GraphDevice
+from bandrank_kernels.staging import Staging
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows
+
+log = logging.getLogger(__name__)
+
+# Above, the GPU takes longer than the host does to launch, so that launching costs nothing: 16,384 rows of a MiniLM-L6
+# would take an H100 a millisecond, and 50 launches the host less than half of one (both estimated). One of the buckets.
+MOST_ROWS = 21_720
+# Of one length of query and mix of candidates there are a dozen buckets; each holds some hundred kilobytes of inputs.
+MOST_GRAPHS = 64
+
+PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """Where batches of one bucket are computed. inputs: bytes that are filled for each.  run: enqueues the computing of
+    what is there; returns the scores of all that there is room for.
+    """
+
+    inputs: Tensor
+    run: Callable[[], Tensor]
+    release: Callable[[], None] = lambda: None
+
+
+class GraphRunner:
+    """Scores packed batches in buckets, from graphs as far as they can be captured; for inference alone.
+
+    May be called from several threads and streams; batches are computed one after the other.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[PackedInputs], Tensor],
+        plan: PlanRows,
+        device: GraphDevice,
+        *,
+        most_rows: int = MOST_ROWS,
+        most_graphs: int = MOST_GRAPHS,
+    ) -> None:
+        """compute: the scores of a batch on the device, (num_candidates,).  plan: of a batch, for a capacity.
+        most_rows: of a batch that is taken.  most_graphs: that are kept; the least recently used one makes room.
+        """
+        self._compute, self._plan, self._device = compute, plan, device
+        self._most_rows, self._most_graphs = most_rows, most_graphs
+        self._graphs: OrderedDict[Hashable, _Bucket] = OrderedDict()
+        self._lock = threading.Lock()
+        with device.active():
+            self._staging = Staging(device, self._input_bytes())
+            self._idle = device.event()  # behind the last batch: its inputs and outputs are nobody's any more
+        self.obstacle: str | None = None  # why no more graphs are captured
+        self.graph_bytes = 0  # memory that the graphs hold
+
+    def __len__(self) -> int:
+        """Graphs that are kept."""
+        return len(self._graphs)
+
+    @torch.inference_mode()
+    def score(self, packed: PackedTokens, *, capture: bool = True) -> Tensor | None:
+        """(num_candidates,) float32 on the device, or None for a batch of more rows than are taken.
+
+        capture: False launches everything anew, to the same bits.
+        """
+        capacity = Capacity.of(packed.rows)
+        if capacity.num_rows > self._most_rows:
+            return None
+        plan = self._plan(packed.rows, capacity)
+        tables = [*_padded(packed, capacity.num_rows), *plan.host_tables]
+        with self._lock, self._device.active():
+            self._idle.wait()
+            bucket = self._bucket(tables, plan, capacity) if capture else self._uncaptured(tables, plan, capacity)
+            scores = torch.empty(packed.rows.num_candidates, device=self._device.device)
+            self._device.copy(scores, bucket.run()[: len(scores)])
+            self._idle.record()
+        return scores
+
+    def _bucket(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
+        """With the batch's tables in its inputs."""
+        key = capacity.num_rows, capacity.num_candidates, plan.signature
+        if found := self._graphs.get(key):
+            self._graphs.move_to_end(key)
+            self._staging.refill(tables, found.inputs)
+            return found
+        fresh = self._uncaptured(tables, plan, capacity)
+        if self.obstacle is not None:
+            return fresh
+        self._make_room()
+        try:
+            captured = self._device.capture(fresh.run)
+        except RuntimeError as error:  # the batch is computed all the same, and if that fails too, the caller hears it
+            self._give_up(error)
+            return fresh
+        self._graphs[key] = _replayed(fresh.inputs, captured)
+        self.graph_bytes = self._device.graph_bytes()
+        log.info("captured a CUDA graph", extra={"rows": capacity.num_rows, "candidates": capacity.num_candidates})
+        return self._graphs[key]
+
+    def _uncaptured(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
+        inputs = self._device.buffer(transfer.num_bytes(tables))
+        self._staging.refill(tables, inputs)
+        ids, positions, types, *of_plan = transfer.views(inputs, tables)
+
+        def run() -> Tensor:
+            # Scratch is made anew, so that a graph's is in the memory that all graphs share.
+            return self._compute(PackedInputs(ids, positions, types, plan.bind(of_plan), capacity.num_candidates))
+
+        return _Bucket(inputs, run)
+
+    def _make_room(self) -> None:
+        while len(self._graphs) >= self._most_graphs:
+            self._idle.synchronize()
+            self._graphs.popitem(last=False)[1].release()
+
+    def _give_up(self, error: RuntimeError) -> None:
+        """No further capture is tried: each would cost a request its time. Graphs that are there go on."""
+        self.obstacle = f"capture failed ({type(error).__name__}: {str(error).splitlines()[0]})"
+        remedy = "a lower BANDRANK_MAX_BATCH_TOKENS leaves more memory" if _is_out_of_memory(error) else "report it"
+        log.warning(
+            "a CUDA graph could not be captured; batches of new sizes are launched kernel by kernel until the service "
+            "is restarted: %s, or set BANDRANK_CUDA_GRAPHS=off",
+            remedy,
+            exc_info=error,
+        )
+
+    def _input_bytes(self) -> int:
+        """Of the largest batch that is taken: ids, positions, types, and two tables of tiles of 32 bytes, of which
+        there are fewer than four for each row.
+        """
+        return self._most_rows * (3 * 8 + 4 * 32)
+
+
+def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
+    def run() -> Tensor:
+        captured.replay()
+        return captured.output
+
+    return _Bucket(inputs, run, captured.release)
+
+
+def _padded(packed: PackedTokens, num_rows: int) -> list[Tensor]:
+    """Ids, positions and token types, with token 0 at position 0 in rows that are not the batch's."""
+    fill = num_rows - packed.rows.num_rows
+    return [torch.from_numpy(np.pad(part, (0, fill))) for part in packed.of_rows]
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Or what came of it: a capture that an error ends reports one of its own."""
+    return error is not None and (
+        isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error.__cause__ or error.__context__)
+    )

@@ -1,0 +1,82 @@
+"""Buckets: what fits in, what does not waste, and what launches of one bucket have in common."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.forward_kernels import AMPERE, TURING
+from support.layouts import CPU, layouts
+
+from bandrank_kernels.windowed_attention import AttentionPattern, Capacity, PackedRows
+from bandrank_kernels.windowed_attention.capacity import FEWEST_ROWS, row_bucket
+from bandrank_kernels.windowed_attention.cuda import Dtype, plan_forward, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE, plan_candidate_tiles
+
+SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
+
+
+@given(st.data(), st.sampled_from([31, 60, 124, 248, 256]))
+def test_tiles_of_a_batch_fit_in_its_bucket(data: st.DataObject, tile_rows: int) -> None:
+    """Whatever its lengths: `plan_tiles` would raise."""
+    rows = data.draw(layouts(SPARSE))
+    capacity = Capacity.of(rows)
+
+    assert rows.num_rows <= capacity.num_rows
+    assert max(rows.num_candidates, rows.num_queries) <= capacity.num_candidates <= capacity.num_rows
+    assert len(plan_tiles(rows, tile_rows, capacity=capacity.num_tiles(tile_rows))) == capacity.num_tiles(tile_rows)
+    plan_candidate_tiles(rows, tile_rows, capacity=capacity.num_candidate_tiles(tile_rows))
+
+
+@given(st.integers(FEWEST_ROWS + 1, 100_000))
+def test_a_batch_fills_four_fifths_of_its_bucket(num_rows: int) -> None:
+    """And buckets are multiples of eight rows."""
+    bucket = row_bucket(num_rows)
+
+    assert num_rows <= bucket <= 1.25 * num_rows
+    assert bucket % 8 == 0
+
+
+@given(st.data(), st.sampled_from([("float16", AMPERE), ("float16", TURING), ("float32", AMPERE)]))
+def test_launches_of_a_bucket_are_alike(data: st.DataObject, card: tuple[Dtype, tuple[int, int]]) -> None:
+    """Batches with one capacity have one kernel, grid, window and scratch; the window is the pattern's own."""
+    dtype, capability = card
+    patterns = [AttentionPattern(window, query_to_cls=False, query_to_candidate=False) for window in (0, 4, 16, None)]
+    pattern = data.draw(st.sampled_from(patterns))
+    first, other = (data.draw(layouts(pattern)) for _ in range(2))
+    capacity = Capacity(
+        *map(
+            max,
+            *((c.num_rows, c.num_candidates, c.query_rows, c.candidate_rows) for c in map(Capacity.of, (first, other))),
+        )
+    )
+    plans = [
+        plan_forward(rows, pattern, num_heads=2, head_dim=32, dtype=dtype, capability=capability, capacity=capacity)
+        for rows in (first, other)
+    ]
+
+    facts = [(p.signature, p.blocks, p.num_partials, p.num_arrivals, p.tiles.shape) for p in plans]
+    assert facts[0] == facts[1]
+    assert plans[0].window == (capacity.candidate_rows if pattern.window is None else pattern.window)
+    assert plans[0].num_arrivals == 2 * capacity.num_candidates
+
+
+@pytest.mark.parametrize(("query_rows", "kept"), [(1, 15), (15, 15), (16, 31), (63, 63), (64, 127)])
+def test_no_bucket_asks_for_more_tiles_of_globals_than_its_queries(query_rows: int, kept: int) -> None:
+    """Queries are rounded up to what the kernels in registers take."""
+    rows = PackedRows(np.array([0, query_rows]), np.array([0, 3]), np.array([0]))
+
+    assert Capacity.of(rows).query_rows == kept
+
+
+def test_tables_that_are_not_the_batchs_are_marked() -> None:
+    """Of both, in the places behind the batch's own."""
+    rows = PackedRows(np.array([0, 5]), np.array([0, 70, 80]), np.array([0, 0]))
+    plan = CudaPlan(
+        rows, SPARSE, device=CPU, dtype=torch.float16, head_dim=32, capability=AMPERE, capacity=Capacity.of(rows)
+    )
+    counts = [int((table[:, 0] != UNUSED_TILE).sum()) for table in plan.host_tables]
+
+    assert counts == [4, 2]
+    assert [len(table) for table in plan.host_tables] == [96 // 60 + 16, 96 // 256 + 8]

@@ -1,0 +1,82 @@
+"""Mistakes planted in the runner of graphs, its staging and its plans: some order of a device's work finds each."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from support.emulation import EmulationError, needs_compiler
+from support.graph_lab import ALIKE, MODULES, SMALL, House, Lab, expected, is_right, launched
+from support.mistakes import plant_in_modules
+from support.recorded_graphs import Stream
+
+pytestmark = needs_compiler
+
+
+def survives(house: House) -> bool:
+    """Whether a runner of these modules gets batches right, in each way that a device may run."""
+
+    def buckets_are_apart() -> bool:
+        lab = Lab.of(house)
+        return is_right(lab.score(SMALL), launched(SMALL)) and is_right(lab.score(ALIKE[0]), expected(0))
+
+    def all_right(lab: Lab, numbers: Sequence[int]) -> bool:
+        found = [lab.score(ALIKE[number]) for number in numbers]
+        lab.device.drain()
+        return all(is_right(scores, expected(n, lab.window)) for scores, n in zip(found, numbers, strict=True))
+
+    def on_two_streams() -> bool:
+        lab, other = Lab.of(house), Stream()
+        lab.score(ALIKE[0])
+        lab.device.running = "late"
+        first = lab.score(ALIKE[1])
+        with lab.device.on(other):
+            second = lab.score(ALIKE[2])
+        lab.device.alternate(other)
+        return is_right(first, expected(1)) and is_right(second, expected(2))
+
+    trials: list[Callable[[], bool]] = [
+        lambda: all_right(Lab.of(house), (0, 1, 2, 3)),
+        lambda: all_right(Lab.of(house, running="late"), (3, 1, 2, 0)),
+        lambda: all_right(Lab.of(house, running="copies first"), (0, 1, 2, 3, 0)),
+        lambda: all_right(Lab.of(house, window=None), (0, 1)),
+        on_two_streams,
+        buckets_are_apart,
+    ]
+    try:
+        return all(trial() for trial in trials)
+    except (EmulationError, ValueError, RuntimeError, IndexError):
+        return False
+
+
+MISTAKES = [
+    # Inputs that are not filled anew, or are read elsewhere; results that the next batch overwrites.
+    ("self._staging.refill(tables, found.inputs)", "pass"),
+    ("plan.bind(of_plan)", "plan"),
+    ("self._device.copy(scores, bucket.run()[: len(scores)])", "scores = bucket.run()[: len(scores)]"),
+    # Sizes of the batch in place of the bucket's; buckets that are taken for one; rows in the wrong place.
+    ("capacity.num_tiles(variant.tile_rows) if capacity else None", "None"),
+    ("capacity.num_candidate_tiles(TILE_ROWS) if capacity else None", "None"),
+    ("// tile_rows + 2 * self.num_candidates", "// tile_rows + self.num_candidates // 2"),
+    ("capacity.num_rows, capacity.num_candidates, plan.signature", "capacity.num_rows, capacity.num_candidates"),
+    ("capacity.num_rows, capacity.num_candidates, plan.signature", "plan.signature"),
+    ("np.pad(part, (0, fill))", "np.pad(part, (fill, 0))"),
+    # Waits: of the host for its buffer, of a transfer for the landing buffer, of the inputs for the transfer, of a
+    # batch for the one before.
+    ("slot.arrived.synchronize()", "pass"),
+    ("slot.read.wait()", "pass"),
+    ("slot.read.record()", "pass"),
+    ("slot.arrived.wait()", "pass"),
+    ("slot.arrived.record()", "pass"),
+    ("self._idle.wait()", "pass"),
+    ("self._idle.record()", "pass"),
+]
+
+
+def test_without_a_mistake_all_is_right() -> None:
+    """What the next test looks for comes of the mistakes."""
+    assert survives(plant_in_modules(MODULES, "MOST_GRAPHS = 64", "MOST_GRAPHS = 63"))
+
+
+@pytest.mark.parametrize(("text", "instead"), MISTAKES)
+def test_a_mistake_is_found(text: str, instead: str) -> None:
+    """A stale pointer, inputs of another batch, a grid of another batch, a wait that is missing."""
+    assert not survives(plant_in_modules(MODULES, text, instead))

@@ -1,0 +1,229 @@
+"""Batches replayed from graphs: the bits of launches, whatever is in the bucket, and whatever came before."""
+
+import random
+import threading
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from support.emulation import needs_compiler
+from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer
+from support.layouts import CPU
+from support.models import random_ids, random_scorer, score_batch
+from support.recorded_graphs import ExactProducts, RecordingDevice, Running, Stream
+from torch import Tensor
+
+from bandrank.models import graphs
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.packing import PackedInputs
+from bandrank_kernels.windowed_attention import Capacity, interface
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+
+pytestmark = needs_compiler
+
+
+def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches() -> None:
+    """One after the other, and again; the same as without buckets but for rounding."""
+    lab = Lab.of()
+    for number in (0, 1, 2, 3, 0):
+        found = lab.score(ALIKE[number])
+        assert is_right(found, expected(number))
+        again = lab.runner.score(ALIKE[number], capture=False)
+        assert again is not None
+        assert torch.equal(again, found)
+
+    assert (len(lab.runner), lab.device.captures, lab.device.replays) == (1, 1, 5)
+    assert lab.runner.graph_bytes == 1000
+
+
+def test_a_score_depends_on_neither_company_nor_bucket() -> None:
+    """To the bit, where products do not: alone, among others of its bucket, and in larger ones."""
+    lengths = [9, 0, 40]
+    batches = [
+        packed([5], [[*lengths, *more]], seed=0)  # the query and the first candidates draw first
+        for more in ([], [3] * 10, [70] * 5, [1] * 40)
+    ]
+    with ExactProducts():
+        right = launched(batches[0])
+        for batch in batches:
+            lab = Lab.of()
+            for _ in range(2):
+                assert torch.equal(lab.score(batch)[: len(lengths)], right)
+
+    assert len({Capacity.of(batch.rows) for batch in batches}) == len(batches)
+
+
+@pytest.mark.parametrize("running", ["late", "copies first"])
+def test_batches_in_flight_do_not_meet(running: Running) -> None:
+    """Five enqueued before the first has run, in two buckets: no buffer is written that is still to be read."""
+    lab = Lab.of(running=running)
+    batches = [ALIKE[0], ALIKE[1], SMALL, ALIKE[2], ALIKE[3], SMALL]
+    right = [launched(batch) for batch in batches]
+    for _ in range(2):
+        found = [lab.score(batch) for batch in batches]
+        lab.device.drain()
+        assert all(map(is_right, found, right))
+
+
+def test_a_transfer_waits_for_nothing_that_is_computed() -> None:
+    """With nothing run of what was enqueued, the host goes on to the third batch, for which it needs the first one's
+    buffer back: for that no score has to be computed, and the second and third inputs are over.
+    """
+    lab = Lab.of(running="late")
+    lab.score(ALIKE[0])
+    lab.device.drain()
+    before = lab.device.replays
+    for number in (1, 2):
+        lab.score(ALIKE[number])
+    lab.device.copies.run()
+    assert lab.device.replays == before
+
+    lab.score(ALIKE[3])
+    assert lab.device.replays == before
+
+
+def test_two_streams_take_turns() -> None:
+    """The second waits on the device, whichever the device would rather run."""
+    lab, other = Lab.of(), Stream()
+    lab.score(ALIKE[0])
+    lab.device.running = "late"
+    first = lab.score(ALIKE[1])
+    with lab.device.on(other):
+        second = lab.score(ALIKE[2])
+    lab.device.alternate(other)
+
+    assert is_right(first, expected(1))
+    assert is_right(second, expected(2))
+
+
+def test_two_threads_take_turns() -> None:
+    """The second does not fill the inputs before the first has enqueued all its work."""
+    lab = Lab.of()
+    lab.score(ALIKE[0])
+    inside, entered = threading.Event(), threading.Event()
+    copy, found = lab.device.copy, {}
+
+    def slow_copy(to: Tensor, source: Tensor) -> None:
+        if threading.current_thread().name == "second":
+            entered.set()
+        elif not inside.is_set():
+            inside.set()
+            found["met"] = entered.wait(0.2)
+        copy(to, source)
+
+    def score(number: int) -> None:
+        found[str(number)] = lab.score(ALIKE[number])
+
+    lab.device.copy = slow_copy  # type: ignore[method-assign]  # a hook
+    first, second = (threading.Thread(target=score, args=(n,), name=name) for n, name in ((1, "first"), (2, "second")))
+    first.start()
+    inside.wait()
+    second.start()
+    first.join()
+    second.join()
+
+    assert found["met"] is False
+    assert is_right(found["1"], expected(1))  # type: ignore[arg-type]  # a tensor
+    assert is_right(found["2"], expected(2))  # type: ignore[arg-type]
+
+
+def test_what_launches_depend_on_has_graphs_of_its_own() -> None:
+    """Without a limit to the window the longest candidate is one: two buckets of the same size."""
+    lab = Lab.of(window=None)
+    for number in (0, 1, 0, 1):
+        assert is_right(lab.score(ALIKE[number]), expected(number, None))
+
+    assert len(lab.runner) == 2
+
+
+def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
+    """And is captured again when its turn comes."""
+    lab = Lab.of(most_graphs=2)
+    sizes = [packed([5], [[9] * count]) for count in (1, 12, 24)]
+    right = [launched(batch) for batch in sizes]
+    for number in (0, 1, 0, 2, 0, 1):
+        assert is_right(lab.score(sizes[number]), right[number])
+
+    assert (len(lab.runner), lab.device.captures, lab.device.released) == (2, 4, 2)
+
+
+def test_a_large_batch_is_left_to_the_caller() -> None:
+    """It is launched as it is."""
+    lab = Lab.of(most_rows=176)
+
+    assert lab.runner.score(packed([5], [[30] * 6])) is None
+    assert lab.device.captures == 0
+    assert is_right(lab.score(ALIKE[0]), expected(0))
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "a lower BANDRANK_MAX_BATCH_TOKENS"),
+        (RuntimeError("operation not permitted\nmore"), "report it"),
+    ],
+)
+def test_a_capture_that_fails_costs_no_request(
+    error: RuntimeError, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so and what to do; nothing is captured any more, what was captured is used."""
+    lab = Lab.of()
+    lab.score(ALIKE[0])
+    lab.device.fails = error
+    others = [packed([5], [[9] * count]) for count in (1, 24)]
+    for batch in (*others, ALIKE[1]):
+        assert is_right(lab.score(batch), launched(batch))
+
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert remedy in record.message
+    assert "BANDRANK_CUDA_GRAPHS=off" in record.message
+    assert lab.runner.obstacle is not None
+    assert str(error).splitlines()[0] in lab.runner.obstacle
+    assert (len(lab.runner), lab.device.captures, lab.device.replays) == (1, 2, 2)
+
+
+def test_memory_that_is_short_within_a_failed_capture_is_what_is_told() -> None:
+    """What CUDA says at the end of a capture hides why it ended."""
+    late = RuntimeError("operation failed due to a previous error during capture")
+    late.__context__ = torch.OutOfMemoryError("CUDA out of memory")
+
+    assert graphs._is_out_of_memory(late)
+    assert not graphs._is_out_of_memory(RuntimeError("other"))
+
+
+def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long candidates by their best passage; launches where a gradient is wanted."""
+    config = replace(scorer().config, max_tokens=48, max_query_tokens=20)
+    model = random_scorer(CrossEncoder(config), seed=0)
+    rng = random.Random(0)
+    batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (9, 100, 0)]])
+    right = model(batch).detach()
+    device = RecordingDevice()
+    monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
+    monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
+    assert model.why_no_graphs() == "they are switched off"
+    model.replay_on(device)
+    with torch.inference_mode():
+        found = [model(batch) for _ in range(2)]
+    replays = device.replays
+    model(batch)
+
+    assert all(is_right(scores, right) for scores in found)
+    assert (replays, device.replays) == (2, 2)
+    assert model.why_no_graphs() is None
+    assert model.graph_bytes == 1000
+    assert {part.fused_from for part in model.modules() if isinstance(part, LayerNorm)} == {0}
+
+
+def test_a_batch_goes_over_in_one_transfer() -> None:
+    """Without a graph too: its tokens and its plan's tables share one allocation."""
+    batch = ALIKE[0]
+    inputs = PackedInputs.of(batch, plan_of(CudaPlan, RecordingDevice(), batch.rows, 4), CPU)
+    assert isinstance(inputs.plan, CudaPlan)
+    there = [inputs.ids, inputs.positions, inputs.token_types, *inputs.plan._tables]
+
+    assert len({tensor.untyped_storage().data_ptr() for tensor in there}) == 1
+    assert inputs.ids.tolist() == batch.ids.tolist()

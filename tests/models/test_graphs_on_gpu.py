@@ -1,0 +1,112 @@
+"""Graphs on a GPU: the runner that the CPU's recordings test, as CUDA captures and replays it."""
+
+import random
+import threading
+
+import pytest
+import torch
+from support.models import random_ids, score_batch, tiny_encoder_config
+from support.tokenizer import CLS_ID, SEP_ID
+from torch import Tensor
+
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.packing import PackedTokens, pack
+from bandrank.models.layers.patterns import sparse
+from bandrank_kernels.launch import cuda_obstacle
+
+GPU = torch.device("cuda", 0)
+OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
+pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
+
+SHAPES = [[9] * 13, [75, 0, 1, 2, 0, 0, 40, 1], [10] * 12, [300, 40], [60] * 50, [7] * 15]
+
+
+@pytest.fixture
+def runner() -> GraphRunner:
+    """Of a model of three layers."""
+    vocab = tiny_encoder_config().vocab_size
+    config = CrossEncoderConfig(
+        EncoderConfig(vocab, 384, 3, 12, 1536, 512), cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4)
+    )
+    torch.manual_seed(0)
+    scorer = CrossEncoder(config).prepare(device=GPU, dtype=torch.float16, graphs=True)
+    assert scorer.why_no_graphs() is None
+    assert scorer.graphs is not None
+    return scorer.graphs
+
+
+def packed(lengths: list[int], seed: int) -> PackedTokens:
+    """Random tokens."""
+    rng = random.Random(seed)
+    batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in lengths]])
+    return pack(batch, sparse(4), cls_id=CLS_ID, sentence_token=None)
+
+
+BATCHES = [packed(lengths, seed) for seed, lengths in enumerate(SHAPES)]
+
+
+def scores(runner: GraphRunner, number: int, *, capture: bool = True) -> Tensor:
+    """Of one of the batches."""
+    found = runner.score(BATCHES[number], capture=capture)
+    assert found is not None
+    return found
+
+
+def test_replays_have_the_bits_of_launches(runner: GraphRunner) -> None:
+    """A hundred, of batches in turns, with nothing waited for in between."""
+    expected = [scores(runner, number, capture=False) for number in range(len(BATCHES))]
+    found = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
+
+    assert all(torch.equal(each, expected[number]) for number, each in found)
+    assert runner.obstacle is None
+    assert 1 < len(runner) < len(BATCHES)
+    assert runner.graph_bytes > 0
+
+
+def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner) -> None:
+    """Two, with the same graphs."""
+    expected = [scores(runner, number) for number in range(len(BATCHES))]
+    torch.cuda.synchronize()
+    wrong: list[int] = []
+
+    def score(offset: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream(GPU)):
+            for turn in range(50):
+                number = (turn + offset) % len(BATCHES)
+                if not torch.equal(scores(runner, number), expected[number]):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=score, args=(offset,)) for offset in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+
+
+def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
+    runner: GraphRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that waits ends a capture; the batch is scored, and graphs that are there go on."""
+    expected = [scores(runner, number, capture=False) for number in (0, 4)]
+    scores(runner, 0)
+    compute, calls = runner._compute, []
+
+    def waits(inputs: object) -> Tensor:
+        calls.append(1)
+        result = compute(inputs)  # type: ignore[arg-type]  # as the runner makes them
+        if torch.cuda.is_current_stream_capturing():
+            result.sum().item()
+        return result
+
+    monkeypatch.setattr(runner, "_compute", waits)
+    before = torch.cuda.current_stream(GPU)
+
+    assert torch.equal(scores(runner, 4), expected[1])
+    assert torch.cuda.current_stream(GPU) == before
+    assert runner.obstacle is not None
+    assert torch.equal(scores(runner, 0), expected[0])

@@ -1,0 +1,135 @@
+"""Runners of graphs on a recording device, batches for them, and what they should give."""
+
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
+
+import torch
+from support.layouts import CPU
+from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
+from support.recorded_graphs import RecordingDevice, Running
+from support.tokenizer import CLS_ID, SEP_ID
+from torch import Tensor
+
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
+from bandrank.models.layers.patterns import sparse
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+
+# In the order of their imports.
+MODULES = (
+    "bandrank_kernels.windowed_attention.capacity",
+    "bandrank_kernels.windowed_attention.cuda.forward",
+    "bandrank_kernels.windowed_attention.cuda.plan",
+    "bandrank_kernels.staging",
+    "bandrank.models.graphs",
+)
+House = dict[str, ModuleType]
+REAL: House = {name: sys.modules[name] for name in MODULES}
+# Rounding of products whose rows go together in other numbers; scores are of the order of 1.
+ROUNDING = 1e-5
+
+
+@cache
+def scorer(window: int | None = 4) -> CrossEncoder:
+    """One layer and one for [CLS] alone, in heads that there are kernels for."""
+    config = CrossEncoderConfig(
+        encoder=replace(tiny_encoder_config(), hidden_size=64, num_heads=2),
+        cls_id=CLS_ID,
+        sep_id=SEP_ID,
+        pattern=sparse(window),
+        max_tokens=512,
+        max_query_tokens=64,
+    )
+    return random_scorer(CrossEncoder(config), seed=0).requires_grad_(requires_grad=False)
+
+
+def packed(queries: Sequence[int], candidates: Sequence[Sequence[int]], seed: int = 0) -> PackedTokens:
+    """Random tokens in texts of these lengths, [SEP] not counted."""
+    rng = random.Random(seed)
+    batch = score_batch(
+        [random_ids(rng, length) for length in queries],
+        [[random_ids(rng, length) for length in group] for group in candidates],
+    )
+    return pack(batch, scorer().config.pattern, cls_id=CLS_ID, sentence_token=None)
+
+
+# Of one bucket, 145 to 176 rows and 9 to 16 candidates: of one length, of lengths that fill no tile or several, with a
+# query each, and with the most candidates.
+ALIKE = [
+    packed([5], [[9] * 13], seed=1),
+    packed([3, 4], [[75, 0, 1, 2, 0, 0], [40, 1, 2, 3]], seed=2),
+    packed([4] * 9, [[10]] * 9, seed=3),
+    packed([11], [[7] * 15], seed=4),
+]
+SMALL = packed([5], [[9, 2]])
+
+
+@dataclass
+class Lab:
+    """A runner, its device, and what it should give. house: the modules that it is made of."""
+
+    device: RecordingDevice
+    runner: GraphRunner
+    window: int | None
+
+    @classmethod
+    def of(cls, house: House = REAL, *, running: Running = "at once", window: int | None = 4, **limits: int) -> "Lab":
+        device = RecordingDevice(running)
+        plan_class = house["bandrank_kernels.windowed_attention.cuda.plan"].CudaPlan
+
+        def plan(rows: PackedRows, capacity: Capacity) -> AttentionPlan:
+            return plan_of(plan_class, device, rows, window, capacity)
+
+        house["bandrank.models.graphs"].Capacity = house[MODULES[0]].Capacity
+        runner = house["bandrank.models.graphs"].GraphRunner(scorer(window).compute, plan, device, **limits)
+        return cls(device, runner, window)
+
+    def score(self, batch: PackedTokens) -> Tensor:
+        scores = self.runner.score(batch)
+        assert scores is not None
+        return scores
+
+
+def plan_of(
+    plan_class: type[CudaPlan],
+    device: RecordingDevice,
+    rows: PackedRows,
+    window: int | None,
+    capacity: Capacity | None = None,
+) -> CudaPlan:
+    """As for float32 on a card with tensor cores."""
+    return plan_class(
+        rows,
+        sparse(window),
+        device=CPU,
+        dtype=torch.float32,
+        head_dim=32,
+        capability=(8, 0),
+        capacity=capacity,
+        run=device.launch,
+    )
+
+
+@torch.inference_mode()
+def launched(batch: PackedTokens, window: int | None = 4) -> Tensor:
+    """The scores without bucket and graph."""
+    plan = plan_of(CudaPlan, RecordingDevice(), batch.rows, window)
+    return scorer(window).compute(PackedInputs.of(batch, plan, CPU))
+
+
+@cache
+def expected(number: int, window: int | None = 4) -> Tensor:
+    """Of the batches that are alike."""
+    return launched(ALIKE[number], window)
+
+
+def is_right(found: Tensor, right: Tensor) -> bool:
+    """But for the rounding of products."""
+    return found.shape == right.shape and bool(((found - right).abs() <= ROUNDING).all())
