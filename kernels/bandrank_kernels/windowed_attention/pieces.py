@@ -5,6 +5,7 @@ backward pass gathers a piece again, attends again, and adds its gradients to th
 keeps nothing but its inputs for the backward pass.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -85,7 +86,7 @@ class Heads:
 
     @property
     def _scale(self) -> float:
-        return self.query.shape[-1] ** -0.5
+        return 1 / math.sqrt(self.query.shape[-1])
 
 
 class HeadsPiece(Piece):
@@ -116,7 +117,7 @@ def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_val
 
 def split(qkv: Tensor) -> Sources:
     """(num_rows, 3, ...) as queries (num_rows, ...), and keys and values (num_rows, 2, ...); one copy going back."""
-    queries, key_values = qkv.split((1, 2), 1)
+    queries, key_values = qkv.split((1, 2), 1)  # type: ignore[no-untyped-call]  # torch leaves it bare
     return queries[:, 0], key_values
 
 
