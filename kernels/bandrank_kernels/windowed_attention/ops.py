@@ -108,14 +108,15 @@ def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_a
     if isinstance(plan, CudaPlan):
         return plan.backward(gradient, qkv, out, lse)
     sums = _sum_dtype(qkv)
+    along = (gradient.to(sums) * out.to(sums)).sum(-1)  # from the result as it was rounded, as the kernels have it
     result = torch.zeros(qkv.shape, dtype=sums, device=qkv.device)
     wide = qkv.to(sums)
     for piece in plan.pieces:
         heads = piece.heads(*piece.gather(split(wide)))
-        row_lse, towards = (piece.spread(piece.read(rows)) for rows in (lse, gradient.to(sums)))
+        row_lse, row_along, towards = (piece.spread(piece.read(rows)) for rows in (lse, along, gradient.to(sums)))
         # No score is above its row's sum, but those of padding, whose sums are 0, may be.
         shares = (heads.scores() - row_lse[..., None] * math.log(2)).clamp_(max=0).exp_()
-        piece.add(*heads.gradients(shares, towards), split(result))
+        piece.add(*heads.gradients(shares, towards, row_along), split(result))
     return result.to(qkv.dtype)
 
 

@@ -68,14 +68,16 @@ class Heads:
         scores = (self.query * self._scale) @ self.key.transpose(-1, -2)
         return scores if self.bias is None else scores.add_(self.bias)
 
-    def gradients(self, shares: Tensor, towards: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, shares: Tensor, towards: Tensor, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Of queries (n * num_rows, ...), and of keys and values as a piece gathers them (n * num_keys, 2, ...).
 
         shares: the softmax of the scores.  towards: the gradient of what was attended, of the queries' shape.
-        With dP = towards V^T and dS = P * (dP - sum of P * dP along a row): dQ = dS K, dK = dS^T Q, dV = P^T towards.
+        along: (n, num_heads, num_rows) the sums of P * dP along a row, if they are known from what was attended.
+        With dP = towards V^T and dS = P * (dP - along): dQ = dS K, dK = dS^T Q, dV = P^T towards.
         """
         of_scores = towards @ self.value.transpose(-1, -2)
-        of_scores.sub_(torch.linalg.vecdot(of_scores, shares)[..., None]).mul_(shares).mul_(self._scale)
+        along = torch.linalg.vecdot(of_scores, shares) if along is None else along
+        of_scores.sub_(along[..., None]).mul_(shares).mul_(self._scale)
         query = (of_scores @ self.key).transpose(1, 2)
         key, value = of_scores.transpose(-1, -2) @ self.query, shares.transpose(-1, -2) @ towards
         return query.flatten(0, 1), torch.stack((key.transpose(1, 2), value.transpose(1, 2)), 2).flatten(0, 1)
