@@ -54,7 +54,7 @@ async def test_a_second_replica_gives_the_same_scores_without_encoding(server: R
         exact = await scores(without_redis, texts)
 
     assert warm == pytest.approx(cold, abs=TOLERANCE)
-    assert metrics.value("bandrank_cache_candidates_total", outcome="hit") == 20
+    assert metrics.value("bandrank_cache_candidates_total", outcome="hit") == len(set(texts))
     assert warm == pytest.approx(exact, abs=0.02 if dtype == "int8" else 1e-3)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
+from itertools import islice, pairwise, product
 
 import pytest
 from hypothesis import given
@@ -143,7 +143,7 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
         await reranker.rerank("who", texts, strategy="fast")  # the cascade need not encode: 6 rows wait, no more
         others = [asyncio.ensure_future(reranker.rerank("who", ["man"], strategy="accurate"))]
         await asyncio.to_thread(gate.wait_for_batch)
-        others.append(asyncio.ensure_future(reranker.rerank("who", ["man"] * 4, strategy="accurate")))
+        others.append(asyncio.ensure_future(reranker.rerank("who", ["man", "he", "she", "is"], strategy="accurate")))
         await until(lambda: reranker.queue.waiting_tasks == 1)
         asked = asyncio.ensure_future(reranker.rerank("who", texts, strategy="cascade"))
         await until(lambda: reranker.queue.waiting_tasks == 2)
@@ -192,7 +192,7 @@ def test_a_fast_model_must_precompute() -> None:
 async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
     """By the measured speed: of candidates that cost 10 ms each, as many as fit."""
     slow = WatchedScorer(lookup(**ACCURATE), lambda batch: time.sleep(0.01 * len(batch.candidates)))
-    words = ["man", "she", "you"] * 20
+    words = [" ".join(three) for three in islice(product(WORDS, repeat=3), 60)]
     settings = Settings(device="cpu", cascade_depth=60)
     async with cascade(accurate=slow, settings=settings) as reranker:
         await reranker.rerank("who", words, strategy="accurate")

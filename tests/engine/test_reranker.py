@@ -19,6 +19,7 @@ from bandrank.engine.reranker import Ranking, Reranker
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
 from bandrank.metrics import Metrics
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.scorer import Scorer
 from bandrank.settings import Settings
 
@@ -67,7 +68,7 @@ async def test_ties_keep_the_order_of_the_request() -> None:
 
 
 async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -> None:
-    """A real model gives equal texts of one request equal scores, or they would not be ties."""
+    """It is scored once: the same row of a product may be rounded otherwise elsewhere in a batch."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 30)) for _ in range(9)]
     async with reranker_of(tiny_cross_encoder()) as reranker:
@@ -76,6 +77,22 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
     places = [candidate.index for candidate in ranking.candidates]
     for place in range(9):
         assert [p for p in places if p % 9 == place] == [place, place + 9, place + 18]
+
+
+async def test_a_text_that_comes_twice_is_scored_once() -> None:
+    """And answered and counted each time."""
+    batches: list[ScoreBatch] = []
+    async with reranker_of(WatchedScorer(lookup(man=1.0), batches.append)) as reranker:
+        ranking = await reranker.rerank("who", ["man", "he he", "man"])
+        apart = [await reranker.rerank("who", [text]) for text in ("man", "he he")]
+
+    assert len(batches[0].candidates) == 2
+    assert ranked(ranking) == [(0, 1.0), (2, 1.0), (1, 0.0)]
+    (stage,) = ranking.stages
+    man, he = (each.stages[0].num_tokens for each in apart)
+    query_tokens = len(batches[0].queries.values)
+    assert (stage.candidates, len(stage.truncated_candidate_tokens)) == (3, 3)
+    assert stage.num_tokens == 2 * man + he - 2 * query_tokens
 
 
 async def test_scores_are_those_of_the_scorer() -> None:
@@ -202,7 +219,7 @@ async def test_a_request_beyond_the_bound_is_turned_away() -> None:
         admitted.append(asyncio.ensure_future(reranker.rerank("who", ["man"])))
         await until(lambda: reranker.queue.waiting_tasks == 1)
         with pytest.raises(Overloaded):
-            await reranker.rerank("who", ["man"] * 2)
+            await reranker.rerank("who", ["man", "he"])
         gate.let_through(2)
 
         assert [ranked(ranking) for ranking in await asyncio.gather(*admitted)] == [[(0, 1.0)]] * 2

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Literal
 
 from bandrank.engine.batching import TaskQueue, deadline_exceeded
@@ -81,14 +81,18 @@ class Stage:
     ) -> tuple[list[float], StageReport]:
         """Raw scores of the first candidates: of all, unless `answer_by` comes first or is predicted to.
 
+        A text that comes twice is scored once: products over other rows of a batch may round otherwise, and the two
+        would be no tie.
+
         deadline, answer_by: monotonic seconds.  Raises Overloaded, DeadlineExceeded, ScoringFailed, NotReady.
         """
         begun = self._clock()
         self._queue.check_open()
         report = StageReport(self.name)
+        number = {text: place for place, text in enumerate(dict.fromkeys(texts))}
         async with _until(deadline - begun):
             prepare = self._token_ids if self.cache is None else self._representations
-            query_ids, candidates, counts = await prepare(query, texts, deadline, report)
+            query_ids, candidates, counts = await prepare(query, list(number), deadline, report)
         rows = self._rows(query_ids, candidates)
         num_fitting = self._num_fitting(rows, answer_by)
         scores: list[float] = []
@@ -100,11 +104,12 @@ class Stage:
             done = self._clock()
             taken = task.first_taken or done
             report.queue_s, report.score_s = taken - task.arrived, done - taken
-        report.candidates = len(scores)
-        report.num_tokens = len(query_ids) + sum(tokens for tokens, _ in counts[: len(scores)])
-        report.truncated_candidate_tokens = [cut for _, cut in counts[: len(scores)]]
+        answered = list(takewhile(lambda place: place < len(scores), (number[text] for text in texts)))
+        report.candidates = len(answered)
+        report.num_tokens = len(query_ids) + sum(counts[place][0] for place in answered)
+        report.truncated_candidate_tokens = [counts[place][1] for place in answered]
         report.total_s = self._clock() - begun
-        return scores, report
+        return [scores[place] for place in answered], report
 
     async def precompute(self, texts: Sequence[str], *, deadline: float) -> int:
         """Fills the cache with representations of texts that it lacks; returns how many those were.
