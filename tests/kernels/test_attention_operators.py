@@ -46,6 +46,15 @@ def test_the_operator_is_the_reference_on_any_layout(data: st.DataObject, window
     check(data.draw(layouts(ops.sparse_pattern(window)).filter(lambda rows: rows.num_rows > 0)), window)
 
 
+@pytest.mark.parametrize("window", [4, None])
+def test_gradients_of_large_scores_are_numbers(window: int | None) -> None:
+    """Rows that only pad a group have scores too, beyond what float32 can take to the power of."""
+    qkv = (40 * random_qkv(ROWS)).float().requires_grad_()
+    (gradient,) = torch.autograd.grad(ops.attend(qkv, ROWS, window)[0].sum(), qkv)
+
+    assert gradient.isfinite().all()
+
+
 def arguments(rows: PackedRows, qkv: Tensor, window: int | None) -> tuple[object, ...]:
     """Of the operator."""
     layout = (rows.cu_queries, rows.cu_candidates, rows.candidate_query)
