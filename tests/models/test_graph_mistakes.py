@@ -6,7 +6,6 @@ import pytest
 from support.emulation import EmulationError, needs_compiler
 from support.graph_lab import ALIKE, MODULES, SMALL, House, Lab, expected, is_right, launched
 from support.mistakes import plant_in_modules
-from support.recorded_graphs import Stream
 
 pytestmark = needs_compiler
 
@@ -23,22 +22,12 @@ def survives(house: House) -> bool:
         lab.device.drain()
         return all(is_right(scores, expected(n, lab.window)) for scores, n in zip(found, numbers, strict=True))
 
-    def on_two_streams() -> bool:
-        lab, other = Lab.of(house), Stream()
-        lab.score(ALIKE[0])
-        lab.device.running = "late"
-        first = lab.score(ALIKE[1])
-        with lab.device.on(other):
-            second = lab.score(ALIKE[2])
-        lab.device.alternate(other)
-        return is_right(first, expected(1)) and is_right(second, expected(2))
-
     trials: list[Callable[[], bool]] = [
         lambda: all_right(Lab.of(house), (0, 1, 2, 3)),
         lambda: all_right(Lab.of(house, running="late"), (3, 1, 2, 0)),
         lambda: all_right(Lab.of(house, running="copies first"), (0, 1, 2, 3, 0)),
         lambda: all_right(Lab.of(house, window=None), (0, 1)),
-        on_two_streams,
+        lambda: all(Lab.of(house).right_on_two_streams()),
         buckets_are_apart,
     ]
     try:

@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
-from support.recorded_graphs import RecordingDevice, Running
+from support.recorded_graphs import RecordingDevice, Running, Stream
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 
@@ -95,6 +95,17 @@ class Lab:
         scores = self.runner.score(batch)
         assert scores is not None
         return scores
+
+    def right_on_two_streams(self) -> list[bool]:
+        """Whether two batches are, each on a stream of its own, whichever the device would rather run."""
+        other = Stream()
+        self.score(ALIKE[0])
+        self.device.running = "late"
+        first = self.score(ALIKE[1])
+        with self.device.on(other):
+            second = self.score(ALIKE[2])
+        self.device.alternate(other)
+        return [is_right(first, expected(1)), is_right(second, expected(2))]
 
 
 def plan_of(
