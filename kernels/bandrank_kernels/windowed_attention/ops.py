@@ -84,8 +84,9 @@ def _forward(qkv: Tensor, *layout_and_window: Any) -> tuple[Tensor, Tensor]:  # 
     if isinstance(plan, CudaPlan):
         return plan.forward(qkv)
     out, lse = _empty_results(qkv)
+    sources = split(qkv)
     for piece in plan.pieces:
-        query, key_value = piece.gather(split(qkv))
+        query, key_value = piece.gather(sources)
         piece.write(piece.attend(query, key_value), out)
         scores = piece.heads(query.to(lse.dtype), key_value.to(lse.dtype)).scores()
         piece.write(piece.rows(scores.logsumexp(-1)) / math.log(2), lse)  # to base 2, as the kernels have it
@@ -108,15 +109,16 @@ def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_a
     if isinstance(plan, CudaPlan):
         return plan.backward(gradient, qkv, out, lse)
     sums = _sum_dtype(qkv)
-    along = (gradient.to(sums) * out.to(sums)).sum(-1)  # from the result as it was rounded, as the kernels have it
+    gradient = gradient.to(sums)
+    along = (gradient * out.to(sums)).sum(-1)  # from the result as it was rounded, as the kernels have it
     result = torch.zeros(qkv.shape, dtype=sums, device=qkv.device)
-    wide = qkv.to(sums)
+    sources, results = split(qkv.to(sums)), split(result)
     for piece in plan.pieces:
-        heads = piece.heads(*piece.gather(split(wide)))
-        row_lse, row_along, towards = (piece.spread(piece.read(rows)) for rows in (lse, along, gradient.to(sums)))
+        heads = piece.heads(*piece.gather(sources))
+        row_lse, row_along, towards = (piece.spread(piece.read(rows)) for rows in (lse, along, gradient))
         # No score is above its row's sum, but those of padding, whose sums are 0, may be.
         shares = (heads.scores() - row_lse[..., None] * math.log(2)).clamp_(max=0).exp_()
-        piece.add(*heads.gradients(shares, towards, row_along), split(result))
+        piece.add(*heads.gradients(shares, towards, row_along), results)
     return result.to(qkv.dtype)
 
 
