@@ -1,6 +1,6 @@
-"""Many small tensors from the host to a device in one copy that nobody waits for."""
+"""Tensors between the host and a device, in copies that nobody waits for before they are needed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,22 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     staging = torch.empty(num_bytes(tensors), dtype=torch.uint8, pin_memory=device.type == "cuda")
     write(tensors, staging)
     return views(staging.to(device, non_blocking=True), tensors)
+
+
+def to_host(tensor: Tensor) -> Callable[[], Tensor]:
+    """Enqueues the copying of a tensor to host memory. What is returned waits for the copy, and gives it."""
+    if tensor.device.type != "cuda":
+        return lambda: tensor
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it bare
+    copied.record(torch.cuda.current_stream(tensor.device))
+
+    def arrived() -> Tensor:
+        copied.synchronize()
+        return host
+
+    return arrived
 
 
 def num_bytes(tensors: Sequence[Tensor]) -> int:

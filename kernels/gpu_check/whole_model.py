@@ -1,6 +1,7 @@
 """Stage 5: a whole cross-encoder of the size of MiniLM-L6, random weights, 100 candidates a request."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
@@ -15,6 +16,7 @@ from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
+from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 from gpu_check.baselines.paper import PaperAttention, PaperPlan
 from gpu_check.cross_encoder import DRY_SIZE, POSITIONS, QUERY_TOKENS, SIZE, VOCAB, build, fuse_norms, packed, request
@@ -102,7 +104,25 @@ def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
     if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
         return {"not served from a graph": reason}
     found = eager(lab, lambda: model.score(batch))
-    return {f"served_{name.removeprefix('eager_')}": value for name, value in found.items()}
+    return {
+        **{f"served_{name.removeprefix('eager_')}": value for name, value in found.items()},
+        "awaited_ms": back_to_back(lab, lambda: model.score(batch), ahead=0),
+        "overlapped_ms": back_to_back(lab, lambda: model.score(batch), ahead=1),
+    }
+
+
+def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
+    """Milliseconds of each of many requests, scores fetched; ahead: how many are begun before one is awaited."""
+    in_flight: deque[Callable[[], Tensor]] = deque()
+    count = 2 if lab.dry else 5 * REPEATS
+    begun = time.perf_counter()
+    for _ in range(count):
+        in_flight.append(to_host(score()))
+        if len(in_flight) > ahead:
+            in_flight.popleft()()
+    while in_flight:
+        in_flight.popleft()()
+    return (time.perf_counter() - begun) / count * 1e3
 
 
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:

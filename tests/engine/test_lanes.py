@@ -47,13 +47,13 @@ def test_encoding_and_scoring_apart_are_the_scores_of_one_pass() -> None:
     candidates = [[random_ids(rng, n) for n in (0, 7, 20)], [random_ids(rng, n) for n in (9, 4)]]
     with torch.inference_mode():
         tasks = [Task(encode, [], group, [1.0] * len(group), 0.0, 1.0) for group in candidates]
-        payloads = encode.run([TaskSlice(task, 0, len(task.candidates)) for task in tasks])
+        payloads = encode.begin([TaskSlice(task, 0, len(task.candidates)) for task in tasks])()
         assert not any(isinstance(group, Exception) for group in payloads)
         tasks = [
             Task(score, query, group, [1.0] * len(group), 0.0, 1.0)  # type: ignore[arg-type]
             for query, group in zip(queries, payloads, strict=True)
         ]
-        scores = score.run([TaskSlice(task, 0, len(task.candidates)) for task in tasks])
+        scores = score.begin([TaskSlice(task, 0, len(task.candidates)) for task in tasks])()
         expected = scorer(score_batch(queries, candidates)).tolist()
 
     assert [one for group in scores for one in group] == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]

@@ -4,9 +4,8 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bandrank.engine.tasks import Lane, Task, TaskSlice
+from bandrank.engine.tasks import Lane, Results, Task, TaskSlice
 
 HANG_S = 60.0  # only a bug takes that long
 
@@ -26,8 +25,9 @@ class NamedLane:
     """A lane for tests that run no batch."""
 
     name: str
+    overlaps = False
 
-    def run(self, slices: Sequence[TaskSlice]) -> list[list[Any] | Exception]:
+    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
         raise NotImplementedError
 
 

@@ -115,14 +115,17 @@ class TaskQueue:
             self._rows[task.lane.name] += task.total_rows
             self._changed.notify()
 
-    def take_batch(self, max_batch_tokens: int) -> list[TaskSlice]:
-        """The next batch, as soon as anything waits; the empty list once the queue is closed and empty."""
+    def take_batch(self, max_batch_tokens: int, *, wait: bool = True) -> list[TaskSlice]:
+        """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
+
+        wait: False gives the empty list at once if nothing waits.
+        """
         with self._changed:
             while True:
                 self._drop_dead()
                 if self._waiting:
                     break
-                if self._refusal is not None:
+                if self._refusal is not None or not wait:
                     return []
                 self._changed.wait()
             batch = take([task for _, _, task in self._waiting], max_batch_tokens)

@@ -5,13 +5,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bandrank.engine.cache.codec import RepresentationCodec
-from bandrank.engine.tasks import TaskSlice
+from bandrank.engine.tasks import Results, TaskSlice
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Any]], Ragged]
 
@@ -19,17 +21,20 @@ ToRagged = Callable[[Sequence[Any]], Ragged]
 class EncodeLane:
     """Token ids of candidates to payloads of their representations."""
 
+    overlaps = False  # the codec waits for the device, to see that all numbers are finite
+
     def __init__(self, name: str, scorer: Scorer, codec: RepresentationCodec) -> None:
         self.name = name
         self._scorer = scorer
         self._codec = codec
 
-    def run(self, slices: Sequence[TaskSlice]) -> list[list[Any] | Exception]:
+    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
         tokens = Ragged.from_token_ids([candidate for part in slices for candidate in part.candidates])
         encoded = self._scorer.encode_candidates(tokens)
         payloads = self._codec.payloads(encoded.values, encoded.cu_seqlens)
         ends = offsets([part.stop - part.start for part in slices])
-        return [payloads[begin:end] for begin, end in pairwise(ends)]
+        results: list[Results] = [payloads[begin:end] for begin, end in pairwise(ends)]
+        return lambda: results
 
 
 class ScoreLane:
@@ -40,17 +45,27 @@ class ScoreLane:
         self._scorer = scorer
         self._to_ragged = to_ragged
 
-    def run(self, slices: Sequence[TaskSlice]) -> list[list[Any] | Exception]:
+    @property
+    def overlaps(self) -> bool:
+        """On a GPU, unless stored representations go there, which are not in pinned memory."""
+        return self._scorer.device.type == "cuda" and not self._scorer.precomputes
+
+    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
         batch, order = collate(slices, self._to_ragged)
-        scores = self._scorer.score(batch).float().cpu().numpy()
-        results: list[list[Any] | Exception] = [[] for _ in slices]
-        place = 0
-        for index in order:
-            own = scores[place : place + slices[index].stop - slices[index].start]
-            place += len(own)
-            finite = bool(np.isfinite(own).all())
-            results[index] = own.tolist() if finite else ScoringFailed("the model gave a score that is not a number")
-        return results
+        scores = to_host(self._scorer.score(batch).float())
+        return lambda: _by_slice(scores().numpy(), slices, order)
+
+
+def _by_slice(scores: npt.NDArray[np.float32], slices: Sequence[TaskSlice], order: Sequence[int]) -> list[Results]:
+    """Scores of a batch, given back to its slices, which lie in it in this order."""
+    results: list[Results] = [[] for _ in slices]
+    place = 0
+    for index in order:
+        own = scores[place : place + slices[index].stop - slices[index].start]
+        place += len(own)
+        finite = bool(np.isfinite(own).all())
+        results[index] = own.tolist() if finite else ScoringFailed("the model gave a score that is not a number")
+    return results
 
 
 def collate(slices: Sequence[TaskSlice], to_ragged: ToRagged) -> tuple[ScoreBatch, list[int]]:

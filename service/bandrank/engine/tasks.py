@@ -1,12 +1,13 @@
 """What waits for the scoring thread: one request's candidates, and the slice of them that a batch takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 TokenIds = list[int]
+Results = list[Any] | Exception  # of a slice: one for each candidate, or why there are none
 
 
 @dataclass(eq=False)
@@ -82,7 +83,12 @@ class Lane(Protocol):
 
     name: str
 
-    def run(self, slices: Sequence[TaskSlice]) -> list[list[Any] | Exception]:
-        """For each slice, one result per candidate, or why that slice has none. May raise: the batch is then retried
-        in parts.
+    @property
+    def overlaps(self) -> bool:
+        """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
+
+    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
+        """Begins a batch. What is returned waits for its end, and gives the results of each slice.
+
+        Both may raise: the batch is then retried in parts.
         """

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Offsets, Ragged, offsets
+from bandrank_kernels.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Passages:
         """(num_candidates,) the highest score of each candidate's passages. scores: (num_passages,)."""
         if len(scores) == num_candidates:
             return scores
-        owner = torch.from_numpy(self.candidate).to(scores.device)
+        (owner,) = to_device([torch.from_numpy(self.candidate)], scores.device)
         best = scores.new_full((num_candidates,), -torch.inf)
         return best.scatter_reduce_(0, owner, scores, "amax")
 

@@ -1,0 +1,42 @@
+"""A batch is begun on a GPU without a wait for what the GPU is busy with."""
+
+import random
+
+import torch
+from support.models import random_ids, random_scorer, vocab_size
+from support.on_gpu import BUSY_CYCLES, GPU, needs_gpu
+from support.tokenizer import CLS_ID, SEP_ID
+
+from bandrank.engine.lanes import ScoreLane
+from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
+from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.ragged import Ragged
+
+ENCODER = EncoderConfig(vocab_size(), 64, 2, 2, 256, 128)
+LONG, SHORT = 200, 20  # the long one is scored in passages
+
+
+@needs_gpu
+def test_a_batch_is_begun_while_the_gpu_is_busy() -> None:
+    """Launched, and replayed; the scores are those of a GPU at rest."""
+    rng = random.Random(1)
+    config = CrossEncoderConfig(ENCODER, CLS_ID, SEP_ID, pattern=sparse(window=4), max_tokens=128, max_query_tokens=32)
+    candidates = [random_ids(rng, length) for length in (SHORT, LONG, SHORT)]
+    for graphs in (False, True):
+        scorer = random_scorer(CrossEncoder(config), 0).prepare(device=GPU, dtype=torch.float16, graphs=graphs)
+        lane = ScoreLane("score", scorer, Ragged.from_token_ids)
+        assert lane.overlaps
+        task = Task(lane, random_ids(rng, 5), candidates, [1.0] * 3, 0.0, 1.0)
+        slices = [TaskSlice(task, 0, 3)]
+        with torch.inference_mode():
+            expected = lane.begin(slices)()
+            torch.cuda._sleep(BUSY_CYCLES)
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                scores = lane.begin(slices)
+                assert not torch.cuda.current_stream(GPU).query()
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            assert scores() == expected

@@ -1,0 +1,193 @@
+"""While a device computes a batch, the host prepares the next; and nothing is lost, swapped or kept back by that."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tasks import HANG_S, Clock, task_of
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.tasks import Results, Task, TaskSlice
+from bandrank.engine.worker import ScoringWorker
+from bandrank.errors import ScoringFailed
+from bandrank.metrics import Metrics
+
+Watch = Callable[[Sequence[TaskSlice]], None]
+
+
+class Dies(BaseException):
+    """What no handler of ordinary errors stops."""
+
+
+@dataclass(eq=False)
+class Device:
+    """What its lanes have begun and ended, in order, as "begin NAME SIZE".
+
+    on_begin, on_end: see the slices, and may raise. seconds: what a batch takes, by the clock.
+    """
+
+    on_begin: Watch = lambda _: None
+    on_end: Watch = lambda _: None
+    clock: Clock = field(default_factory=Clock)
+    seconds: float = 0.0
+    events: list[str] = field(default_factory=list)
+    free_at: float = 0.0
+
+    def lane(self, name: str, *, overlaps: bool = True) -> "DeviceLane":
+        return DeviceLane(name, overlaps, self)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceLane:
+    """A candidate's result is its place in the task."""
+
+    name: str
+    overlaps: bool
+    device: Device
+
+    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
+        device, what = self.device, f"{self.name} {sum(part.stop - part.start for part in slices)}"
+        device.events.append(f"begin {what}")
+        device.on_begin(slices)
+        device.free_at = done = max(device.clock.now, device.free_at) + device.seconds
+
+        def results() -> list[Results]:
+            device.events.append(f"end {what}")
+            device.on_end(slices)
+            device.clock.now = max(device.clock.now, done)
+            return [[float(place) for place in range(part.start, part.stop)] for part in slices]
+
+        return results
+
+
+def worker_of(
+    *tasks: Task, clock: Clock, max_batch_tokens: int = 1, on_death: Callable[[], None] = lambda: None
+) -> tuple[ScoringWorker, TaskQueue]:
+    """A worker that was not started, and its queue, with these tasks in order."""
+    queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=clock)
+    for task in tasks:
+        queue.put(task)
+    worker = ScoringWorker(queue, max_batch_tokens=max_batch_tokens, metrics=Metrics(), clock=clock, on_death=on_death)
+    return worker, queue
+
+
+def work_off(
+    *tasks: Task, clock: Clock | None = None, max_batch_tokens: int = 1, on_death: Callable[[], None] = lambda: None
+) -> TaskQueue:
+    """Returns the queue when all is settled."""
+    worker, queue = worker_of(*tasks, clock=clock or Clock(), max_batch_tokens=max_batch_tokens, on_death=on_death)
+    queue.close()
+    worker.start()
+    worker.join()
+    return queue
+
+
+def test_the_next_batch_is_begun_before_the_last_is_awaited() -> None:
+    """One is computed, one follows, and never more; each candidate is a batch."""
+    device = Device()
+    task = task_of([1.0] * 5, lane=device.lane("gpu"))
+    work_off(task)
+
+    assert device.events == [f"{what} gpu 1" for what in ("begin", *["begin", "end"] * 4, "end")]
+    assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_lane_that_keeps_the_host_busy_waits_for_what_is_in_flight() -> None:
+    """A result that is there is not kept back for the computing of another."""
+    device = Device()
+    lanes = device.lane("gpu"), device.lane("cpu", overlaps=False), device.lane("gpu2")
+    work_off(*(task_of([1.0], lane=lane) for lane in lanes))
+
+    assert device.events == [
+        "begin gpu 1", "end gpu 1", "begin cpu 1", "end cpu 1", "begin gpu2 1", "end gpu2 1",
+    ]  # fmt: skip
+
+
+def test_an_answer_does_not_wait_for_another_request() -> None:
+    """The queue stays open and empty."""
+    task = task_of([1.0, 1.0], lane=Device().lane("gpu"))
+    worker, queue = worker_of(task, clock=Clock())
+    worker.start()
+    assert task.future.result(timeout=HANG_S) == [0.0, 1.0]
+    queue.close()
+    worker.join()
+
+
+def test_what_is_in_flight_is_handed_out_before_a_batch_that_does_not_fit_is_tried_again() -> None:
+    """Memory that it holds is free then."""
+    device = Device()
+
+    def choke(slices: Sequence[TaskSlice]) -> None:
+        if sum(part.stop - part.start for part in slices) > 1:
+            raise torch.OutOfMemoryError("too large")
+
+    device.on_begin = choke
+    tasks = [task_of([1.0] * size, lane=device.lane(name)) for name, size in (("a", 1), ("b", 2))]
+    work_off(*tasks, max_batch_tokens=2)
+
+    assert device.events == ["begin a 1", "begin b 2", "end a 1", "begin b 1", "end b 1", "begin b 1", "end b 1"]
+    assert [task.future.result(timeout=0) for task in tasks] == [[0.0], [0.0, 1.0]]
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=8),
+    budget=st.integers(1, 8),
+    at_the_end=st.booleans(),
+    error=st.sampled_from([RuntimeError, torch.OutOfMemoryError]),
+)
+def test_every_task_gets_its_own_results_or_its_own_failure(
+    shapes: list[tuple[int, int, bool]], budget: int, at_the_end: bool, error: type[Exception]
+) -> None:
+    """However batches overlap and fail, when they are begun or when they are awaited."""
+    device = Device()
+    lanes = device.lane("gpu"), device.lane("gpu2"), device.lane("cpu", overlaps=False)
+    tasks = [task_of([1.0] * size, lane=lanes[lane]) for size, lane, _ in shapes]
+    bad = [task for task, (_, _, poisoned) in zip(tasks, shapes, strict=True) if poisoned]
+
+    def choke(slices: Sequence[TaskSlice]) -> None:
+        if any(part.task in bad and part.stop == len(part.task.candidates) for part in slices):
+            raise error("poison")
+
+    if at_the_end:
+        device.on_end = choke
+    else:
+        device.on_begin = choke
+    work_off(*tasks, max_batch_tokens=budget)
+
+    for task in tasks:
+        if task in bad:
+            assert isinstance(task.future.exception(timeout=0), ScoringFailed)
+        else:
+            assert task.future.result(timeout=0) == [float(place) for place in range(len(task.candidates))]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("event", ["begin b 1", "end a 1", "end b 1"])
+def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
+    """Neither who is in flight, nor who was just begun, nor who waits."""
+    device = Device()
+
+    def die(_: Sequence[TaskSlice]) -> None:
+        if device.events[-1] == event:
+            raise Dies
+
+    device.on_begin = device.on_end = die
+    deaths: list[str] = []
+    tasks = [task_of([1.0], lane=device.lane(name)) for name in "abc"]
+    work_off(*tasks, on_death=lambda: deaths.append("died"))
+
+    assert deaths == ["died"]
+    assert all(task.future.done() for task in tasks)
+
+
+def test_time_that_two_batches_share_counts_once() -> None:
+    """Ten batches of a row, two seconds each on the device: what waits is predicted from that, overlapped or not."""
+    clock = Clock()
+    device = Device(clock=clock, seconds=2.0)
+    queue = work_off(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)
+
+    assert clock.now == 20
+    assert queue.throughput.seconds("gpu", 1) == pytest.approx(2.0)
