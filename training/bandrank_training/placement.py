@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from bandrank.models.placement import DTYPES, usable_device
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ CPU = Placement(torch.device("cpu"), torch.float32)
 
 def _device(text: str) -> torch.device:
     try:
-        return torch.empty(0, device=text).device
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
-        raise argparse.ArgumentTypeError(f"{text} cannot be used: {str(error).splitlines()[0]}") from error
+        return usable_device(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text} cannot be used: {error}") from error

@@ -17,6 +17,7 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel
+from bandrank.models.placement import DTYPES, usable_device
 from bandrank.settings import BadSetting, Settings
 
 
@@ -120,12 +121,9 @@ def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:
     """
     name = settings.device if settings.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise BadSetting(f"BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got {name!r}: {reason}") from error
+        device = usable_device(name)
+    except ValueError as error:
+        raise BadSetting(f"BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
     if settings.dtype == "auto":
         return device, torch.float32 if device.type == "cpu" else torch.float16
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    return device, dtypes[settings.dtype]
+    return device, DTYPES[settings.dtype]
