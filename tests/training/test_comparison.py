@@ -30,7 +30,7 @@ BASELINE = [0.3, 0.5, 0.7, 0.9] * 25
 
 
 def test_the_table_by_hand() -> None:
-    """A row a collection, the mean of all below; marks as the tests say."""
+    """A row a collection, below all of their queries together, and the mean; marks as the tests say."""
     table = compare(
         [
             evaluation_of("base", BASELINE),
@@ -43,16 +43,30 @@ def test_the_table_by_hand() -> None:
         ]
     ).splitlines()
 
-    assert table[:5] == [
+    assert table[:6] == [
         "| collection | queries | base | same | near | worse | unclear |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         "| tiny test, judged pools | 100 | 0.600 | 0.600† | 0.610†\\* | 0.500\\* | 0.610 |",
         "| other test, judged pools | 3 | 0.900 | 0.900† | - | - | - |",
+        "| all queries | 103 | 0.609 | 0.609† | - | - | - |",
         "| mean of 2 |  | 0.750 | 0.750 | - | - | - |",
     ]
-    assert table[5] == ""
-    assert "† equivalent to base within ±0.02" in table[6]
-    assert "over the 5 comparisons" in table[6]
+    assert table[6] == ""
+    assert "† equivalent to base within ±0.02" in table[7]
+    assert "over the 6 comparisons" in table[7]
+
+
+def test_collections_together_show_what_each_is_too_small_for() -> None:
+    """Queries of the same id in two collections are two; the pairs are those of one query."""
+    names = [f"c{number}" for number in range(8)]
+    base = [evaluation_of("base", BASELINE, collection=name) for name in names]
+    near = [
+        evaluation_of("near", shifted(BASELINE, 0.0, 0.1, seed), collection=name) for seed, name in enumerate(names)
+    ]
+    table = compare(base + near)
+
+    assert "| c0 test, judged pools | 100 | 0.600 | 0.600 |" in table
+    assert "| all queries | 800 | 0.600 | 0.600† |" in table
 
 
 def test_verdicts_are_corrected_for_the_size_of_the_table() -> None:

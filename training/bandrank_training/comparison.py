@@ -12,6 +12,8 @@ from bandrank_training.significance import difference_p, equivalence_p, holm
 MARGIN = 0.02  # of a mean over queries: less than what two test sets of the same task differ by
 ALPHA = 0.05
 
+ALL = Benchmark("all queries", "", "", 1)  # of several collections together, each as much as any other
+
 Table = dict[Benchmark, dict[str, Evaluation]]  # by benchmark and system
 
 
@@ -46,10 +48,13 @@ def run(args: argparse.Namespace) -> int:
 
 def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) -> str:
     """A markdown table of means; the first evaluation's system is the baseline. A system that lacks a collection has
-    a dash there and in the last row. Raises BadEvaluation.
+    a dash there and in the rows of all collections together. Raises BadEvaluation.
     """
     baseline = evaluations[0].system
     table = tabulate(evaluations)
+    single = list(table.values())
+    if len(single) > 1:
+        table[ALL] = pool(table)
     systems = list(dict.fromkeys(evaluation.system for evaluation in evaluations))
     verdicts = judge(table, baseline, measure=measure)
     rows = []
@@ -60,12 +65,14 @@ def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) ->
             else "-"
             for system in systems
         ]
-        rows.append([str(benchmark), str(len(by_system[baseline].values)), *cells])
+        rows.append(
+            [benchmark.collection if benchmark == ALL else str(benchmark), str(len(by_system[baseline].values)), *cells]
+        )
     totals = []
     for system in systems:
-        found = [_mean(by_system[system], measure) for by_system in table.values() if system in by_system]
-        totals.append(f"{sum(found) / len(found):.3f}" if len(found) == len(table) else "-")
-    rows.append([f"mean of {len(table)}", "", *totals])
+        found = [_mean(by_system[system], measure) for by_system in single if system in by_system]
+        totals.append(f"{sum(found) / len(found):.3f}" if len(found) == len(single) else "-")
+    rows.append([f"mean of {len(single)}", "", *totals])
     lines = [["collection", "queries", *systems], ["---", *["---:"] * (len(systems) + 1)], *rows]
     legend = (
         f"{measure}. † equivalent to {baseline} within ±{MARGIN} (two one-sided paired t tests), \\* different from it "
@@ -83,6 +90,23 @@ def tabulate(evaluations: Iterable[Evaluation]) -> Table:
             raise BadEvaluation(f"{evaluation.system} on {evaluation.benchmark} is there twice; give one another --tag")
         by_system[evaluation.system] = evaluation
     return table
+
+
+def pool(table: Table) -> dict[str, Evaluation]:
+    """The queries of all benchmarks together, of each system that has them all."""
+    systems = [system for system in next(iter(table.values())) if all(system in each for each in table.values())]
+    return {
+        system: Evaluation(
+            system,
+            ALL,
+            {
+                f"{number} {query_id}": values
+                for number, by_system in enumerate(table.values())
+                for query_id, values in by_system[system].values.items()
+            },
+        )
+        for system in systems
+    }
 
 
 def judge(table: Table, baseline: str, *, measure: str) -> dict[tuple[Benchmark, str], Verdict]:
