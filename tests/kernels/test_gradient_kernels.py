@@ -38,6 +38,9 @@ def shapes() -> Iterator[Shape]:
         yield WINDOWS[(2 * index) % 9], (query,), ((33, 20),), 1
     for window in WINDOWS:
         yield window, (11, 0, 3, 1), ((40, 0, 17), (5, 33), (), (64, 1)), 2
+    for window in (20, 64, 128):
+        yield window, (11,), ((300,),), 1
+    yield 4, (11,), ((4086,),), 1
     yield 4, (5,), ((0, 0, 0),), 3
     yield 4, (3, 4), ((), ()), 1
     yield 4, (0,), ((9,),), 5
