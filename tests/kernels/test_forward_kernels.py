@@ -91,6 +91,7 @@ def wide_shapes() -> Iterator[Shape]:
 SHAPES = {"narrow": list(narrow_shapes()), "wide": list(wide_shapes())}
 # The fallback does not know narrow from wide.
 SHAPES["simt"] = [shape for shape in (SHAPES["narrow"] + SHAPES["wide"])[::4] if shape.rows.num_rows < 4000]
+SHAPES["simt"].append(Shape(4, (11,), ((4086,),), 1))
 # Every shape once with fewer of the variants than there are: dtype and width alternate from one shape to the next.
 HALVES: list[tuple[Dtype, int]] = [("float16", 32), ("bfloat16", 64), ("bfloat16", 32), ("float16", 64)]
 ALL_DTYPES: list[tuple[Dtype, int]] = [("float32", 32), ("float32", 64), ("float16", 64), ("bfloat16", 32)]
