@@ -28,14 +28,23 @@ class Capacity:
     candidate_rows: int
 
     @classmethod
+    def exactly(cls, rows: PackedRows) -> Self:
+        """Room for this batch and no more."""
+        longest_query, longest_candidate = (
+            int(np.diff(cu_seqlens).max(initial=0)) for cu_seqlens in (rows.cu_queries, rows.cu_candidates)
+        )
+        return cls(rows.num_rows, rows.num_candidates, longest_query, longest_candidate)
+
+    @classmethod
     def of(cls, rows: PackedRows) -> Self:
         """The smallest bucket that holds the batch. It has a row for each of its candidates."""
+        least = cls.exactly(rows)
         num_candidates = _power_of_two(max(rows.num_candidates, rows.num_queries), FEWEST_CANDIDATES)
         return cls(
             num_rows=row_bucket(max(rows.num_rows, num_candidates)),
             num_candidates=num_candidates,
-            query_rows=_power_of_two(1 + int(np.diff(rows.cu_queries).max(initial=0)), LEAST_GLOBALS) - 1,
-            candidate_rows=_power_of_two(int(np.diff(rows.cu_candidates).max(initial=0)), SHORTEST_CANDIDATE),
+            query_rows=_power_of_two(1 + least.query_rows, LEAST_GLOBALS) - 1,
+            candidate_rows=_power_of_two(least.candidate_rows, SHORTEST_CANDIDATE),
         )
 
     def num_tiles(self, tile_rows: int) -> int:

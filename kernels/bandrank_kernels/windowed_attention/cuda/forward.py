@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import get_args
 
-import numpy as np
 from torch import Tensor
 
 from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
@@ -138,26 +137,25 @@ def plan_forward(
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
         raise ValueError(reason)
-    candidate_rows = capacity.candidate_rows if capacity else int(np.diff(rows.cu_candidates).max(initial=0))
-    query_rows = capacity.query_rows if capacity else int(np.diff(rows.cu_queries).max(initial=0))
+    room = capacity or Capacity.exactly(rows)
     variant = choose_variant(
         dtype=dtype,
         head_dim=head_dim,
         capability=capability,
         window=pattern.window,
-        query_rows=query_rows,
-        candidate_rows=candidate_rows,
+        query_rows=room.query_rows,
+        candidate_rows=room.candidate_rows,
     )
-    window = candidate_rows if pattern.window is None else min(pattern.window, candidate_rows)
+    window = room.candidate_rows if pattern.window is None else min(pattern.window, room.candidate_rows)
     stage_rows = 0
     if isinstance(variant, Wide):
-        needed = query_rows + 1 + min(candidate_rows, variant.tile_rows + 2 * window)
+        needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
         fits = max_shared_bytes // variant.bytes_per_key
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
     return ForwardPlan(
         variant=variant,
         tiles=plan_tiles(rows, variant.tile_rows, capacity=capacity.num_tiles(variant.tile_rows) if capacity else None),
-        num_candidates=capacity.num_candidates if capacity else rows.num_candidates,
+        num_candidates=room.num_candidates,
         num_heads=num_heads,
         window=window,
         stage_rows=stage_rows,
