@@ -29,8 +29,7 @@ def digest(text: str) -> bytes:
 def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
     """16 bytes that stand for all that a candidate's payload depends on, apart from its text.
 
-    The scorer must not be prepared yet: what it is prepared for (device, dtype) changes its tensors, but not the
-    meaning of what it computes.
+    The dtype in which a prepared scorer computes is that of its weights, and so among it; where they are is not.
     """
     hasher = blake2b(digest_size=16)
 
