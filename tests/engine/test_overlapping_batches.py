@@ -1,5 +1,6 @@
 """While a device computes a batch, the host prepares the next; and nothing is lost, swapped or kept back by that."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -130,6 +131,25 @@ def test_what_is_in_flight_is_handed_out_before_a_batch_that_does_not_fit_is_tri
 
     assert device.events == ["begin a 1", "begin b 2", "end a 1", "begin b 1", "end b 1", "begin b 1", "end b 1"]
     assert [task.future.result(timeout=0) for task in tasks] == [[0.0], [0.0, 1.0]]
+
+
+def test_a_failed_batch_keeps_no_memory_from_those_who_are_tried_after_it() -> None:
+    """What it had made is gone: the error that is told does not hold on to it."""
+    device = Device()
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def choke(slices: Sequence[TaskSlice]) -> None:
+        assert all(tensor() is None for tensor in made)
+        activations = torch.zeros(10)
+        made.append(weakref.ref(activations))
+        if sum(part.stop - part.start for part in slices) > 1:
+            raise torch.OutOfMemoryError("too large")
+
+    device.on_begin = choke
+    task = task_of([1.0] * 4, lane=device.lane("gpu"))
+    work_off(task, max_batch_tokens=4)
+
+    assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0]
 
 
 @given(
