@@ -16,7 +16,7 @@ from torch.nn.functional import cosine_similarity
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers import tower
-from bandrank.models.layers.code_attention import attend_codes
+from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfig, EncoderLayer
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
@@ -129,8 +129,7 @@ class MixEncoder(Scorer):
             rows = states.values[firsts.to(states.values.device)].float()
         else:
             states = tower.read(self.encoder, tokens)
-            found = [attend_codes(self.context_codes, states[index]) for index in range(len(states))]
-            rows = torch.cat(found) if found else states.values.float()
+            rows = attend_codes_apart(self.context_codes, states).flatten(0, 1)
         return Ragged(rows, count * np.arange(len(tokens) + 1))
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:

@@ -1,0 +1,57 @@
+"""Codes that look at texts: by hand, and at many texts in as many launches as at one."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bandrank.models.layers.code_attention import attend_codes, attend_codes_apart, attend_codes_together
+from bandrank.models.ragged import Ragged, offsets
+
+
+def texts(*lengths: int, size: int = 8) -> Ragged:
+    """Random states."""
+    generator = torch.Generator().manual_seed(0)
+    return Ragged(3 * torch.randn(sum(lengths), size, generator=generator), offsets(lengths))
+
+
+def codes_of(count: int, size: int = 8) -> Tensor:
+    """Random codes."""
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_code_sees_the_average_by_softmax() -> None:
+    """Of two states; and of a code of zeros, the mean."""
+    states = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    codes = torch.tensor([[2.0, 1.0], [0.0, 0.0], [3.0, 0.0]])
+
+    expected = torch.softmax(torch.tensor([[2.0, 2.0], [0.0, 0.0], [3.0, 0.0]]) * 0.5, -1) @ states
+    torch.testing.assert_close(attend_codes(codes, states, 0.5), expected)
+    assert attend_codes(codes, states[:0]).tolist() == [[0.0, 0.0]] * 3
+
+
+@pytest.mark.parametrize("lengths", [(5,), (1, 40, 0, 7, 2), (0,), (0, 0, 3), ()])
+@pytest.mark.parametrize("num_codes", [1, 3])
+def test_together_is_apart(lengths: tuple[int, ...], num_codes: int) -> None:
+    """What is seen, and its gradients; a text without states is zeros."""
+    states, codes = texts(*lengths), codes_of(num_codes)
+    found = []
+    for attend in (attend_codes_apart, attend_codes_together):
+        leaves = codes.clone().requires_grad_(), states.values.clone().requires_grad_()
+        seen = attend(leaves[0], Ragged(leaves[1], states.cu_seqlens), 0.7)
+        assert seen.shape == (len(lengths), num_codes, 8)
+        weights = torch.arange(seen.numel()).reshape(seen.shape).sin()
+        if sum(lengths):
+            found.append([seen.detach(), *torch.autograd.grad((weights * seen).sum(), leaves)])
+        else:
+            found.append([seen.detach()])
+
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_products_in_the_hundreds_do_not_overflow() -> None:
+    """As those of unscaled states are."""
+    states = Ragged(texts(9, 4).values * 300, offsets([9, 4]))
+    seen = attend_codes_together(codes_of(2), states)
+
+    torch.testing.assert_close(seen, attend_codes_apart(codes_of(2), states))
+    assert seen.isfinite().all()
