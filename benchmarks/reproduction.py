@@ -144,13 +144,15 @@ def report(args: argparse.Namespace, windows: str, light: str) -> str:
     return f"""# Windows and interaction, trained alike
 
 Written by `python benchmarks/reproduction.py`: at most {args.queries} queries of each collection, {args.depth}
-candidates of each query of a run, the judged ones of selqa; trained and measured in {args.dtype}. Budgets are small:
-the figures are for comparison with each other, not with what these architectures can do.
+candidates of each query of a run, the judged ones of selqa; trained and measured in {args.dtype}. Budgets are small,
+the papers train for 100,000 steps: the figures are for comparison with each other, not with what these architectures
+can do.
 
 ## Cross-encoders by window
 
 From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then {args.steps} steps with each pattern, all on
-the same groups. `w` is sparse and asymmetric: queries see neither [CLS] nor candidates.
+the same groups, 4,096 rows a step. `full` goes on with the pattern it knows; the others have so many steps to learn
+theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
 
 {windows}
 ## Scorers that precompute
