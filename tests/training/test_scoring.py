@@ -117,6 +117,17 @@ def test_a_representation_is_made_once() -> None:
     assert encoded() == 6
 
 
+def test_scores_come_while_candidates_are_encoded() -> None:
+    """Not after all of them: whoever waits sees a bar that moves."""
+    batches: list[Ragged] = []
+    scorer = OfflineScorer(loaded(encoded_lookup(batches.append)), max_batch_tokens=40)
+    rng = random.Random(1)
+    asked = [Question("who", [random_text(rng, 30) for _ in range(2)]) for _ in range(5)]
+
+    counts = [sum(map(len, batches)) for _ in scorer.score(asked)]
+    assert counts == [2, 4, 6, 8, 10]
+
+
 def test_representations_of_many_rows_stay_apart() -> None:
     """Each candidate of a ColBERT keeps its own number of token embeddings."""
     scorer = OfflineScorer(loaded(tiny_colbert()))

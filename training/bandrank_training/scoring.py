@@ -119,8 +119,8 @@ class OfflineScorer:
         self._representations.clear()
 
     @torch.inference_mode()
-    def encode(self, candidates: Iterable[str]) -> None:
-        """Fills in the representations that are missing."""
+    def encode(self, candidates: Iterable[str]) -> int:
+        """Fills in the representations that are missing; returns how many token ids it took."""
         missing = sorted({text for text in candidates if text not in self._representations}, key=len)
         pieces = self._texts.pieces(missing)
         tokens = [ids for ids, _ in self._texts.candidates(pieces, query_tokens=0)]
@@ -128,19 +128,21 @@ class OfflineScorer:
             found = self.scorer.encode_candidates(Ragged.from_token_ids(tokens[part]))
             for index, text in enumerate(missing[part]):
                 self._representations[text] = found[index].cpu().clone()
+        return sum(map(len, tokens))
 
     def _ask(self, question: Question) -> "_Asked":
         query, _ = self._texts.query(question.query)
         candidates: list[Tensor]
+        encoded = 0
         if self.scorer.precomputes:
-            self.encode(question.candidates)
+            encoded = self.encode(question.candidates)
             candidates = [self._representations[text] for text in question.candidates]
         else:
             pieces = self._texts.pieces(question.candidates)
             applied = self._texts.candidates(pieces, query_tokens=len(query))
             candidates = [torch.tensor(ids) for ids, _ in applied]
         costs = [self.scorer.num_rows(len(query), len(candidate)) for candidate in candidates]
-        return _Asked(query, candidates, costs, [0.0] * len(candidates))
+        return _Asked(query, candidates, costs, [0.0] * len(candidates), len(query) + sum(costs) + encoded)
 
     @torch.inference_mode()
     def _score_all(self, asked: Sequence["_Asked"]) -> Iterator[list[float]]:
@@ -164,10 +166,7 @@ class _Asked:
     candidates: list[Tensor]  # representations
     costs: list[float]  # of each, in rows of the encoder
     scores: list[float]
-
-    @property
-    def rows(self) -> float:
-        return len(self.query) + sum(self.costs)
+    rows: float  # what it takes in all, so that a bar moves while candidates are encoded
 
 
 def _within(budget: int, costs: Sequence[float]) -> list[slice]:
