@@ -86,8 +86,7 @@ class ScoringWorker:
     def _run(self) -> None:
         try:
             with torch.inference_mode():
-                while slices := self._next_slices():
-                    self._run_batch(slices)
+                self._work_off()
         except BaseException:  # a bug here must not leave clients waiting for ever
             log.exception("the scoring thread died")
             died = "the scoring thread died; the service must be restarted"
@@ -97,13 +96,15 @@ class ScoringWorker:
             self._on_death()
             raise
 
-    def _next_slices(self) -> list[TaskSlice]:
-        """What to run next. If nothing waits, what is in flight comes first."""
-        slices = self._queue.take_batch(self._max_batch_tokens, wait=not self._in_flight)
-        if slices or not self._in_flight:
-            return slices
-        self._finish_all_but(0)
-        return self._queue.take_batch(self._max_batch_tokens)
+    def _work_off(self) -> None:
+        """Until nothing can come any more. What is in flight does not wait for what may."""
+        while True:
+            if slices := self._queue.take_batch(self._max_batch_tokens, wait=not self._in_flight):
+                self._run_batch(slices)
+            elif self._in_flight:
+                self._finish_all_but(0)
+            else:
+                return
 
     def _run_batch(self, slices: Sequence[TaskSlice]) -> None:
         """Begins it, and finishes those before it; itself, if its lane keeps the host busy anyway."""
