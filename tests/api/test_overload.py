@@ -8,6 +8,7 @@ from starlette.types import Message
 from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
 from support.scorers import Gate, WatchedScorer, contains, lookup, word_id
 from support.tasks import until
+from support.working import Dies
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
@@ -24,10 +25,6 @@ def fails(batch: ScoreBatch) -> None:
     """A batch with a poisoned candidate raises an ordinary error."""
     if contains(batch, POISON):
         raise RuntimeError("choked")
-
-
-class Dies(BaseException):
-    """What no handler of ordinary errors stops."""
 
 
 def dies(batch: ScoreBatch) -> None:

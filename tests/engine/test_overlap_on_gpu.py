@@ -4,7 +4,7 @@ import random
 
 import torch
 from support.models import random_ids, random_scorer, vocab_size
-from support.on_gpu import BUSY_CYCLES, GPU, needs_gpu
+from support.on_gpu import GPU, awaiting_nothing, needs_gpu
 from support.tokenizer import CLS_ID, SEP_ID
 
 from bandrank.engine.lanes import ScoreLane
@@ -32,11 +32,6 @@ def test_a_batch_is_begun_while_the_gpu_is_busy() -> None:
         slices = [TaskSlice(task, 0, 3)]
         with torch.inference_mode():
             expected = lane.begin(slices)()
-            torch.cuda._sleep(BUSY_CYCLES)
-            torch.cuda.set_sync_debug_mode("error")
-            try:
+            with awaiting_nothing():
                 scores = lane.begin(slices)
-                assert not torch.cuda.current_stream(GPU).query()
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
             assert scores() == expected

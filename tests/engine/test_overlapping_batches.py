@@ -9,18 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import HANG_S, Clock, task_of
+from support.working import Dies, open_queue, work_off
 
-from bandrank.engine.batching import TaskQueue
-from bandrank.engine.tasks import Results, Task, TaskSlice
+from bandrank.engine.tasks import Results, TaskSlice
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 
 Watch = Callable[[Sequence[TaskSlice]], None]
-
-
-class Dies(BaseException):
-    """What no handler of ordinary errors stops."""
 
 
 @dataclass(eq=False)
@@ -64,33 +60,11 @@ class DeviceLane:
         return results
 
 
-def worker_of(
-    *tasks: Task, clock: Clock, max_batch_tokens: int = 1, on_death: Callable[[], None] = lambda: None
-) -> tuple[ScoringWorker, TaskQueue]:
-    """A worker that was not started, and its queue, with these tasks in order."""
-    queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=clock)
-    for task in tasks:
-        queue.put(task)
-    worker = ScoringWorker(queue, max_batch_tokens=max_batch_tokens, metrics=Metrics(), clock=clock, on_death=on_death)
-    return worker, queue
-
-
-def work_off(
-    *tasks: Task, clock: Clock | None = None, max_batch_tokens: int = 1, on_death: Callable[[], None] = lambda: None
-) -> TaskQueue:
-    """Returns the queue when all is settled."""
-    worker, queue = worker_of(*tasks, clock=clock or Clock(), max_batch_tokens=max_batch_tokens, on_death=on_death)
-    queue.close()
-    worker.start()
-    worker.join()
-    return queue
-
-
 def test_the_next_batch_is_begun_before_the_last_is_awaited() -> None:
     """One is computed, one follows, and never more; each candidate is a batch."""
     device = Device()
     task = task_of([1.0] * 5, lane=device.lane("gpu"))
-    work_off(task)
+    work_off(open_queue(task), max_batch_tokens=1)
 
     assert device.events == [f"{what} gpu 1" for what in ("begin", *["begin", "end"] * 4, "end")]
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -100,7 +74,7 @@ def test_a_lane_that_keeps_the_host_busy_waits_for_what_is_in_flight() -> None:
     """A result that is there is not kept back for the computing of another."""
     device = Device()
     lanes = device.lane("gpu"), device.lane("cpu", overlaps=False), device.lane("gpu2")
-    work_off(*(task_of([1.0], lane=lane) for lane in lanes))
+    work_off(open_queue(*(task_of([1.0], lane=lane) for lane in lanes)), max_batch_tokens=1)
 
     assert device.events == [
         "begin gpu 1", "end gpu 1", "begin cpu 1", "end cpu 1", "begin gpu2 1", "end gpu2 1",
@@ -110,7 +84,8 @@ def test_a_lane_that_keeps_the_host_busy_waits_for_what_is_in_flight() -> None:
 def test_an_answer_does_not_wait_for_another_request() -> None:
     """The queue stays open and empty."""
     task = task_of([1.0, 1.0], lane=Device().lane("gpu"))
-    worker, queue = worker_of(task, clock=Clock())
+    queue = open_queue(task)
+    worker = ScoringWorker(queue, max_batch_tokens=1, metrics=Metrics(), clock=Clock())
     worker.start()
     assert task.future.result(timeout=HANG_S) == [0.0, 1.0]
     queue.close()
@@ -127,7 +102,7 @@ def test_what_is_in_flight_is_handed_out_before_a_batch_that_does_not_fit_is_tri
 
     device.on_begin = choke
     tasks = [task_of([1.0] * size, lane=device.lane(name)) for name, size in (("a", 1), ("b", 2))]
-    work_off(*tasks, max_batch_tokens=2)
+    work_off(open_queue(*tasks), max_batch_tokens=2)
 
     assert device.events == ["begin a 1", "begin b 2", "end a 1", "begin b 1", "end b 1", "begin b 1", "end b 1"]
     assert [task.future.result(timeout=0) for task in tasks] == [[0.0], [0.0, 1.0]]
@@ -147,7 +122,7 @@ def test_a_failed_batch_keeps_no_memory_from_those_who_are_tried_after_it() -> N
 
     device.on_begin = choke
     task = task_of([1.0] * 4, lane=device.lane("gpu"))
-    work_off(task, max_batch_tokens=4)
+    work_off(open_queue(task), max_batch_tokens=4)
 
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0]
 
@@ -175,7 +150,7 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
         device.on_end = choke
     else:
         device.on_begin = choke
-    work_off(*tasks, max_batch_tokens=budget)
+    work_off(open_queue(*tasks), max_batch_tokens=budget)
 
     for task in tasks:
         if task in bad:
@@ -197,7 +172,7 @@ def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
     device.on_begin = device.on_end = die
     deaths: list[str] = []
     tasks = [task_of([1.0], lane=device.lane(name)) for name in "abc"]
-    work_off(*tasks, on_death=lambda: deaths.append("died"))
+    work_off(open_queue(*tasks), max_batch_tokens=1, on_death=lambda: deaths.append("died"))
 
     assert deaths == ["died"]
     assert all(task.future.done() for task in tasks)
@@ -207,7 +182,8 @@ def test_time_that_two_batches_share_counts_once() -> None:
     """Ten batches of a row, two seconds each on the device: what waits is predicted from that, overlapped or not."""
     clock = Clock()
     device = Device(clock=clock, seconds=2.0)
-    queue = work_off(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)
+    queue = open_queue(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)
+    work_off(queue, max_batch_tokens=1, clock=clock)
 
     assert clock.now == 20
     assert queue.throughput.seconds("gpu", 1) == pytest.approx(2.0)

@@ -1,7 +1,6 @@
 """The scoring thread: scores go back to the tasks they belong to, and a failure stays with the task that caused it."""
 
 import random
-import time
 from collections.abc import Callable
 from functools import cache
 
@@ -10,12 +9,10 @@ import pytest
 import torch
 from support.models import random_ids, score_batch, tiny_cross_encoder, vocab_size
 from support.scorers import Recorder, WatchedScorer, contains
-from support.tasks import Clock
+from support.working import Dies, open_queue, work_off
 
-from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task
-from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
@@ -59,24 +56,6 @@ def offline_scores(task: Task) -> list[float]:
     with torch.inference_mode():
         scores: list[float] = scorer_of()(score_batch([task.query], [task.candidates])).tolist()
         return scores
-
-
-def open_queue() -> TaskQueue:
-    """A queue that refuses nothing."""
-    return TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=Clock())
-
-
-def work_off(queue: TaskQueue, *, max_batch_tokens: int = 4096, on_death: Callable[[], None] = lambda: None) -> Metrics:
-    """Scores what waits, in a thread that starts when all of it is there, and returns when the thread has ended."""
-    metrics = Metrics()
-    worker = ScoringWorker(
-        queue, max_batch_tokens=max_batch_tokens, metrics=metrics, clock=time.monotonic, on_death=on_death
-    )
-    queue.close()
-    worker.start()
-    worker.join()
-    assert not worker.alive
-    return metrics
 
 
 def value(metrics: Metrics, name: str) -> float:
@@ -253,10 +232,6 @@ def test_a_score_that_is_no_number_fails_its_own_request_only(bad: float) -> Non
     assert isinstance(tasks[0].future.exception(timeout=0), ScoringFailed)
     for task in tasks[1:]:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
-
-
-class Dies(BaseException):
-    """What no handler of ordinary errors stops."""
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -1,6 +1,7 @@
 """What tests of kernels on a GPU share: the GPU, why there may be none, and two properties of everything launched."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -43,17 +44,23 @@ def assert_runs_on_the_current_stream(launched: Callable[[Tensor], Sequence[Tens
     late = torch.zeros_like(given)
     stream = torch.cuda.Stream(GPU)
     stream.wait_stream(torch.cuda.current_stream(GPU))
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(BUSY_CYCLES)
+    with torch.cuda.stream(stream), awaiting_nothing():
         late.copy_(given)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            found = launched(late)
-            assert not stream.query()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        found = launched(late)
     stream.synchronize()
     assert_same_bits(found, expected)
+
+
+@contextmanager
+def awaiting_nothing() -> Iterator[None]:
+    """Keeps the current stream busy, and fails if the host waits for it meanwhile."""
+    torch.cuda._sleep(BUSY_CYCLES)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+        assert not torch.cuda.current_stream(GPU).query()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def assert_same_bits(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:

@@ -1,0 +1,40 @@
+"""A scoring thread by itself: a queue that refuses nothing, and working it off."""
+
+import time
+from collections.abc import Callable
+
+from support.tasks import Clock
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.tasks import Task
+from bandrank.engine.worker import ScoringWorker
+from bandrank.metrics import Metrics
+
+
+class Dies(BaseException):
+    """What no handler of ordinary errors stops."""
+
+
+def open_queue(*tasks: Task, clock: Callable[[], float] | None = None) -> TaskQueue:
+    """A queue that refuses nothing, with these tasks in order; its clock stands still if none is given."""
+    queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=clock or Clock())
+    for task in tasks:
+        queue.put(task)
+    return queue
+
+
+def work_off(
+    queue: TaskQueue,
+    *,
+    max_batch_tokens: int = 4096,
+    clock: Callable[[], float] = time.monotonic,
+    on_death: Callable[[], None] = lambda: None,
+) -> Metrics:
+    """Scores what waits, in a thread that starts when all of it is there, and returns when the thread has ended."""
+    metrics = Metrics()
+    worker = ScoringWorker(queue, max_batch_tokens=max_batch_tokens, metrics=metrics, clock=clock, on_death=on_death)
+    queue.close()
+    worker.start()
+    worker.join()
+    assert not worker.alive
+    return metrics
