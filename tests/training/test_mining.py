@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
 from bandrank_training.groups import Group, read_groups
-from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mining import FUNCTION_WORDS, MiningRecipe, Source, mine
 from bandrank_training.recipe import BadRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer, Question
 
@@ -132,17 +133,32 @@ def test_where_a_collection_lies_decides_nothing(folder: Path, tmp_path: Path) -
     assert [replace(group, collection="") for group in here] == [replace(group, collection="") for group in there]
 
 
-def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path) -> None:
-    """So many with a relevant candidate; their queries are trained on in no form."""
-    out, dev_out = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
-    everything = mined(folder, tmp_path / "all.jsonl")
-    train = mined(folder, out, dev_out=str(dev_out), dev_groups=2)
-    dev = sorted(read_groups(dev_out), key=lambda group: group.query)
+@pytest.mark.parametrize(("most", "share", "count"), [(2, 0.9, 2), (40, 0.25, 2), (40, 0.1, 1), (0, 0.9, 0)])
+def test_dev_groups_are_kept_apart(folder: Path, tmp_path: Path, most: int, share: float, count: int) -> None:
+    """So many of eight with a relevant candidate; what they ask is trained on in no form, and all else is."""
 
-    assert len(dev) == 2
+    def asked(groups: Iterable[Group]) -> set[frozenset[str]]:
+        return {frozenset(group.query.split()) - FUNCTION_WORDS for group in groups}
+
+    sources = tuple(Source(str(folder / "col"), queries=kind) for kind in ("judged", "keywords"))
+    both = replace(recipe(folder, tmp_path / "all.jsonl", teachers={}), sources=sources)
+    apart = replace(both, out=str(tmp_path / "train.jsonl"), dev_out=str(tmp_path / "dev.jsonl"))
+    mine(both)
+    mine(replace(apart, dev_groups=most, dev_share=share))
+    everything, dev, train = (list(read_groups(tmp_path / f"{name}.jsonl")) for name in ("all", "dev", "train"))
+
+    assert (len(everything), len(dev)) == (8, count)
     assert all(max(group.labels or [0]) > 0 for group in dev)
-    assert not {group.query for group in dev} & {group.query for group in train}
-    assert sorted([*dev, *train], key=lambda group: group.query) == everything
+    assert train == [group for group in everything if not asked([group]) & asked(dev)]
+    assert all(group in everything for group in dev)
+
+
+def test_a_single_judged_query_is_too_few(folder: Path, tmp_path: Path) -> None:
+    """To train with one and to measure with another."""
+    with pytest.raises(BadCollection, match="no query is left to train on beside 1 to measure with"):
+        mine(recipe(folder, tmp_path / "x.jsonl", {"max_queries": 1}, dev_out=str(tmp_path / "dev.jsonl")))
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_keywords_leave_out_function_words(folder: Path, tmp_path: Path) -> None:
@@ -206,7 +222,7 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
     for file in (tmp_path / "train.toml", out / "recipe.toml"):
         assert main(["train", str(file)]) == 0
         said = capsys.readouterr().out
-        assert "2 steps, best dev nDCG@10 1.0000; the checkpoint is in" in said
+        assert "2 steps, best dev nDCG@10 1.0000 of the start, which no step made better; the checkpoint is in" in said
     made = {path.name for path in out.iterdir()}
     assert made == {
         "config.json",

@@ -1,10 +1,14 @@
-"""The recipes that come with bandrank can be read, and fit the scorers that come with it."""
+"""The recipes that come with bandrank can be read, fit the scorers that come with it, and train what README says."""
 
+import random
 from pathlib import Path
 
 import pytest
+from support.collections import write_collection
+from support.training import toy_documents
 
 from bandrank.models import checkpoint, shipped
+from bandrank_training.__main__ import main
 from bandrank_training.mining import MiningRecipe
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 
@@ -23,3 +27,28 @@ def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name:
     """Else what it learns to add would be weighed otherwise."""
     (path,) = (path for path in RECIPES if path.stem == name)
     assert read_recipe(path).fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")
+
+
+def test_the_three_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a folder of one's own: groups to train and to measure with, a checkpoint to serve, its measures."""
+    documents = toy_documents()
+    queries = {f"q{n}": " ".join(random.Random(n).sample(documents[f"d{n}"].split(), 2)) for n in range(10)}
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(10)}
+    for split in ("train", "test"):
+        write_collection(tmp_path / "own", documents=documents, queries=queries, qrels=qrels, split=split)
+    (recipe,) = (path for path in RECIPES if path.stem == "fine-tune")
+    written = recipe.read_text(encoding="utf-8")
+    short = written.replace("steps = 150\n", "steps = 2\n")
+    assert short != written
+    (tmp_path / "fine-tune.toml").write_text(short, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["mine", "own"]) == 0
+    assert main(["train", "fine-tune.toml"]) == 0
+    assert main(["evaluate", "runs/fine-tuned", "own", "--pool"]) == 0
+
+    log = (tmp_path / "runs" / "fine-tuned" / "log.jsonl").read_text(encoding="utf-8")
+    assert log.count('"dev"') == 2
+    assert checkpoint.load_fusion(tmp_path / "runs" / "fine-tuned") == checkpoint.load_fusion(
+        shipped.FOLDER / "sparse-w4"
+    )

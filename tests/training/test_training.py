@@ -17,7 +17,9 @@ from support.training import CPU, recipe, toml, train, values
 
 from bandrank.models.loading import load_model
 from bandrank.models.texts import TextEncoder
+from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
+from bandrank_training.groups import read_groups, write_groups
 from bandrank_training.recipe import BadRecipe
 from bandrank_training.scoring import OfflineScorer, Question
 from bandrank_training.training import Trainer
@@ -41,7 +43,7 @@ def assert_same_weights(one: Trainer, other: Trainer) -> None:
 
 
 def killed_in_mid_run(plain: dict[str, Any], folder: Path) -> int:
-    """Runs `train` in a process of its own, kills it after its third saved state, returns the steps logged."""
+    """Runs `train` in a process of its own, kills it after its third step's saved state, returns the lines logged."""
     file, log = folder / "recipe.toml", Path(plain["out"]) / "log.jsonl"
     file.write_text(toml(plain | {"checkpoint_minutes": 0.0}), encoding="utf-8")
     command = [sys.executable, "-m", "bandrank_training", "train", str(file)]
@@ -49,7 +51,8 @@ def killed_in_mid_run(plain: dict[str, Any], folder: Path) -> int:
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True
     ) as process:
         give_up = time.monotonic() + HANG_S
-        while not (log.exists() and len(log.read_text().splitlines()) >= 3):
+        # One line is of the measurement before the first step.
+        while not (log.exists() and len(log.read_text().splitlines()) >= 4):
             assert time.monotonic() < give_up
             assert process.poll() is None, process.stderr and process.stderr.read()
             time.sleep(0.01)
@@ -119,9 +122,9 @@ def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: d
         Trainer(recipe(toy, tmp_path / "out", **changes), device=CPU)
 
 
-@pytest.mark.parametrize(("patience", "steps"), [(0, 2), (2, 4), (None, 5)])
+@pytest.mark.parametrize(("patience", "steps"), [(0, 1), (2, 3), (None, 5)])
 def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int | None, steps: int) -> None:
-    """With a rate of 0 the first measurement stays the best; `patience` more may pass, and one ends the run."""
+    """With a rate of 0 the start stays the best; `patience` more measurements may pass, and one ends the run."""
     dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 1} | ({} if patience is None else {"patience": patience})
     optimiser = {"steps": 5, "learning_rate": 0.0}
     trainer = train(toy, tmp_path / "out", optimiser=optimiser, dev=dev)
@@ -133,11 +136,11 @@ def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int
 def test_the_best_checkpoint_is_kept(toy: Path, tmp_path: Path) -> None:
     """What loads from the folder measures on dev, and scores there, what the best of the run did."""
     dev = {"groups": str(toy / "dev.jsonl.gz"), "every_steps": 1}
-    trainer = train(toy, tmp_path / "out", optimiser={"steps": 6, "learning_rate": 2e-2}, dev=dev)
+    trainer = train(toy, tmp_path / "out", optimiser={"steps": 6, "learning_rate": 5e-3}, dev=dev)
     measured = {entry["step"]: entry["dev"] for entry in trainer.progress.log if "dev" in entry}
     best = max(measured, key=measured.__getitem__)
-    assert best < 6, "the run's last step is its best; this test needs another rate"
-    until = train(toy, tmp_path / "until", optimiser={"steps": best, "learning_rate": 2e-2})
+    assert 0 < best < 6, "the start or the last step is the best; this test needs another rate"
+    until = train(toy, tmp_path / "until", optimiser={"steps": best, "learning_rate": 5e-3})
 
     model = load_model(str(tmp_path / "out"))
 
@@ -152,6 +155,33 @@ def test_the_best_checkpoint_is_kept(toy: Path, tmp_path: Path) -> None:
     assert list(OfflineScorer(model).score(asked)) == [
         pytest.approx(next(OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), until.scorer)).score(asked)), abs=1e-5)
     ]
+
+
+def test_a_start_that_is_the_best_stays(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training towards what is not relevant leaves the checkpoint that it began with, to the bit, and says so."""
+    start = train(toy, tmp_path / "start", optimiser={"steps": 30, "learning_rate": 1e-2})
+    wrong = [
+        replace(group, labels=[1 - label for label in group.labels or []])
+        for group in read_groups(toy / "groups.jsonl")
+    ]
+    write_groups(tmp_path / "wrong.jsonl", wrong)
+    changes = {
+        "model": {"start": str(tmp_path / "start")},
+        "data": {"groups": [str(tmp_path / "wrong.jsonl")]},
+        "optimiser": {"steps": 8, "learning_rate": 1e-2},
+        "dev": {"groups": str(toy / "groups.jsonl"), "every_steps": 4},
+    }
+    (tmp_path / "recipe.toml").write_text(toml(values(toy, tmp_path / "out", **changes)))
+
+    assert main(["train", str(tmp_path / "recipe.toml")]) == 0
+
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    measured = [(entry["step"], entry["dev"]) for entry in log if "dev" in entry]
+    assert [step for step, _ in measured] == [0, 4, 8]
+    assert measured[0][1] > max(measure for _, measure in measured[1:])
+    for name, weight in load_model(str(tmp_path / "out")).scorer.state_dict().items():
+        assert torch.equal(weight, start.scorer.state_dict()[name])
+    assert f"best dev nDCG@10 {measured[0][1]:.4f} of the start, which no step made better" in capsys.readouterr().out
 
 
 def test_another_dev_set_starts_its_own_best(toy: Path, tmp_path: Path) -> None:

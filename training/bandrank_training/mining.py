@@ -5,6 +5,7 @@ teachers' scores go into the file, so that training can tell an unjudged relevan
 """
 
 import argparse
+import math
 import random
 import re
 from collections import Counter
@@ -56,8 +57,8 @@ class MiningRecipe:
     depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
     into a group beside the judged ones, of which at most `max_judged` do.  teachers: scorers by the name that their
     scores get; BM25's scores are always there.  max_tokens: what teachers read of a document.
-    dev_out, dev_groups: a second file, for that many groups of each collection that have a relevant candidate; other
-    groups of their queries are left out.
+    dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
+    and at most `dev_share`, rounded up; other groups of their queries, or of the keywords of these, are left out.
     """
 
     out: str
@@ -70,11 +71,14 @@ class MiningRecipe:
     max_tokens: int = 256
     dev_out: str = ""
     dev_groups: int = 40
+    dev_share: float = 0.2
     seed: int = 1
 
     def __post_init__(self) -> None:
         if "bm25" in self.teachers:
             raise ValueError("teachers: bm25 is the name of BM25's scores; choose another")
+        if not 0 < self.dev_share < 1:
+            raise ValueError(f"dev_share must be between 0 and 1, got {self.dev_share}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,15 +88,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", default="runs/groups.jsonl.gz", help="for a collection (default: runs/groups.jsonl.gz)"
     )
+    parser.add_argument(
+        "--dev-out", default="runs/dev.jsonl.gz", help="for what training measures with (default: runs/dev.jsonl.gz)"
+    )
+    parser.add_argument(
+        "--dev-groups", type=int, default=100, help="queries to measure with, at most a fifth of all (default: 100)"
+    )
     Placement.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Mines by the recipe; or a collection's judged queries, scored by the shipped fast scorer."""
-    recipe = MiningRecipe(args.out, (Source(args.source, args.split),), {FAST: FAST})
     if args.source.endswith(".toml"):
         recipe = read_recipe(Path(args.source), MiningRecipe)
-    print(f"{mine(recipe, Placement.of(args))} groups in {recipe.out}")  # noqa: T201 - the answer
+    else:
+        recipe = MiningRecipe(
+            args.out,
+            (Source(args.source, args.split),),
+            {FAST: FAST},
+            dev_out=args.dev_out,
+            dev_groups=args.dev_groups,
+        )
+    count = mine(recipe, Placement.of(args))
+    apart = f"; what to measure with is in {recipe.dev_out}" if recipe.dev_out else ""
+    print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the answer
     return 0
 
 
@@ -104,7 +123,9 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU) -> int:
     }
     groups = _shuffled(_all_groups(recipe, teachers), recipe.seed)
     if recipe.dev_out:
-        dev, groups = _split(groups, recipe.dev_groups)
+        dev, groups = _split(groups, recipe.dev_groups, recipe.dev_share)
+        if not groups:
+            raise BadCollection(f"no query is left to train on beside {len(dev)} to measure with; judge more queries")
         write_groups(Path(recipe.dev_out), dev)
     return write_groups(Path(recipe.out), groups)
 
@@ -116,16 +137,17 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
     return listed
 
 
-def _split(groups: Sequence[Group], count: int) -> tuple[list[Group], list[Group]]:
-    """`count` groups of each collection to measure with, and what has none of their queries."""
-    taken: Counter[str] = Counter()
+def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group], list[Group]]:
+    """So many groups of each collection to measure with, and what has none of their queries."""
+    usable = [group for group in groups if max(group.labels or [0]) > 0]
+    room = {name: min(most, math.ceil(share * count)) for name, count in Counter(x.collection for x in usable).items()}
     dev = []
-    for group in groups:
-        if max(group.labels or [0]) > 0 and taken[group.collection] < count:
-            taken[group.collection] += 1
+    for group in usable:
+        if room[group.collection] > 0:
+            room[group.collection] -= 1
             dev.append(group)
-    asked = {group.query for group in dev}
-    return dev, [group for group in groups if group.query not in asked]
+    asked = {_keywords(group.query) for group in dev}
+    return dev, [group for group in groups if _keywords(group.query) not in asked]
 
 
 def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, PoolScorer]) -> Iterator[Group]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -37,12 +37,14 @@ STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
 class Progress:
     """Where a run is, beside its weights.
 
-    best: the best dev measure; since_best: measurements after it.  log: one entry for each step or measurement.
+    best, best_step: the best dev measure, and when it was; since_best: measurements after it.  log: one entry for each
+    step or measurement.
     """
 
     step: int = 0
     groups_read: int = 0
     best: float = float("-inf")
+    best_step: int = 0
     since_best: int = 0
     log: list[dict[str, float]] = field(default_factory=list)
 
@@ -78,20 +80,22 @@ class Trainer:
     def run(self) -> Progress:
         """Trains to the recipe's last step, or until dev stops getting better, and returns the progress.
 
-        The best checkpoint by dev, or without dev the last one, is in the folder at the end. Raises BadRecipe when the
-        loss is no number any more; the state in the folder is from before.
+        The best checkpoint by dev, the start among them, or without dev the last one, is in the folder at the end.
+        Raises BadRecipe when the loss is no number any more; the state in the folder is from before.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         steps = self.recipe.optimiser.steps
         saved = time.monotonic()
         batches = self.reader.batches(self.progress.groups_read)
         with tqdm(total=steps, initial=self.progress.step, desc=self.out.name, unit="step") as bar:
+            if self.dev and self.progress.best == float("-inf") and self.progress.step < steps:
+                self._measure(bar)  # what cannot be made better stays
             while self.progress.step < steps and not self._is_over():
                 entry = self._step(next(batches))
                 bar.update()
                 bar.set_postfix(loss=f"{entry['loss']:.3f}")
                 if self.dev and (self.progress.step % self.recipe.dev.every_steps == 0 or self.progress.step == steps):  # type: ignore[union-attr]  # a dev set has its recipe
-                    bar.write(f"step {self.progress.step}: dev nDCG@10 {self._measure():.4f}")
+                    self._measure(bar)
                     self._save_state()
                     saved = time.monotonic()
                 elif time.monotonic() - saved > 60 * self.recipe.checkpoint_minutes:
@@ -180,8 +184,8 @@ class Trainer:
         rows = [self._representations[text] for text in read.texts]
         return ScoreBatch(batch.queries, Ragged.from_tensors(rows), batch.cu_candidates)
 
-    def _measure(self) -> float:
-        """Measures on dev, and keeps the checkpoint if it is the best."""
+    def _measure(self, bar: "tqdm[NoReturn]") -> None:
+        """Measures on dev, says so beside the bar, and keeps the checkpoint if it is the best."""
         assert self.dev is not None, "measuring without a dev set. This is a bug."
         progress = self.progress
         if not self.recipe.data.encode_once:
@@ -190,13 +194,13 @@ class Trainer:
         measure = self.dev.measure(self._offline, self._fused)
         self.scorer.train()
         progress.log.append({"step": progress.step, "dev": measure})
+        bar.write(f"step {progress.step}: dev nDCG@10 {measure:.4f}")
         if measure > progress.best:
-            progress.best, progress.since_best = measure, 0
+            progress.best, progress.best_step, progress.since_best = measure, progress.step, 0
             self._save_checkpoint()
         else:
             progress.since_best += 1
         plot_log(progress.log, self.out / PLOT)
-        return measure
 
     def _is_over(self) -> bool:
         patience = self.recipe.dev.patience if self.recipe.dev else None
@@ -271,7 +275,10 @@ def run(args: argparse.Namespace) -> int:
     if not (copy.exists() and copy.samefile(args.recipe)):
         shutil.copyfile(args.recipe, copy)
     progress = trainer.run()
-    best = f", best dev nDCG@10 {progress.best:.4f}" if recipe.dev else ""
+    best = ""
+    if recipe.dev:
+        which = f"after step {progress.best_step}" if progress.best_step else "of the start, which no step made better"
+        best = f", best dev nDCG@10 {progress.best:.4f} {which}"
     print(f"{progress.step} steps{best}; the checkpoint is in {trainer.out}")  # noqa: T201 - the answer
     return 0
 
