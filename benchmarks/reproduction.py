@@ -65,8 +65,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
-    parser.add_argument("--start-steps", type=int, default=800, help="of the cross-encoder with full attention")
-    parser.add_argument("--steps", type=int, default=200, help="of every other system (default: 200)")
+    parser.add_argument("--start-steps", type=int, default=800, help="with full attention (default: 800)")
+    parser.add_argument("--steps", type=int, default=500, help="with each window after that (default: 500)")
+    parser.add_argument("--light-steps", type=int, default=200, help="of a scorer that precomputes (default: 200)")
     parser.add_argument("--queries", type=int, default=300, help="of each collection, at most (default: 300)")
     parser.add_argument("--depth", type=int, default=30, help="candidates of a query of a run (default: 30)")
     parser.add_argument(
@@ -98,7 +99,7 @@ def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
 def precomputing(args: argparse.Namespace) -> Iterator[str]:
     """Trains them and gives their names, the baseline first."""
     for name, (architecture, config) in LIGHT.items():
-        yield train(args, name, {"architecture": architecture, "config": config}, args.steps)
+        yield train(args, name, {"architecture": architecture, "config": config}, args.light_steps)
 
 
 def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int) -> str:
@@ -157,8 +158,8 @@ theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
 {windows}
 ## Scorers that precompute
 
-From all-MiniLM-L6-v2, {args.steps} steps each on the same groups. What is new in an architecture starts at random; the
-bi-encoder has nothing new.
+From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
+random; the bi-encoder has nothing new.
 
 {light}
 {facts}
