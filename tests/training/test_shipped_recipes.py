@@ -12,7 +12,8 @@ from bandrank_training.__main__ import main
 from bandrank_training.mining import MiningRecipe
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "training" / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "training" / "recipes"
+RECIPES = sorted(FOLDER.glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.stem))
@@ -25,8 +26,7 @@ def test_it_can_be_read(path: Path) -> None:
 @pytest.mark.parametrize("name", ["fine-tune", "sparse-w4"])
 def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name: str) -> None:
     """Else what it learns to add would be weighed otherwise."""
-    (path,) = (path for path in RECIPES if path.stem == name)
-    assert read_recipe(path).fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")
+    assert read_recipe(FOLDER / f"{name}.toml").fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")
 
 
 def test_the_three_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +36,7 @@ def test_the_three_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.Monke
     qrels = {f"q{n}": {f"d{n}": 1} for n in range(10)}
     for split in ("train", "test"):
         write_collection(tmp_path / "own", documents=documents, queries=queries, qrels=qrels, split=split)
-    (recipe,) = (path for path in RECIPES if path.stem == "fine-tune")
-    written = recipe.read_text(encoding="utf-8")
+    written = (FOLDER / "fine-tune.toml").read_text(encoding="utf-8")
     short = written.replace("steps = 150\n", "steps = 2\n")
     assert short != written
     (tmp_path / "fine-tune.toml").write_text(short, encoding="utf-8")

@@ -23,7 +23,7 @@ class DevSet:
     @classmethod
     def read(cls, path: Path) -> "DevSet":
         """The judged groups of a file. Raises BadGroups, BadCollection."""
-        groups = [group for group in read_groups(path) if group.labels and max(group.labels) > 0]
+        groups = [group for group in read_groups(path) if group.has_relevant]
         if not groups:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))

@@ -38,6 +38,11 @@ class Group:
         if any(len(column) != len(self.candidates) for column in columns):
             raise ValueError("labels and scores must have one entry for each candidate")
 
+    @property
+    def has_relevant(self) -> bool:
+        """Whether it can be measured with."""
+        return max(self.labels or [0]) > 0
+
     def weighed(self, weights: Mapping[str, float]) -> list[float]:
         """The weighted sum of the scores named, for each candidate. Raises BadGroups for a name that is not there."""
         if missing := weights.keys() - self.scores.keys():

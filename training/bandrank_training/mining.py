@@ -139,7 +139,7 @@ def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
 
 def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group], list[Group]]:
     """So many groups of each collection to measure with, and what has none of their queries."""
-    usable = [group for group in groups if max(group.labels or [0]) > 0]
+    usable = [group for group in groups if group.has_relevant]
     room = {name: min(most, math.ceil(share * count)) for name, count in Counter(x.collection for x in usable).items()}
     dev = []
     for group in usable:
