@@ -88,7 +88,7 @@ class Trainer:
         saved = time.monotonic()
         batches = self.reader.batches(self.progress.groups_read)
         with tqdm(total=steps, initial=self.progress.step, desc=self.out.name, unit="step") as bar:
-            if self.dev and self.progress.best == float("-inf") and self.progress.step < steps:
+            if self.dev and self.progress.best == float("-inf"):
                 self._measure(bar)  # what cannot be made better stays
             while self.progress.step < steps and not self._is_over():
                 entry = self._step(next(batches))
@@ -257,7 +257,8 @@ class Trainer:
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.progress = Progress(**state["progress"])
-        if self.recipe.dev and (state["recipe"]["dev"] or {}).get("groups") != self.recipe.dev.groups:
+        steps_left = self.progress.step < self.recipe.optimiser.steps  # a run at its end keeps what it found
+        if self.recipe.dev and steps_left and (state["recipe"]["dev"] or {}).get("groups") != self.recipe.dev.groups:
             self.progress.best, self.progress.since_best = float("-inf"), 0  # of other groups
 
 
