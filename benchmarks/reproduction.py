@@ -127,7 +127,7 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
     evaluation.add_arguments(parser)
     for folder in folders:
         for test in TEST_SETS:
-            collection, out = args.data / test.collection, Path(folder) / "evaluations"
+            collection, out = args.data / test.collection, Path(folder) / f"top-{args.depth}-of-{args.queries}"
             kind = "run" if test.run else "pool"
             found = out / f"{collection.name}.{test.split}.{kind}.{Path(folder).name}.json"
             if not found.exists():
