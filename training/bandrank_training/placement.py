@@ -6,7 +6,8 @@ from typing import Self
 
 import torch
 
-from bandrank.models.placement import DTYPES, usable_device
+from bandrank.dtypes import DTYPES
+from bandrank.models.placement import usable_device
 
 
 @dataclass(frozen=True)

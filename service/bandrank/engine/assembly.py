@@ -7,6 +7,7 @@ from typing import Self
 
 import torch
 
+from bandrank.dtypes import DTYPES
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import fingerprint
@@ -17,7 +18,7 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel
-from bandrank.models.placement import DTYPES, usable_device
+from bandrank.models.placement import usable_device
 from bandrank.settings import BadSetting, Settings
 
 

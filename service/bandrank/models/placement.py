@@ -1,13 +1,12 @@
-"""Where scorers compute, and in what dtype."""
+"""The devices that scorers compute on."""
 
 import torch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 def usable_device(name: str) -> torch.device:
-    """The device of this name ("cpu", "cuda", "cuda:1", ...). Raises ValueError, with torch's reason, if it is none or
-    not there.
+    """The device of this name ("cpu", "cuda", "cuda:1", ...).
+
+    Raises ValueError, with torch's reason, if it is not a device's name or the device is not there.
     """
     try:
         return torch.empty(0, device=name).device
