@@ -8,8 +8,10 @@ import torch
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedTokens, pack
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged, offsets
 from bandrank_kernels.windowed_attention import AttentionPattern
 from gpu_check.lab import Lab
@@ -20,18 +22,20 @@ SIZE = EncoderConfig(VOCAB, 384, 6, 12, 1536, POSITIONS)
 DRY_SIZE = EncoderConfig(VOCAB, 64, 2, 2, 256, POSITIONS)
 
 
-def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False) -> CrossEncoder:
+def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
     """Ready to serve."""
     config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
     torch.manual_seed(0)
-    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype, graphs=graphs)
+    model = CrossEncoder(config)
+    prepare(model, device=lab.device, dtype=lab.dtype)
+    return model
 
 
 def fuse_norms(model: CrossEncoder) -> None:
     """Of few rows too, as in graphs."""
     for module in model.modules():
         if isinstance(module, LayerNorm):
-            module.fused_from = 0
+            module.prepare_for(Execution(fused_from=0))
 
 
 def request(lengths: Sequence[int], *, seed: int = 0) -> ScoreBatch:

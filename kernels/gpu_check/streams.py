@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from bandrank.models.prepared import prepare
 from bandrank_kernels.windowed_attention.ops import sparse_pattern
 from gpu_check.cross_encoder import SIZE, build, packed, request
 from gpu_check.lab import Lab
@@ -59,9 +60,10 @@ def batches(lab: Lab) -> Facts:
     that is from launches without a bucket, whose products are of other sizes, is on record.
     """
     lab.require_gpu()
-    model = build(lab, replace(SIZE, num_layers=3), sparse_pattern(4), graphs=True)
-    runner = model.graphs
-    assert runner is not None, f"no graphs: {model.why_no_graphs()}"
+    model = build(lab, replace(SIZE, num_layers=3), sparse_pattern(4))
+    prepared = prepare(model, device=lab.device, dtype=lab.dtype, graphs=True)
+    assert not isinstance(prepared.replay, str), f"no graphs: {prepared.replay}"
+    runner = prepared.replay.runner
     lengths = ([60] * 20, [163, 0, 40] * 6, [5, 300] * 4, [80] * 40, range(40, 120, 2))
     requests = [packed(model, request(each, seed=seed)) for seed, each in enumerate(lengths)]
     expected = [runner.score(each, capture=False) for each in requests]
@@ -72,10 +74,9 @@ def batches(lab: Lab) -> Facts:
         with streams[turn % 2]:
             found.append((number, runner.score(requests[number])))
     lab.synchronize()
-    assert model.why_no_graphs() is None, model.why_no_graphs()
+    assert runner.obstacle is None, runner.obstacle
     wrong = [number for number, scores in found if not torch.equal(_there(scores), _there(expected[number]))]
     assert not wrong, f"{len(wrong)} of {REPLAYS} replays differ from launches, of batches {sorted(set(wrong))}"
-    model.graphs = None
     apart = [
         float((model.score(request(each, seed=seed)) - _there(scores)).abs().max())
         for seed, (each, scores) in enumerate(zip(lengths, expected, strict=True))

@@ -15,7 +15,10 @@ from transformers import BertConfig, BertModel
 from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank_kernels import Backend
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 from gpu_check.baselines.paper import PaperAttention, PaperPlan
@@ -77,8 +80,9 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     model = build(lab, size, pattern)
     model.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
-    model.encoder.backend = lab.backend if pattern.shares_queries else "vectorized"
-    batch, backend = request(lengths), model.encoder.backend
+    backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
+    model.encoder.prepare_for(Execution(backend))
+    batch = request(lengths)
 
     def on_card() -> Callable[[], Sequence[Tensor]]:
         rows = packed(model, batch).rows
@@ -93,15 +97,15 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     fuse_norms(model)
     found |= graphed(lab, on_card)
     if cls_only and pattern.shares_queries:
-        found |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
+        found |= served(lab, prepare(model, device=lab.device, dtype=lab.dtype, graphs=True), batch)
     return found
 
 
 @torch.inference_mode()
-def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
+def served(lab: Lab, model: PreparedScorer, batch: ScoreBatch) -> Facts:
     """The same of a request that is replayed, or why there is no graph for it."""
     model.score(batch)
-    if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
+    if reason := model.why_no_graphs() or (None if model.graph_bytes else "it has more rows than are captured"):
         return {"not served from a graph": reason}
     found = eager(lab, lambda: model.score(batch))
     return {

@@ -23,7 +23,7 @@ from bandrank.engine.reranker import Reranker
 from bandrank.errors import BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
-from bandrank.models.scorer import Scorer
+from bandrank.models.prepared import PreparedScorer
 from bandrank.models.shipped import ACCURATE
 from bandrank.settings import BadSetting, Settings
 
@@ -132,7 +132,7 @@ def check(models: StageModels, settings: Settings) -> int:
         },
         "device": describe(reranker.device),
         "dtype": reranker.dtype,
-        **{f"{stage} attention": attention_of(model.scorer) for stage, model in models.by_stage().items()},
+        **{f"{name} attention": attention_of(stage.scorer) for name, stage in reranker.stages.items()},
     }
     for name, fact in facts.items():
         print(f"{name:20} {fact}")  # noqa: T201
@@ -148,8 +148,8 @@ def check(models: StageModels, settings: Settings) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         print(f"{'self-test':20} failed: {error}")  # noqa: T201
         return 1
-    for stage, model in models.by_stage().items():  # only now has one been captured
-        print(f"{f'{stage} CUDA graphs':20} {graphs_of(model.scorer)}")  # noqa: T201
+    for name, stage in reranker.stages.items():  # only now has one been captured
+        print(f"{f'{name} CUDA graphs':20} {graphs_of(stage.scorer)}")  # noqa: T201
     print(f"{'self-test':20} passed")  # noqa: T201
     return 0
 
@@ -162,13 +162,13 @@ def describe(device: torch.device) -> str:
     return f"{device} ({card.name}, sm_{card.major}{card.minor}, {card.total_memory / 2**30:.0f} GiB)"
 
 
-def attention_of(scorer: Scorer) -> str:
+def attention_of(scorer: PreparedScorer) -> str:
     """What computes the attention of its encoder, and why."""
-    reason = scorer.why_no_kernels()
+    reason = scorer.why_no_kernels
     return "CUDA kernels" if reason is None else f"plain torch: {reason}"
 
 
-def graphs_of(scorer: Scorer) -> str:
+def graphs_of(scorer: PreparedScorer) -> str:
     """Whether its batches are replayed from CUDA graphs, and why not."""
     reason = scorer.why_no_graphs()
     return "used" if reason is None else f"not used: {reason}"

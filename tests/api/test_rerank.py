@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.app import RunningApp, running_app
-from support.models import random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import lookup
 
 from bandrank.api.answer import sigmoid
@@ -45,12 +45,11 @@ async def ask_for_results(**fields: Any) -> list[dict[str, Any]]:
 
 def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
     """Raw scores by one forward pass, without the engine."""
-    scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
     tokenizer = RequestTokenizer(tiny_tokenizer(), scorer, cache_bytes=0, num_threads=1, metrics=Metrics())
     tokens = tokenizer.tokenize_now(query, texts)
     tokenizer.close()
     with torch.inference_mode():
-        scores: list[float] = scorer(score_batch([tokens.query], [tokens.candidates])).tolist()
+        scores: list[float] = as_served(scorer)(score_batch([tokens.query], [tokens.candidates])).tolist()
     return scores
 
 

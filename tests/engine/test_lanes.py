@@ -12,6 +12,7 @@ from support.tasks import task_of
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.lanes import EncodeLane, ScoreLane, collate
 from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 
 
@@ -40,8 +41,8 @@ def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, in
 def test_encoding_and_scoring_apart_are_the_scores_of_one_pass() -> None:
     """A bi-encoder's candidates of two tasks, encoded in one batch and scored in another."""
     rng = random.Random(2)
-    scorer = tiny_bi_encoder().prepare(device=torch.device("cpu"), dtype=torch.float32)
-    codec = RepresentationCodec(scorer.representation_size, "float32")
+    scorer = prepare(tiny_bi_encoder(), device=torch.device("cpu"), dtype=torch.float32)
+    codec = RepresentationCodec(scorer.scorer.representation_size, "float32")
     encode, score = EncodeLane("encode", scorer, codec), ScoreLane("score", scorer, codec.decode)
     queries = [random_ids(rng, 5), random_ids(rng, 3)]
     candidates = [[random_ids(rng, n) for n in (0, 7, 20)], [random_ids(rng, n) for n in (9, 4)]]

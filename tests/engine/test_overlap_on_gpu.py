@@ -12,6 +12,7 @@ from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 
 ENCODER = EncoderConfig(vocab_size(), 64, 2, 2, 256, 128)
@@ -25,7 +26,7 @@ def test_a_batch_is_begun_while_the_gpu_is_busy() -> None:
     config = CrossEncoderConfig(ENCODER, CLS_ID, SEP_ID, pattern=sparse(window=4), max_tokens=128, max_query_tokens=32)
     candidates = [random_ids(rng, length) for length in (SHORT, LONG, SHORT)]
     for graphs in (False, True):
-        scorer = random_scorer(CrossEncoder(config), 0).prepare(device=GPU, dtype=torch.float16, graphs=graphs)
+        scorer = prepare(random_scorer(CrossEncoder(config), 0), device=GPU, dtype=torch.float16, graphs=graphs)
         lane = ScoreLane("score", scorer, Ragged.from_token_ids)
         assert lane.overlaps
         task = Task(lane, random_ids(rng, 5), candidates, [1.0] * 3, 0.0, 1.0)

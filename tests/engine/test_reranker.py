@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import loaded, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+from support.models import as_served, loaded, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import Gate, LookupScorer, WatchedScorer, lookup
 from support.tasks import Clock, until
 
@@ -102,7 +102,7 @@ async def test_scores_are_those_of_the_scorer() -> None:
     async with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=100)) as reranker:
         ranking = await reranker.rerank(query, texts)
 
-    scorer = tiny_cross_encoder().prepare(device=torch.device("cpu"), dtype=torch.float32)
+    scorer = as_served(tiny_cross_encoder())
     tokenizer = RequestTokenizer(tiny_tokenizer(), scorer, cache_bytes=0, num_threads=1, metrics=Metrics())
     tokens = tokenizer.tokenize_now(query, texts)
     tokenizer.close()

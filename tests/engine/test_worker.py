@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from support.models import random_ids, score_batch, tiny_cross_encoder, vocab_size
+from support.models import as_served, random_ids, score_batch, tiny_cross_encoder, vocab_size
 from support.scorers import Recorder, WatchedScorer, contains
 from support.working import Dies, open_queue, work_off
 
@@ -17,6 +17,7 @@ from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 
@@ -27,14 +28,13 @@ CPU = torch.device("cpu")
 
 def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedScorer:
     """A tiny sparse cross-encoder, ready to serve."""
-    inner = tiny_cross_encoder(pattern=sparse(window=4)).prepare(device=CPU, dtype=torch.float32)
-    return WatchedScorer(inner, watch)
+    return WatchedScorer(as_served(tiny_cross_encoder(pattern=sparse(window=4))), watch)
 
 
 @cache
 def lane_of(scorer: Scorer) -> ScoreLane:
     """The one lane of a scorer whose representations are token ids."""
-    return ScoreLane("accurate score", scorer, Ragged.from_token_ids)
+    return ScoreLane("accurate score", prepare(scorer, device=CPU, dtype=torch.float32), Ragged.from_token_ids)
 
 
 def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None) -> Task:

@@ -10,6 +10,7 @@ from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_strea
 from torch import Tensor
 
 from bandrank.models.layers import norm
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.patterns import sparse
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 
@@ -70,7 +71,7 @@ def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
 
 def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without gradients, and so with the kernels; with gradients, in plain torch."""
-    monkeypatch.setattr(norm.LayerNorm, "fused_from", 0)
+    monkeypatch.setattr(norm.LayerNorm, "execution", Execution(fused_from=0))
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
     expected = tiny_cross_encoder(pattern=sparse(2))(batch).detach()

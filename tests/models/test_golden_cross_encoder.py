@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.dense_bert import allowed, dense_score, full_score
 from support.models import (
+    as_served,
     edit_json,
     random_ids,
     save_cross_encoder,
@@ -22,6 +23,7 @@ from transformers import BertForSequenceClassification
 
 from bandrank.models import hf_weights
 from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank_kernels import Backend
 from bandrank_kernels.windowed_attention import AttentionPattern
@@ -92,7 +94,8 @@ def scores_of(
     scorer: CrossEncoder, queries: list[list[int]], candidates: list[list[list[int]]], options: Options
 ) -> list[float]:
     """Our scores of one batch."""
-    scorer.encoder.backend, scorer.cls_only_last_layer = options.backend, options.cls_only_last_layer
+    scorer.encoder.prepare_for(Execution(options.backend))
+    scorer.cls_only_last_layer = options.cls_only_last_layer
     with torch.inference_mode():
         return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
 
@@ -230,13 +233,12 @@ def test_prepared_scorer_scores_the_same(
     queries, candidates = queries * 4, candidates * 4  # more rows than a block
 
     before = scores_of(scorer, queries, candidates, OPTIONS[0])
-    prepared = scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
 
-    assert scores_of(prepared, queries, candidates, OPTIONS[0]) == pytest.approx(before, abs=CLOSE)
+    assert scores_of(as_served(scorer), queries, candidates, OPTIONS[0]) == pytest.approx(before, abs=CLOSE)
 
 
 def test_options_are_those_of_the_scorer() -> None:
     """A scorer starts with the fast options, which the other tests hold against the slow ones."""
     scorer = tiny_cross_encoder()
 
-    assert (scorer.encoder.backend, scorer.cls_only_last_layer) == ("auto", True)
+    assert (scorer.encoder.execution.backend, scorer.cls_only_last_layer) == ("auto", True)

@@ -19,7 +19,7 @@ from support.dense_scorers import (
     states_of,
     weights_of,
 )
-from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
+from support.models import HIDDEN_SIZE, NUM_HEADS, as_served, random_ids, score_batch
 from support.precomputing import tiny_mix_encoder
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
@@ -140,7 +140,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 @every_variant
 def test_many_candidates_of_a_short_query_are_the_equations(variant: str) -> None:
     """More candidates than a block, for which keys and values are absorbed: those of a one-token query."""
-    scorer = tiny_mix_encoder(**VARIANTS[variant]).prepare(device=CPU, dtype=torch.float32)
+    scorer = as_served(tiny_mix_encoder(**VARIANTS[variant]))
     query = [[CLS_ID, SEP_ID]]
     _, candidates = texts()
     some = with_cls(scorer, candidates)[0]

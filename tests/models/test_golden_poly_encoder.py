@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.dense_scorers import batch_scores, bert_of, pair_scores, states_of, weights_of
-from support.models import HIDDEN_SIZE, NUM_HEADS, random_ids, score_batch
+from support.models import HIDDEN_SIZE, NUM_HEADS, as_served, random_ids, score_batch
 from support.precomputing import tiny_poly_encoder
 from support.tokenizer import CLS_ID
 from torch import Tensor
@@ -83,7 +83,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 
 def test_codes_stay_in_float32() -> None:
     """Unscaled products reach the hundreds: softmax and codes keep float32 in any dtype."""
-    scorer = tiny_poly_encoder().prepare(device=CPU, dtype=torch.bfloat16)
+    scorer = as_served(tiny_poly_encoder(), torch.bfloat16)
 
     assert scorer.query_codes is not None
     assert scorer.query_codes.dtype == torch.float32
@@ -91,7 +91,7 @@ def test_codes_stay_in_float32() -> None:
 
 def test_more_candidates_than_a_block() -> None:
     """Blocks of 4096 candidates are put together in order."""
-    scorer = tiny_poly_encoder(num_layers=1).prepare(device=CPU, dtype=torch.float32)
+    scorer = as_served(tiny_poly_encoder(num_layers=1))
     rng = random.Random(0)
     query, some = [CLS_ID, *random_ids(rng, 5)], [[CLS_ID, *random_ids(rng, n)] for n in (3, 9, 1)]
     batch = score_batch([query], [some])

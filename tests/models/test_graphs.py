@@ -18,6 +18,7 @@ from bandrank.models import graphs
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs
+from bandrank.models.prepared import prepare
 from bandrank_kernels.windowed_attention import Capacity, interface
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
@@ -192,21 +193,21 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (9, 100, 0)]])
     right = model(batch).detach()
     device = RecordingDevice()
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # nor has a GPU its layout of weights
+    monkeypatch.setattr(interface, "cuda_obstacle", lambda _: None)
     monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
     monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
     monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
-    assert model.why_no_graphs() == "they are switched off"
-    model.replay_on(device)
+    prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
-        found = [model(batch) for _ in range(2)]
+        found = [prepared(batch) for _ in range(2)]
     replays = device.replays
-    model(batch)
+    prepared(batch)
 
     assert all(is_right(scores, right) for scores in found)
     assert (replays, device.replays) == (2, 2)
-    assert model.why_no_graphs() is None
-    assert model.graph_bytes == 1000
-    assert {part.fused_from for part in model.modules() if isinstance(part, LayerNorm)} == {0}
+    assert (prepared.why_no_kernels, prepared.why_no_graphs(), prepared.graph_bytes) == (None, None, 1000)
+    assert {part.execution.fused_from for part in model.modules() if isinstance(part, LayerNorm)} == {0}
 
 
 def test_a_batch_goes_over_in_one_transfer() -> None:

@@ -15,6 +15,7 @@ from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.prepared import Replay, prepare
 from bandrank_kernels.launch import cuda_obstacle
 
 GPU = torch.device("cuda", 0)
@@ -32,10 +33,10 @@ def runner() -> GraphRunner:
         EncoderConfig(vocab, 384, 3, 12, 1536, 512), cls_id=CLS_ID, sep_id=SEP_ID, pattern=sparse(4)
     )
     torch.manual_seed(0)
-    scorer = CrossEncoder(config).prepare(device=GPU, dtype=torch.float16, graphs=True)
+    scorer = prepare(CrossEncoder(config), device=GPU, dtype=torch.float16, graphs=True)
     assert scorer.why_no_graphs() is None
-    assert scorer.graphs is not None
-    return scorer.graphs
+    assert isinstance(scorer.replay, Replay)
+    return scorer.replay.runner
 
 
 def packed(lengths: list[int], seed: int) -> PackedTokens:

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from support.models import (
     SWITCHES,
+    as_served,
     change_weights,
     edit_json,
     save_bi_encoder,
@@ -218,8 +219,7 @@ def test_half_precision_weights_stay_so_but_for_the_head(tmp_path: Path) -> None
 
     assert {p.dtype for name, p in scorer.named_parameters() if name.startswith("head.")} == {torch.float32}
     assert {p.dtype for name, p in scorer.named_parameters() if not name.startswith("head.")} == {torch.float16}
-    ready = scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
-    assert torch.tensor(some_scores(ready)).isfinite().all()
+    assert torch.tensor(some_scores(as_served(scorer))).isfinite().all()
 
 
 def test_a_longer_config_stretches_the_position_table(tmp_path: Path) -> None:

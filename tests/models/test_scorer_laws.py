@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.models import as_served, random_ids, score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, TOKENIZER_FILE
 
@@ -22,7 +22,6 @@ from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.scorer import Scorer
 
-CPU = torch.device("cpu")
 # float32 through two layers, in matrix products of another shape; scores are of the order of 1. Dot products of vectors
 # of length 6, and sums over 32 rows, add up terms that are larger than that.
 CLOSE = 1e-5
@@ -64,7 +63,7 @@ every_precomputing_variant = pytest.mark.parametrize(
 @cache
 def scorer_of(variant: str) -> Scorer:
     """The variant, as it is served on a CPU."""
-    return VARIANTS[variant]().prepare(device=CPU, dtype=torch.float32)
+    return as_served(VARIANTS[variant]())
 
 
 def close(variant: str) -> float:
@@ -228,7 +227,7 @@ def test_saved_and_loaded_scorer_scores_the_same(variant: str, tmp_path: Path) -
 def test_half_precision_ranks_nearly_the_same(variant: str, dtype: torch.dtype) -> None:
     """Scores in a half-precision dtype move by less than a tenth of their spread, and keep float32."""
     exact = scorer_of(variant)
-    half = VARIANTS[variant]().prepare(device=CPU, dtype=dtype)
+    half = as_served(VARIANTS[variant](), dtype)
     rng = random.Random(0)
     query = template_ids(exact, rng, 8, query=True)
     group = [template_ids(exact, rng, rng.randint(5, 60)) for _ in range(40)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
-from support.models import score_batch
+from support.models import as_served, score_batch
 from support.tokenizer import PAD_ID
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
@@ -38,10 +38,8 @@ def batch_scores(
     scorer: Scorer, queries: list[list[int]], candidates: list[list[list[int]]], *, prepared: bool
 ) -> list[float]:
     """The scores of one batch by the scorer under test, as it was trained or as it is served on a CPU."""
-    if prepared:
-        scorer.prepare(device=torch.device("cpu"), dtype=torch.float32)
     with torch.inference_mode():
-        return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
+        return (as_served(scorer) if prepared else scorer)(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
 
 
 def weights_of(module: nn.Module, prefix: str = "") -> Weights:

@@ -24,6 +24,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import LoadedModel
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.windowed_attention import AttentionPattern
@@ -307,6 +308,12 @@ def tiny_bi_encoder(
 def loaded(scorer: Scorer, *, name: str = "tiny") -> LoadedModel:
     """The scorer with the tiny tokenizer, as `load_model` would return it. The folder holds no weights."""
     return LoadedModel(name=name, folder=TOKENIZER_FILE.parent, scorer=scorer, tokenizer=tiny_tokenizer())
+
+
+def as_served(scorer: AnyScorer, dtype: torch.dtype = torch.float32) -> AnyScorer:
+    """The scorer as it is served on a CPU."""
+    prepare(scorer, device=torch.device("cpu"), dtype=dtype)
+    return scorer
 
 
 def some_scores(scorer: Scorer) -> list[float]:

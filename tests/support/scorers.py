@@ -30,6 +30,7 @@ class WatchedScorer(Scorer):
         self.inner = inner
         self.watch = watch
         self.config: Any = inner.config
+        self.attention = inner.attention
         self.query_template = inner.query_template
         self.candidate_template = inner.candidate_template
 

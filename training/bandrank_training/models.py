@@ -62,9 +62,7 @@ def load_teacher(name: str, device: torch.device) -> CrossEncoder:
     scorer = load_start(name).scorer
     if not isinstance(scorer, CrossEncoder) or not scorer.config.pattern.is_full:
         raise BadRecipe(f"{name} cannot be looked into: that takes a cross-encoder with full attention")
-    scorer.to(device)
-    scorer.device = device
-    return scorer.eval().requires_grad_(requires_grad=False)
+    return scorer.to(device).eval().requires_grad_(requires_grad=False)
 
 
 def tokenizer_file(model: LoadedModel) -> Path:

@@ -1,7 +1,7 @@
 """A scorer over many queries and their candidates, offline: the same scores as the service gives, without it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, tee
 from operator import itemgetter
 from typing import Protocol, Self
@@ -12,6 +12,7 @@ from torch import Tensor
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
 from bandrank_training.placement import CPU, Placement
@@ -45,10 +46,7 @@ def score_offline(
 
     max_candidate_tokens: what is read of a candidate at most. Raises BadCheckpoint.
     """
-    template = model.scorer.candidate_template
-    if max_candidate_tokens is not None:
-        model.scorer.candidate_template = replace(template, max_tokens=min(max_candidate_tokens, template.max_tokens))
-    scorer = OfflineScorer(model, placement)
+    scorer = OfflineScorer(model, placement, max_candidate_tokens=max_candidate_tokens)
     if model.fusion is None:
         return scorer
     fast = score_offline(load_model(model.fusion.scorer), placement, max_candidate_tokens=max_candidate_tokens)
@@ -86,19 +84,20 @@ class OfflineScorer:
         placement: Placement = CPU,
         *,
         max_batch_tokens: int = 8192,
+        max_candidate_tokens: int | None = None,
     ) -> None:
-        scorer = model.scorer.prepare(device=placement.device, dtype=placement.dtype)
-        self._set_up(TextEncoder(model.tokenizer, scorer), max_batch_tokens)
+        scorer = prepare(model.scorer, device=placement.device, dtype=placement.dtype)
+        self._set_up(scorer, TextEncoder(model.tokenizer, model.scorer, max_candidate_tokens), max_batch_tokens)
 
     @classmethod
     def as_it_is(cls, texts: TextEncoder, *, max_batch_tokens: int = 8192) -> Self:
         """Of a scorer that is being trained, and stays so: nothing of it is changed."""
         self = cls.__new__(cls)
-        self._set_up(texts, max_batch_tokens)
+        self._set_up(PreparedScorer.in_training(texts.scorer), texts, max_batch_tokens)
         return self
 
-    def _set_up(self, texts: TextEncoder, max_batch_tokens: int) -> None:
-        self.scorer, self._texts = texts.scorer, texts
+    def _set_up(self, scorer: PreparedScorer, texts: TextEncoder, max_batch_tokens: int) -> None:
+        self._scorer, self._texts = scorer, texts
         self._max_batch_tokens = max_batch_tokens
         self._representations: dict[str, Tensor] = {}
 
@@ -125,7 +124,7 @@ class OfflineScorer:
         pieces = self._texts.pieces(missing)
         tokens = [ids for ids, _ in self._texts.candidates(pieces, query_tokens=0)]
         for part in _within(self._max_batch_tokens, [len(ids) for ids in tokens]):
-            found = self.scorer.encode_candidates(Ragged.from_token_ids(tokens[part]))
+            found = self._scorer.encode_candidates(Ragged.from_token_ids(tokens[part]))
             for index, text in enumerate(missing[part]):
                 self._representations[text] = found[index].cpu().clone()
         return sum(map(len, tokens))
@@ -134,14 +133,14 @@ class OfflineScorer:
         query, _ = self._texts.query(question.query)
         candidates: list[Tensor]
         encoded = 0
-        if self.scorer.precomputes:
+        if self._texts.scorer.precomputes:
             encoded = self.encode(question.candidates)
             candidates = [self._representations[text] for text in question.candidates]
         else:
             pieces = self._texts.pieces(question.candidates)
             applied = self._texts.candidates(pieces, query_tokens=len(query))
             candidates = [torch.tensor(ids) for ids, _ in applied]
-        costs = [self.scorer.num_rows(len(query), len(candidate)) for candidate in candidates]
+        costs = [self._texts.scorer.num_rows(len(query), len(candidate)) for candidate in candidates]
         return _Asked(query, candidates, costs, [0.0] * len(candidates), len(query) + sum(costs) + encoded)
 
     @torch.inference_mode()
@@ -154,7 +153,7 @@ class OfflineScorer:
                 Ragged.from_tensors([one.candidates[index] for one, index in pairs[part]]),
                 offsets([len(indices) for _, indices in groups]),
             )
-            found = self.scorer.score(batch).tolist()
+            found = self._scorer.score(batch).tolist()
             for (one, index), score in zip(pairs[part], found, strict=True):
                 one.scores[index] = score
         return iter([one.scores for one in asked])

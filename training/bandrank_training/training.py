@@ -61,7 +61,6 @@ class Trainer:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = build(recipe.model, seed=recipe.seed)
         self.scorer = self.model.scorer.train().to(self.device)
-        self.scorer.device = self.device
         self.progress = Progress()
         trained = self._freeze()
         settings = recipe.optimiser

@@ -19,6 +19,7 @@ from bandrank.metrics import Metrics
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel
 from bandrank.models.placement import usable_device
+from bandrank.models.prepared import prepare
 from bandrank.settings import BadSetting, Settings
 
 
@@ -75,20 +76,18 @@ class StageBuilder:
 
     def build(self, name: StageName, model: LoadedModel) -> Stage:
         """The model's stage; its weights are moved to the device. Raises BadSetting if its kernels cannot run there."""
-        settings, scorer = self.settings, model.scorer
-        scorer.prepare(
-            device=self.device, dtype=self.dtype, backend=settings.kernels, graphs=settings.cuda_graphs != "off"
-        )
-        if settings.kernels == "cuda" and (reason := scorer.why_no_kernels()):
+        settings, graphs = self.settings, self.settings.cuda_graphs != "off"
+        scorer = prepare(model.scorer, device=self.device, dtype=self.dtype, backend=settings.kernels, graphs=graphs)
+        if settings.kernels == "cuda" and (reason := scorer.why_no_kernels):
             raise BadSetting(f"BANDRANK_KERNELS=cuda cannot be for {model.name}: {reason}")
         # A fast scorer has no graphs, and that is no reason to do without the accurate one's.
         if settings.cuda_graphs == "on" and name == "accurate" and (reason := scorer.why_no_graphs()):
             raise BadSetting(f"BANDRANK_CUDA_GRAPHS=on cannot be for {model.name}: {reason}")
         codec = cache = None
-        if scorer.precomputes:
-            codec = RepresentationCodec(scorer.representation_size, settings.cache_dtype)
+        if model.scorer.precomputes:
+            codec = RepresentationCodec(model.scorer.representation_size, settings.cache_dtype)
             cache = RepresentationCache(
-                fingerprint(scorer, model.tokenizer, settings.cache_dtype),
+                fingerprint(model.scorer, model.tokenizer, settings.cache_dtype),
                 codec,
                 memory_bytes=settings.cache_memory_bytes,
                 redis=self.redis,
@@ -97,7 +96,7 @@ class StageBuilder:
             )
         tokenizer = RequestTokenizer(
             model.tokenizer,
-            scorer,
+            model.scorer,
             cache_bytes=settings.token_cache_bytes,
             num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
             metrics=self.metrics,

@@ -11,8 +11,8 @@ from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.tasks import Results, TaskSlice
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged, offsets
-from bandrank.models.scorer import Scorer
 from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Any]], Ragged]
@@ -23,7 +23,7 @@ class EncodeLane:
 
     overlaps = False  # the codec waits for the device, to see that all numbers are finite
 
-    def __init__(self, name: str, scorer: Scorer, codec: RepresentationCodec) -> None:
+    def __init__(self, name: str, scorer: PreparedScorer, codec: RepresentationCodec) -> None:
         self.name = name
         self._scorer = scorer
         self._codec = codec
@@ -40,7 +40,7 @@ class EncodeLane:
 class ScoreLane:
     """Candidates, as `to_ragged` reads them, to raw scores for their query."""
 
-    def __init__(self, name: str, scorer: Scorer, to_ragged: ToRagged) -> None:
+    def __init__(self, name: str, scorer: PreparedScorer, to_ragged: ToRagged) -> None:
         self.name = name
         self._scorer = scorer
         self._to_ragged = to_ragged
@@ -48,7 +48,7 @@ class ScoreLane:
     @property
     def overlaps(self) -> bool:
         """On a GPU, unless stored representations go there, which are not in pinned memory."""
-        return self._scorer.device.type == "cuda" and not self._scorer.precomputes
+        return self._scorer.device.type == "cuda" and not self._scorer.scorer.precomputes
 
     def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
         batch, order = collate(slices, self._to_ragged)

@@ -17,8 +17,8 @@ from bandrank.engine.lanes import EncodeLane, ScoreLane
 from bandrank.engine.tasks import Task, TokenIds
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import NotReady
+from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import Scorer
 
 StageName = Literal["fast", "accurate"]
 
@@ -58,7 +58,7 @@ class Stage:
     def __init__(
         self,
         name: StageName,
-        scorer: Scorer,
+        scorer: PreparedScorer,
         tokenizer: RequestTokenizer,
         queue: TaskQueue,
         *,
@@ -140,7 +140,7 @@ class Stage:
         tokens = [math.ceil(len(text) * per_character) for text in texts]
         if self._encode_lane is not None:
             return self._queue.throughput.seconds(self._encode_lane.name, sum(tokens))
-        rows = sum(self.scorer.num_rows(query_tokens, count) for count in tokens)
+        rows = sum(self.scorer.scorer.num_rows(query_tokens, count) for count in tokens)
         return self._queue.throughput.seconds(self._score_lane.name, rows)
 
     async def _token_ids(
@@ -196,7 +196,7 @@ class Stage:
 
     def _rows(self, query_ids: TokenIds, candidates: Sequence[Any]) -> list[float]:
         lengths = [len(ids) for ids in candidates] if self._codec is None else self._codec.lengths(candidates)
-        cost = {length: self.scorer.num_rows(len(query_ids), length) for length in set(lengths)}
+        cost = {length: self.scorer.scorer.num_rows(len(query_ids), length) for length in set(lengths)}
         return [cost[length] for length in lengths]
 
     def _num_fitting(self, rows: Sequence[float], answer_by: float) -> int:

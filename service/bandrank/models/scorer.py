@@ -5,17 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import Encoder
-from bandrank.models.layers.linear import Linear
-from bandrank.models.layers.norm import MANY_ROWS, LayerNorm
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
-from bandrank_kernels import Backend
-from bandrank_kernels.windowed_attention import AttentionPattern, why_no_kernels
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 # What any candidate costs, in rows of an encoder of 6 x 384, however light its interaction: to be collected from a
 # cache, laid out in a batch, and sorted into an answer (5 microseconds where a row takes 100).
@@ -37,7 +33,8 @@ class TokenTemplate:
 
     def apply(self, pieces: Sequence[int], *, limit: int | None = None) -> tuple[list[int], int]:
         """Token ids of a text, and how many of its pieces were cut to stay within `limit` (default: max_tokens)."""
-        room = max(0, min(limit or self.max_tokens, self.max_tokens) - len(self.prefix) - len(self.suffix))
+        limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
+        room = max(0, limit - len(self.prefix) - len(self.suffix))
         cut = sum(piece != self.sentence_token for piece in pieces[room:])
         return [*self.prefix, *pieces[:room], *self.suffix], cut
 
@@ -68,28 +65,7 @@ class Scorer(nn.Module, ABC):
     candidate_template: TokenTemplate
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
     encoder: Encoder
-    device = torch.device("cpu")  # where the weights are; set by prepare()
-
-    @property
-    def attention(self) -> AttentionPattern:
-        """The pattern of the encoder's layers; by default each text by itself."""
-        return sparse(window=None)
-
-    def why_no_kernels(self) -> str | None:
-        """Why the encoder's attention runs in plain torch, as a clause; None if CUDA kernels compute it."""
-        encoder = self.encoder
-        if encoder.backend not in {"auto", "cuda"}:
-            return f"{encoder.backend!r} was asked for"
-        return why_no_kernels(self.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim)
-
-    @property
-    def graph_bytes(self) -> int:
-        """Device memory that CUDA graphs hold."""
-        return 0
-
-    def why_no_graphs(self) -> str | None:
-        """Why batches are launched kernel by kernel, as a clause; None if they are replayed from CUDA graphs."""
-        return f"a {self.architecture} is not captured"
+    attention: AttentionPattern = sparse(window=None)  # of the encoder's layers; by default each text by itself
 
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:
@@ -126,26 +102,4 @@ class Scorer(nn.Module, ABC):
     def initialise(self, encoder: Encoder) -> Self:
         """Takes over a trained encoder's weights, to be trained further; what it lacks keeps its random start."""
         self.encoder.load_state_dict(encoder.state_dict())
-        return self
-
-    def prepare(
-        self, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto", graphs: bool = False
-    ) -> Self:
-        """Makes the scorer ready to serve: weights on `device`, frozen, in `dtype` (a module named `head` is not), its
-        encoder computed by `backend`. graphs: from CUDA graphs, where it can be (`why_no_graphs`).
-        """
-        del graphs  # a matter of the architecture
-        self.to(device)
-        self.device = device
-        for name, module in self.named_children():
-            if name != "head":
-                module.to(dtype)
-        self.eval().requires_grad_(requires_grad=False)
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.prepack()
-            if isinstance(module, Encoder | LayerNorm):
-                module.backend = backend
-            if isinstance(module, LayerNorm):
-                module.fused_from = MANY_ROWS
         return self

@@ -16,10 +16,14 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A tokenizer with a scorer's templates. What it does depends on nothing but the texts given."""
+    """A tokenizer with a scorer's templates. What it does depends on nothing but the texts given.
+
+    max_candidate_tokens: a limit below the scorer's own, or None.
+    """
 
     tokenizer: Tokenizer
     scorer: Scorer
+    max_candidate_tokens: int | None = None
 
     def query(self, text: str) -> tuple[list[int], int]:
         """Token ids of a query, and how many of its word pieces did not fit."""
@@ -43,4 +47,6 @@ class TextEncoder:
         A long candidate never takes room from the query.
         """
         limit = self.scorer.candidate_limit(query_tokens)
+        if self.max_candidate_tokens is not None:
+            limit = min(limit, self.max_candidate_tokens)
         return [self.scorer.candidate_template.apply(each, limit=limit) for each in pieces]

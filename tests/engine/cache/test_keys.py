@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
-from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.models import as_served, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.tokenizer import TOKENIZER_FILE
 from tokenizers import Tokenizer
 
@@ -71,7 +71,7 @@ def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> 
 def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
     """Not that it was laid out for a CPU; 16-bit weights can be read too."""
     dtypes = torch.float32, torch.bfloat16, torch.float16
-    found = [own(tiny_bi_encoder().prepare(device=torch.device("cpu"), dtype=dtype)) for dtype in dtypes]
+    found = [own(as_served(tiny_bi_encoder(), dtype)) for dtype in dtypes]
 
     assert found[0] == own(tiny_bi_encoder())
     assert len(set(found)) == 3

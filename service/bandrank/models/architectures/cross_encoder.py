@@ -3,25 +3,22 @@
 Nogueira & Cho 2019 (full); Schlatt et al. 2024 (sparse, and the form in which all are one model with another pattern).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers import passages
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.head import ScoreHead
-from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer, TokenTemplate
-from bandrank_kernels import Backend
-from bandrank_kernels.graphs import CudaGraphs, GraphDevice
-from bandrank_kernels.windowed_attention import AttentionPattern, why_not_one_launch
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
 
 
 @dataclass(frozen=True)
@@ -59,22 +56,17 @@ class CrossEncoder(Scorer):
     architecture: ClassVar[str] = "cross_encoder"
     precomputes: ClassVar[bool] = False
     config_class: ClassVar[type] = CrossEncoderConfig
-    graphs: GraphRunner | None = None
-    _no_graphs = "they are switched off"
 
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__()
         self.config: CrossEncoderConfig = config
+        self.attention = config.pattern
         self.cls_only_last_layer = True  # for tests: no score depends on it beyond rounding
         self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
         self.encoder = Encoder(config.encoder)
         self.head = ScoreHead(config.encoder.hidden_size)
-
-    @property
-    def attention(self) -> AttentionPattern:
-        return self.config.pattern
 
     def candidate_limit(self, query_tokens: int) -> int:
         """All of a long candidate with MaxP; otherwise what fits beside the query."""
@@ -94,42 +86,25 @@ class CrossEncoder(Scorer):
         return tokens
 
     def score(self, batch: ScoreBatch) -> Tensor:
+        return self.score_packed(batch, self.launch)
+
+    def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
+        """`score`, where `run` computes the packed batch: `launch`, or the graph of the batch's bucket."""
         if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.device)
+            return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens)
         packed = pack(
             parts.batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token
         )
-        return parts.best(self._score_packed(packed), len(batch.candidates))
+        return parts.best(run(packed), len(batch.candidates))
 
-    def prepare(
-        self, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto", graphs: bool = False
-    ) -> Self:
-        super().prepare(device=device, dtype=dtype, backend=backend)
-        self.graphs = None  # those of other weights, if there are any
-        if not graphs:
-            self._no_graphs = "they are switched off"
-        elif (reason := self._why_not_capturable()) is not None:
-            self._no_graphs = reason
-        else:
-            self.replay_on(CudaGraphs(device))
-        return self
+    def launch(self, packed: PackedTokens) -> Tensor:
+        """(num_candidates,) the scores of a packed batch, kernel by kernel."""
+        return self.compute(PackedInputs.of(packed, self.plan(packed.rows), self.encoder.device))
 
-    def replay_on(self, device: GraphDevice) -> None:
-        """From now on batches are replayed from graphs of this device, where the weights are."""
-        self.graphs = GraphRunner(
-            self.compute, lambda rows, capacity: self.encoder.plan(rows, self.config.pattern, capacity), device
-        )
-        for module in self.modules():
-            if isinstance(module, LayerNorm):
-                module.fused_from = 0
-
-    @property
-    def graph_bytes(self) -> int:
-        return 0 if self.graphs is None else self.graphs.graph_bytes
-
-    def why_no_graphs(self) -> str | None:
-        return self._no_graphs if self.graphs is None else self.graphs.obstacle
+    def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:
+        """The plan of a packed batch, as `Encoder.plan` makes it."""
+        return self.encoder.plan(rows, self.config.pattern, capacity)
 
     def compute(self, inputs: PackedInputs) -> Tensor:
         """(num_candidates,) the scores of packed rows. Launches, and nothing that makes the host wait."""
@@ -138,18 +113,3 @@ class CrossEncoder(Scorer):
         if self.cls_only_last_layer:
             return self.head(self.encoder.forward_cls(hidden, inputs.num_candidates, inputs.plan))  # type: ignore[no-any-return]
         return self.head(self.encoder(hidden, inputs.plan)[: inputs.num_candidates])  # type: ignore[no-any-return]
-
-    def _score_packed(self, packed: PackedTokens) -> Tensor:
-        if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled(self.device.type):
-            scores = self.graphs.score(packed)
-            if scores is not None:
-                return scores
-        plan = self.encoder.plan(packed.rows, self.config.pattern)
-        return self.compute(PackedInputs.of(packed, plan, self.device))
-
-    def _why_not_capturable(self) -> str | None:
-        """What the kernels cannot do, plain torch does with tensors of each batch's own sizes."""
-        config, encoder = self.config.encoder, self.encoder
-        return self.why_no_kernels() or why_not_one_launch(
-            num_heads=config.num_heads, hidden_size=config.hidden_size, dtype=encoder.dtype
-        )

@@ -17,7 +17,7 @@ from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged, offsets, places
 from bandrank.models.scorer import Scorer, TokenTemplate, check_limits
-from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+from bandrank_kernels.windowed_attention import PackedRows
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Deformer(Scorer):
     architecture: ClassVar[str] = "deformer"
     precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = DeformerConfig
+    attention = FULL  # of the upper layers
 
     def __init__(self, config: DeformerConfig) -> None:
         super().__init__()
@@ -59,11 +60,6 @@ class Deformer(Scorer):
         self.representation_size = config.encoder.hidden_size
         self.encoder = Encoder(config.encoder)
         self.head = ScoreHead(config.encoder.hidden_size)
-
-    @property
-    def attention(self) -> AttentionPattern:
-        """That of the upper layers."""
-        return FULL
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """All rows through the upper layers."""

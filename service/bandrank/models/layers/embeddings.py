@@ -37,7 +37,7 @@ class Embeddings(nn.Module):
     def _fused(self, words: Addend, positions: Tensor, token_types: Tensor) -> Tensor:
         types, places = Addend(self.token_type.weight, token_types), Addend(self.position.weight, positions)
         norm = self.norm
-        return embed_rows(words, types, places, norm.weight, norm.bias, eps=norm.eps, backend=norm.backend)
+        return embed_rows(words, types, places, norm.weight, norm.bias, eps=norm.eps, backend=norm.execution.backend)
 
 
 def trained_rows(table: Tensor) -> int:

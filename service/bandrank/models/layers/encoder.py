@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.layers.embeddings import Embeddings
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
-from bandrank_kernels import Backend
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows, plan_attention
 
 # Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
@@ -112,10 +112,11 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """Embeddings and layers."""
 
+    execution = Execution()
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.backend: Backend = "auto"  # of its kernels
         self.embeddings = Embeddings(
             vocab_size=config.vocab_size,
             hidden_size=config.hidden_size,
@@ -135,6 +136,9 @@ class Encoder(nn.Module):
         """Of the weights, and so of all states."""
         return self.embeddings.word.weight.dtype
 
+    def prepare_for(self, execution: Execution) -> None:
+        self.execution = execution
+
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
         """Of a batch, for all layers; capacity: for which their launches are sized. Raises what `plan_attention`
         raises.
@@ -145,7 +149,7 @@ class Encoder(nn.Module):
             device=self.device,
             dtype=self.dtype,
             head_dim=self.head_dim,
-            backend=self.backend,
+            backend=self.execution.backend,
             capacity=capacity,
         )
 

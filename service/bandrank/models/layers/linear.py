@@ -6,21 +6,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bandrank.models.layers.execution import Execution
+
 Activation = Literal["none", "gelu"]
 
 
 class Linear(nn.Linear):
     """y = activation(x W^T + b).
 
-    After `prepack()` on a CPU with oneDNN the weights are kept in oneDNN's blocked layout, with the activation (GELU:
+    After `prepare_for` on a CPU with oneDNN the weights are kept in oneDNN's blocked layout, with the activation (GELU:
     the exact erf form, as in BERT) fused into the product; torch's own path reorders the weights in every call. Same
     result to rounding.
     """
 
     _packed: Tensor | None = None
 
-    def prepack(self) -> None:
+    def prepare_for(self, execution: Execution) -> None:
         """Lays the weights out for inference, where the device and dtype have such a layout; otherwise does nothing."""
+        del execution  # the product of a CPU has one backend
         weight = self.weight.detach()
         usable = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation here
         if weight.dtype == torch.bfloat16:

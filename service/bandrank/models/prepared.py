@@ -1,0 +1,153 @@
+"""A scorer that is ready to compute, and everything that was decided about how it does so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
+from bandrank.models.layers.packing import PackedInputs, PackedTokens
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank_kernels import Backend
+from bandrank_kernels.graphs import CudaGraphs, GraphDevice
+from bandrank_kernels.windowed_attention import (
+    AttentionPlan,
+    Capacity,
+    PackedRows,
+    why_no_kernels,
+    why_not_one_launch,
+)
+
+
+@runtime_checkable
+class Capturable(Protocol):
+    """A scorer that packs a batch on the host and then only launches, so that CUDA graphs can replay what it does."""
+
+    def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
+        """`Scorer.score`, where `run` computes the packed batch."""
+
+    def launch(self, packed: PackedTokens) -> Tensor:
+        """(num_candidates,) the scores of a packed batch, kernel by kernel."""
+
+    def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:
+        """The plan of a packed batch, with launches sized for `capacity`."""
+
+    def compute(self, inputs: PackedInputs) -> Tensor:
+        """(num_candidates,) the scores of packed rows on the device."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A scorer whose batches are computed by a runner of graphs, save those that are too large for one."""
+
+    scorer: Capturable
+    runner: GraphRunner
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        """As `Scorer.score`; for inference alone."""
+        return self.scorer.score_packed(batch, self._run)
+
+    def _run(self, packed: PackedTokens) -> Tensor:
+        scores = self.runner.score(packed)
+        return self.scorer.launch(packed) if scores is None else scores
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedScorer:
+    """A scorer on its device, as `prepare` made it.
+
+    scorer: for its templates, costs and config.  why_no_kernels: why the encoder's attention runs in plain torch, as a
+    clause; None if CUDA kernels compute it.  replay: what replays its batches, or as a clause why nothing does.
+    """
+
+    scorer: Scorer
+    device: torch.device
+    dtype: torch.dtype
+    why_no_kernels: str | None
+    replay: Replay | str
+
+    @classmethod
+    def in_training(cls, scorer: Scorer) -> Self:
+        """A scorer that is being trained, to be measured in between: nothing of it is changed."""
+        weight = next(scorer.parameters(), torch.empty(0))
+        return cls(scorer, weight.device, weight.dtype, _why_no_kernels(scorer), "it is being trained")
+
+    @property
+    def graph_bytes(self) -> int:
+        """Device memory that CUDA graphs hold."""
+        return 0 if isinstance(self.replay, str) else self.replay.runner.graph_bytes
+
+    def why_no_graphs(self) -> str | None:
+        """Why batches are launched kernel by kernel, as a clause; None if they are replayed from CUDA graphs. A capture
+        that fails changes the answer.
+        """
+        return self.replay if isinstance(self.replay, str) else self.replay.runner.obstacle
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """Representations of candidates, as `Scorer.encode_candidates` gives them."""
+        return self.scorer.encode_candidates(tokens)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        """(C,) float32 raw scores, as `Scorer.score` gives them."""
+        if isinstance(self.replay, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
+            return self.scorer.score(batch)
+        return self.replay.score(batch)
+
+    def __call__(self, batch: ScoreBatch) -> Tensor:
+        """The same scores from token ids on both sides."""
+        return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
+
+
+def prepare(
+    scorer: Scorer,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: Backend = "auto",
+    graphs: bool | GraphDevice = False,
+) -> PreparedScorer:
+    """Takes a scorer over to serve it: its weights go to `device`, frozen, in `dtype` (a module named `head` keeps its
+    own), its encoder is computed by `backend`, and its batches are replayed from CUDA graphs where they can be
+    (`why_no_graphs`).
+
+    graphs: whether to capture any, or the device to capture them with.
+    """
+    scorer.to(device).eval().requires_grad_(requires_grad=False)
+    for name, module in scorer.named_children():
+        if name != "head":
+            module.to(dtype)
+    without_kernels = _why_no_kernels(scorer, backend)
+    if graphs is False:
+        replay: Replay | str = "they are switched off"
+    elif not isinstance(scorer, Capturable):
+        replay = f"a {scorer.architecture} is not captured"
+    elif reason := without_kernels or _why_not_one_launch(scorer.config.encoder, dtype):
+        replay = reason
+    else:
+        graph_device = CudaGraphs(device) if graphs is True else graphs
+        replay = Replay(scorer, GraphRunner(scorer.compute, scorer.plan, graph_device))
+    execution = Execution(backend, fused_from=MANY_ROWS if isinstance(replay, str) else 0)
+    for module in scorer.modules():
+        if isinstance(module, Preparable):
+            module.prepare_for(execution)
+    return PreparedScorer(scorer, device, dtype, without_kernels, replay)
+
+
+def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
+    encoder = next((module for module in scorer.modules() if isinstance(module, Encoder)), None)
+    if encoder is None:
+        return "it has no encoder"
+    if backend not in {"auto", "cuda"}:
+        return f"{backend!r} was asked for"
+    return why_no_kernels(scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim)
+
+
+def _why_not_one_launch(encoder: EncoderConfig, dtype: torch.dtype) -> str | None:
+    """What the kernels cannot do, plain torch does with tensors of each batch's own sizes."""
+    return why_not_one_launch(num_heads=encoder.num_heads, hidden_size=encoder.hidden_size, dtype=dtype)
