@@ -16,7 +16,7 @@ from bandrank.models.shipped import ACCURATE, FAST
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of whoever runs the tests."""
-    for name in ("MODEL", "HOST", "PORT", "DEVICE", "DTYPE", "REDIS_URL", "MAX_BATCH_TOKENS"):
+    for name in ("MODEL", "HOST", "PORT", "DEVICE", "DTYPE", "REDIS_URL", "MAX_BATCH_ROWS"):
         monkeypatch.delenv(f"BANDRANK_{name}", raising=False)
 
 
@@ -69,7 +69,7 @@ def test_check_shows_the_settings_that_count(
 
 
 @pytest.mark.parametrize(
-    "setting", ["PORT=eighty", "PORT=65536", "DTYPE=int3", "DEVICE=toaster", "MAX_BATCH_TOKENS=-1", "PROT=8000"]
+    "setting", ["PORT=eighty", "PORT=65536", "DTYPE=int3", "DEVICE=toaster", "MAX_BATCH_ROWS=-1", "PROT=8000"]
 )
 def test_a_wrong_setting(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -16,8 +16,8 @@ OTHER_VALUES = {
     "kernels": "vectorized",
     "cuda_graphs": "off",
     "redis_url": "redis://localhost",
-    "max_batch_tokens": 5000,
-    "max_waiting_tokens": 7,
+    "max_batch_rows": 5000,
+    "max_waiting_rows": 7,
     "max_candidates": 8,
     "max_body_bytes": 9,
     "fast_model": "some/fast-model",
@@ -51,7 +51,7 @@ def test_what_is_not_set_has_its_default() -> None:
 
     assert settings == Settings()
     assert (settings.host, settings.port, settings.device, settings.dtype) == ("0.0.0.0", 8000, "auto", "auto")  # noqa: S104
-    assert (settings.model, settings.redis_url, settings.max_batch_tokens) == ("", "", 0)
+    assert (settings.model, settings.redis_url, settings.max_batch_rows) == ("", "", 0)
 
 
 def test_every_setting_is_tried_below() -> None:
@@ -112,9 +112,9 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
         ("port", "-1"),
         ("port", "65536"),
         ("port", "80.5"),
-        ("max_batch_tokens", "-1"),
-        ("max_batch_tokens", "1e3"),
-        ("max_waiting_tokens", "0"),
+        ("max_batch_rows", "-1"),
+        ("max_batch_rows", "1e3"),
+        ("max_waiting_rows", "0"),
         ("max_candidates", "0"),
         ("max_body_bytes", "-5"),
         ("request_timeout_s", "0"),

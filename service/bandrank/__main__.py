@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,18 +15,16 @@ import uvicorn
 
 from bandrank import __version__
 from bandrank.api.app import create_app
+from bandrank.api.limits import Limits
 from bandrank.api.service import Service
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
-from bandrank.engine.reranker import Reranker
-from bandrank.errors import BandrankError
+from bandrank.engine.ranking import Stage
+from bandrank.errors import BadSetting, BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.loading import load_model
 from bandrank.models.prepared import PreparedScorer
-from bandrank.models.shipped import ACCURATE
-from bandrank.settings import BadSetting, Settings
+from bandrank.serving import ModelFiles, Serving, assemble, load_models
+from bandrank.settings import Settings, explain
 
 log = logging.getLogger("bandrank")
 
@@ -58,34 +57,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.read(rest[1:] if command == "precompute" else rest)
         logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        models = load_served_models(settings)
+        files = load_models(settings.served_models())
         if command == "precompute":
-            return precompute(Path(rest[0]), models, settings)
-        return serve(models, settings) if command == "serve" else check(models, settings)
-    except (BadSetting, BadCheckpoint) as error:
+            return precompute(Path(rest[0]), files, settings)
+        return serve(files, settings) if command == "serve" else check(files, settings)
+    except BadSetting as error:
+        print(f"bandrank: {explain(error)}", file=sys.stderr)  # noqa: T201
+    except BadCheckpoint as error:
         print(f"bandrank: {error}", file=sys.stderr)  # noqa: T201
-        return 2
+    return 2
 
 
-def load_served_models(settings: Settings) -> StageModels:
-    """The models that the settings name, or the default ones; a scorer that adds to another's brings that one along.
-
-    Raises BadCheckpoint, BadSetting.
-    """
-    main = load_model(settings.model or ACCURATE, settings.revision or None)
-    partner = main.fusion.scorer if main.fusion is not None else ""
-    if partner and settings.fast_model not in {"", partner}:
-        raise BadSetting(
-            f"BANDRANK_FAST_MODEL must be {partner}, or not be set: {main.name} adds to its scores; "
-            "for another one set BANDRANK_MODEL too"
-        )
-    fast_model = settings.fast_model or partner
-    if not fast_model:
-        return StageModels.of(main)
-    return StageModels(fast=load_model(fast_model, settings.fast_revision or None), accurate=main)
-
-
-def serve(models: StageModels, settings: Settings) -> int:
+def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, finishes what was admitted, returns 0; 1 if the scoring thread dies."""
     died = False
 
@@ -94,9 +77,10 @@ def serve(models: StageModels, settings: Settings) -> int:
         died = True
         server.should_exit = True
 
-    service = Service(models, settings, on_death=on_death)
+    serving = assemble(files, settings, on_death=on_death)
+    limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
     config = uvicorn.Config(
-        create_app(service),
+        create_app(Service(serving, limits)),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,
@@ -108,7 +92,7 @@ def serve(models: StageModels, settings: Settings) -> int:
     # uvicorn re-raises a signal once it has shut down; a graceful stop is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    log.info("serving %s on http://%s:%d", models.main.name, settings.host, settings.port)
+    log.info("serving %s on http://%s:%d", ", ".join(serving.models.by_name), settings.host, settings.port)
     # What is loaded by now stays to the end; a collection that walks all of it holds every request up for 0.2 s.
     gc.collect()
     gc.freeze()
@@ -119,39 +103,48 @@ def serve(models: StageModels, settings: Settings) -> int:
     return 1 if died or not server.started else 0
 
 
-def check(models: StageModels, settings: Settings) -> int:
-    """Prints what would be served and scores one request."""
-    service = Service(models, settings)
-    reranker = service.reranker
+def check(files: Sequence[ModelFiles], settings: Settings) -> int:
+    """Prints what would be served and scores one request with each model."""
+    serving = assemble(files, settings)
     facts = {
         "bandrank": __version__,
         "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
-        **{
-            f"{stage} model": f"{model.name} ({model.scorer.architecture})"
-            for stage, model in models.by_stage().items()
-        },
-        "device": describe(reranker.device),
-        "dtype": reranker.dtype,
-        **{f"{name} attention": attention_of(stage.scorer) for name, stage in reranker.stages.items()},
+        "device": describe(serving.engine.device),
     }
+    stages = _stages(serving)
+    for name, stage in stages.items():
+        prepared = stage.scorer.prepared
+        facts[f"{name} model"] = f"{stage.scorer.name} ({prepared.scorer.architecture}, {prepared.dtype})"
+        facts[f"{name} attention"] = attention_of(prepared)
     for name, fact in facts.items():
         print(f"{name:20} {fact}")  # noqa: T201
 
     async def test() -> None:
         try:
-            await reranker.self_test()
+            for model in serving.models.by_name.values():
+                await model.self_test()
         finally:
-            await reranker.close()
+            await serving.engine.close()
 
     try:
         asyncio.run(test())
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         print(f"{'self-test':20} failed: {error}")  # noqa: T201
         return 1
-    for name, stage in reranker.stages.items():  # only now has one been captured
-        print(f"{f'{name} CUDA graphs':20} {graphs_of(stage.scorer)}")  # noqa: T201
+    for name, stage in stages.items():  # only now has one been captured
+        print(f"{f'{name} CUDA graphs':20} {graphs_of(stage.scorer.prepared)}")  # noqa: T201
     print(f"{'self-test':20} passed")  # noqa: T201
     return 0
+
+
+def _stages(serving: Serving) -> dict[str, Stage]:
+    """The stages by name; behind their model's name, if several are served."""
+    models = serving.models.by_name
+    return {
+        f"{name} {stage.role.name}" if len(models) > 1 else stage.role.name: stage
+        for name, model in models.items()
+        for stage in model.stages
+    }
 
 
 def describe(device: torch.device) -> str:
@@ -174,22 +167,21 @@ def graphs_of(scorer: PreparedScorer) -> str:
     return "used" if reason is None else f"not used: {reason}"
 
 
-def precompute(path: Path, models: StageModels, settings: Settings) -> int:
+def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> int:
     """Fills Redis from a file; 1 if it could not be finished, and running it again goes on. Raises BadSetting."""
     if not settings.redis_url:
-        raise BadSetting("BANDRANK_REDIS_URL must be set: what is precomputed has to outlive this process")
-    if models.fast is None:
-        raise BadSetting(f"{models.main.name} does not precompute; set BANDRANK_FAST_MODEL")
+        raise BadSetting("redis_url", "must be set: what is precomputed has to outlive this process")
+    if not any(model.scorer.precomputes for each in files for model in (each.fast, each.main) if model is not None):
+        raise BadSetting("fast_model", f"must be set: {files[0].main.name} does not precompute")
     if not path.is_file():
-        raise BadSetting(f"{path}: no such file")
+        raise BadSetting(str(path), "is no file")
 
     async def run() -> Precomputed:
-        reranker = Reranker(models, settings)
+        serving = assemble(files, settings)
         try:
-            store = CandidateStore(reranker.redis, max_bytes=settings.candidate_store_bytes)
-            return await precompute_corpus(path, reranker, store)
+            return await precompute_corpus(path, serving.registry)
         finally:
-            await reranker.close()
+            await serving.engine.close()
 
     try:
         done = asyncio.run(run())

@@ -46,11 +46,7 @@ class Metrics:
         self.stages = counter("stages", "Stages run for answered requests.", "stage")
         self.stage_candidates = counter("stage_candidates", "Candidates that a stage scored.", "stage")
         self.stage_seconds = histogram("stage_seconds", "Per stage of a request.", SECONDS, "stage")
-        for stage in ("fast", "accurate"):
-            self.stages.labels(stage)
-            self.stage_candidates.labels(stage)
-            self.stage_seconds.labels(stage)
-        self.degraded = counter("degraded", "Answers whose accurate stage the budget or the load cut short.")
+        self.degraded = counter("degraded", "Answers of which the budget or the load cut a stage short.")
         self.dropped_tasks = counter("dropped_tasks", "Requests given up before they were scored.", "reason")
         for reason in ("cancelled", "expired"):
             self.dropped_tasks.labels(reason)
@@ -75,10 +71,15 @@ class Metrics:
         """
         self._memory.device = memory
 
-    def watch_queue(self, waiting_tokens: Callable[[], float], waiting_tasks: Callable[[], float]) -> None:
-        """From now on a scrape asks these for what waits."""
-        self.waiting_tokens.set_function(waiting_tokens)
+    def watch_queue(self, waiting_rows: Callable[[], float], waiting_tasks: Callable[[], float]) -> None:
+        """From now on a scrape asks these how much is queued."""
+        self.waiting_tokens.set_function(waiting_rows)
         self.waiting_tasks.set_function(waiting_tasks)
+
+    def declare_stage(self, name: str) -> None:
+        """Puts the series of a stage at 0, before its first request."""
+        for metric in (self.stages, self.stage_candidates, self.stage_seconds):
+            metric.labels(name)
 
     def exposition(self) -> bytes:
         """All series in Prometheus' text format."""

@@ -84,7 +84,7 @@ CASES = [
         json.dumps({"query": "who", "candidates": ["man"] * 100_000}).encode(),
         413,
         "input_too_large",
-        "100000 candidates",
+        "too many candidates: 100000 (limit 2048)",
     ),
     Case(
         "one candidate too many",

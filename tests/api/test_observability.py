@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.app import RunningApp, assert_error, running_app
 from support.models import random_text, tiny_cross_encoder
-from support.scorers import WatchedScorer, lookup
+from support.scorers import WatchedScorer, encoded_lookup, lookup
 
 from bandrank import __version__
 from bandrank.errors import ScoringFailed
@@ -55,7 +55,7 @@ async def samples(running: RunningApp) -> list[Any]:
 
 async def test_every_series_is_there_before_the_first_request() -> None:
     """So that no alert starts from nothing: with every label, and at 0 where requests are counted."""
-    async with running_app(lookup()) as running:
+    async with running_app(lookup(), fast=encoded_lookup()) as running:
         seen = await samples(running)
 
     for name, labels in COUNTERS.items():

@@ -43,7 +43,7 @@ async def held(running: RunningApp, gate: Gate) -> list[asyncio.Task[httpx.Respo
     requests = [asyncio.create_task(running.rerank(BODY))]
     await asyncio.to_thread(gate.wait_for_batch)
     requests.append(asyncio.create_task(running.rerank(BODY)))
-    await until(lambda: running.service.reranker.queue.waiting_tasks == 1)
+    await until(lambda: running.service.engine.queue.waiting_tasks == 1)
     return requests
 
 
@@ -57,7 +57,7 @@ def gated() -> tuple[WatchedScorer, Gate]:
 async def test_too_much_waiting_is_429_with_a_time_to_come_back() -> None:
     """A whole number of seconds, at least one; and those admitted are answered."""
     scorer, gate = gated()
-    async with running_app(scorer, settings=Settings(device="cpu", max_waiting_tokens=2)) as running:
+    async with running_app(scorer, settings=Settings(device="cpu", max_waiting_rows=2)) as running:
         await asyncio.to_thread(gate.wait_for_batch)
         admitted = await held(running, gate)
         refused = await running.rerank(BODY)
@@ -129,7 +129,7 @@ async def test_a_dead_scoring_thread_is_told_and_makes_the_service_unready() -> 
     async with running_app(scorer, on_death=lambda: deaths.append("died")) as running:
         assert (await running.client.get("/readyz")).status_code == 200
         assert_error(await running.rerank(POISONED), 500, "scoring_failed")
-        await asyncio.to_thread(running.service.reranker.worker.join)
+        await asyncio.to_thread(running.service.engine.worker.join)
 
         assert_error(await running.rerank(BODY), 500, "scoring_failed")
         assert "dead" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
@@ -147,7 +147,7 @@ async def test_a_client_that_hangs_up_while_it_waits_frees_its_place() -> None:
         await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {"type": "http.request", "body": BYTES, "more_body": False}
         impatient = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait))
-        queue = running.service.reranker.queue
+        queue = running.service.engine.queue
         await until(lambda: queue.waiting_tasks == 1)
         gone.set()
         sent = await impatient
@@ -156,7 +156,7 @@ async def test_a_client_that_hangs_up_while_it_waits_frees_its_place() -> None:
         gate.let_through()
 
         assert {message["status"] for message in sent if "status" in message} <= {499}
-        assert queue.waiting_tokens == 0
+        assert queue.waiting_rows == 0
         assert seen.value("bandrank_requests_total", status="499") == 1
         assert seen.value("bandrank_dropped_tasks_total", reason="cancelled") == 1
         assert seen.value("bandrank_waiting_tokens") == 0

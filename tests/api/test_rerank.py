@@ -15,7 +15,7 @@ from support.app import RunningApp, running_app
 from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import lookup
 
-from bandrank.api.answer import sigmoid
+from bandrank.api.dialects.native import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.scorer import Scorer
@@ -68,6 +68,7 @@ async def test_the_answer_has_this_shape() -> None:
     assert stage == {"stage": "accurate", "candidates": 4, "cache_hits": 0, "cache_misses": 0}
     assert answer["meta"] == {
         "strategy": "accurate",
+        "bounded": False,
         "degraded": False,
         "truncated_query_tokens": 0,
         "truncated_tokens": 0,

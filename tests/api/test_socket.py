@@ -12,14 +12,15 @@ import httpx
 import pytest
 import uvicorn
 from support.app import assert_error
-from support.models import loaded
 from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
+from support.serving import files_of
 from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
+from bandrank.api.limits import Limits
 from bandrank.api.service import Service
-from bandrank.engine.assembly import StageModels
+from bandrank.serving import assemble
 from bandrank.settings import Settings
 
 BODY = json.dumps({"query": "who", "candidates": ["she", "man"], "raw_scores": True}).encode()
@@ -63,7 +64,9 @@ class Listening:
 def listening() -> Iterator[Listening]:
     """The application behind uvicorn, in a thread of this process, on a free port of the loopback device."""
     gate = Gate()
-    service = Service(StageModels.of(loaded(WatchedScorer(lookup(man=1.5, she=-2.0), gate))), Settings(device="cpu"))
+    service = Service(
+        assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], Settings(device="cpu")), Limits()
+    )
     server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -37,7 +37,7 @@ async def scores(running: RunningApp, texts: list[str]) -> list[float]:
 
 async def stored(running: RunningApp) -> None:
     """Returns when what was computed is in Redis."""
-    await running.service.reranker.stages["fast"].stored()
+    await running.service.registry.stored()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])

@@ -19,13 +19,13 @@ BUDGETS = st.integers(1, 100)
 
 def open_queue(
     *,
-    max_waiting_tokens: int = 10**9,
+    max_waiting_rows: int = 10**9,
     max_wait_s: float = math.inf,
     clock: Callable[[], float] = Clock(),  # noqa: B008  # one that stands still
     on_drop: Callable[[str], None] = lambda _: None,
 ) -> TaskQueue:
     """A queue that refuses nothing unless told to."""
-    return TaskQueue(max_waiting_tokens=max_waiting_tokens, max_wait_s=max_wait_s, clock=clock, on_drop=on_drop)
+    return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock, on_drop=on_drop)
 
 
 @st.composite
@@ -119,7 +119,7 @@ def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int,
     handed_out = 0
     late: set[Task] = set()
     while victim.num_taken < large:
-        while queue.waiting_tokens < most_waiting:
+        while queue.waiting_rows < most_waiting:
             attacker = task_of([1] * next(sizes))
             queue.put(attacker)
             if handed_out >= large:
@@ -140,7 +140,7 @@ def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
     cancelled.future.cancel()
 
     assert queue.take_batch(10) == [TaskSlice(other, 0, 1)]
-    assert (queue.waiting_tokens, queue.waiting_tasks) == (7, 1)
+    assert (queue.waiting_rows, queue.waiting_tasks) == (7, 1)
 
 
 def test_a_discarded_task_frees_its_place_at_once() -> None:
@@ -152,7 +152,7 @@ def test_a_discarded_task_frees_its_place_at_once() -> None:
     queue.take_batch(5)
     queue.discard(task, "cancelled")
 
-    assert (queue.waiting_tokens, queue.waiting_tasks, drops) == (0, 0, ["cancelled"])
+    assert (queue.waiting_rows, queue.waiting_tasks, drops) == (0, 0, ["cancelled"])
 
 
 def test_a_finished_task_is_not_counted_as_dropped() -> None:
@@ -162,7 +162,7 @@ def test_a_finished_task_is_not_counted_as_dropped() -> None:
     task = task_of([5])
     queue.put(task)
     queue.take_batch(5)
-    task.add_results(0, [1.5])
+    task.add_results([1.5])
     queue.discard(task, "expired")
 
     assert (task.future.result(timeout=0), drops) == ([1.5], [])
@@ -180,7 +180,7 @@ def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
 
     assert queue.take_batch(100) == [TaskSlice(in_time, 0, 1)]
     assert isinstance(late.future.exception(timeout=0), DeadlineExceeded)
-    assert (queue.waiting_tokens, drops) == (0, ["expired"])
+    assert (queue.waiting_rows, drops) == (0, ["expired"])
 
 
 def test_the_time_of_the_first_batch_is_kept() -> None:
@@ -197,7 +197,7 @@ def test_the_time_of_the_first_batch_is_kept() -> None:
 
 def test_a_queue_is_bounded_in_rows() -> None:
     """What would wait beyond the bound is turned away, and told when what waits will be done."""
-    queue = open_queue(max_waiting_tokens=10)
+    queue = open_queue(max_waiting_rows=10)
     queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
     with pytest.raises(Overloaded) as refused:
@@ -205,7 +205,7 @@ def test_a_queue_is_bounded_in_rows() -> None:
     queue.put(task_of([4]))
 
     assert refused.value.retry_after_s == 6 / 50
-    assert (queue.waiting_tokens, queue.waiting_tasks) == (10, 2)
+    assert (queue.waiting_rows, queue.waiting_tasks) == (10, 2)
 
 
 def test_a_queue_is_bounded_in_seconds() -> None:
@@ -223,7 +223,7 @@ def test_a_queue_is_bounded_in_seconds() -> None:
 
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
     """Without a measured speed only the bound in rows holds."""
-    queue = open_queue(max_wait_s=1e-9, max_waiting_tokens=10)
+    queue = open_queue(max_wait_s=1e-9, max_waiting_rows=10)
     queue.put(task_of([9]))
     queue.put(task_of([1]))
 
@@ -263,12 +263,12 @@ def test_fractions_of_rows_leave_no_rest() -> None:
     while queue.waiting_tasks:
         queue.take_batch(1)
 
-    assert queue.waiting_tokens == 0
+    assert queue.waiting_rows == 0
 
 
 def test_a_task_larger_than_the_bound_is_admitted_when_nothing_waits() -> None:
     """A bound turns no request away for ever."""
-    queue = open_queue(max_waiting_tokens=10, max_wait_s=1.0)
+    queue = open_queue(max_waiting_rows=10, max_wait_s=1.0)
     queue.throughput.report(LANE.name, 1, 1.0)
     task = task_of([100, 100])
     queue.put(task)
@@ -278,13 +278,13 @@ def test_a_task_larger_than_the_bound_is_admitted_when_nothing_waits() -> None:
 
 def test_a_refused_task_leaves_no_trace() -> None:
     """Nothing of it waits, and it may be put again."""
-    queue = open_queue(max_waiting_tokens=10)
+    queue = open_queue(max_waiting_rows=10)
     queue.put(task_of([10]))
     refused = task_of([1])
     with pytest.raises(Overloaded):
         queue.put(refused)
 
-    assert (queue.waiting_tokens, queue.waiting_tasks) == (10, 1)
+    assert (queue.waiting_rows, queue.waiting_tasks) == (10, 1)
     queue.take_batch(10)
     queue.put(refused)
     assert queue.take_batch(10) == [TaskSlice(refused, 0, 1)]
@@ -316,4 +316,4 @@ def test_a_queue_closed_with_a_refusal_fails_what_waits_and_what_comes() -> None
     with pytest.raises(ScoringFailed, match="broken"):
         queue.put(task_of([1]))
     assert queue.take_batch(3) == []
-    assert (queue.waiting_tokens, queue.waiting_tasks) == (0, 0)
+    assert (queue.waiting_rows, queue.waiting_tasks) == (0, 0)

@@ -9,16 +9,15 @@ from itertools import islice, pairwise, product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import loaded
 from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
+from support.serving import files_of, served
 from support.tasks import until
 
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.cascade import best_first, merge, rank
-from bandrank.engine.reranker import Ranking, Reranker
-from bandrank.errors import InvalidInput
+from bandrank.engine.ranking import Ranking, StageScores, best_first, merge
+from bandrank.engine.served import ServedModel
+from bandrank.errors import BadSetting, InvalidInput
 from bandrank.models.scorer import Scorer
-from bandrank.settings import BadSetting, Settings
+from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -31,12 +30,11 @@ ACCURATE = {"man": 9.0, "she": 1.0, "you": 5.0, "he": 7.0, "no": 20.0, "is": 30.
 @asynccontextmanager
 async def cascade(
     *, fast: Scorer | None = None, accurate: Scorer | None = None, depth: int = 3, settings: Settings | None = None
-) -> AsyncIterator[Reranker]:
-    """A re-ranker of two lookups, by FAST and by ACCURATE unless others are given."""
-    models = StageModels(fast=loaded(fast or encoded_lookup(**FAST)), accurate=loaded(accurate or lookup(**ACCURATE)))
-    reranker = Reranker(models, settings or Settings(device="cpu", cascade_depth=depth))
-    yield reranker
-    await reranker.close()
+) -> AsyncIterator[ServedModel]:
+    """A model of two lookups, by FAST and by ACCURATE unless others are given."""
+    settings = settings or Settings(device="cpu", cascade_depth=depth)
+    async with served(accurate or lookup(**ACCURATE), fast=fast or encoded_lookup(**FAST), settings=settings) as model:
+        yield model
 
 
 def order(ranking: Ranking) -> list[str]:
@@ -49,9 +47,9 @@ def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], d
     """Every candidate once; seen ones first, by their accurate scores; the others as the fast stage has them."""
     survivors = best_first(fast)[: data.draw(st.integers(0, len(fast)))]
     accurate = data.draw(st.lists(SCORES, max_size=len(survivors)))
-    ranking = merge(fast, survivors, accurate)
-
     seen = survivors[: len(accurate)]
+    ranking = merge([StageScores("fast", range(len(fast)), fast), StageScores("accurate", seen, accurate)])
+
     assert sorted(candidate.index for candidate in ranking) == list(range(len(fast)))
     assert {candidate.index for candidate in ranking[: len(seen)]} == set(seen)
     assert [c.score for c in ranking[: len(seen)]] == sorted(accurate, reverse=True)
@@ -63,22 +61,26 @@ def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], d
 
 def test_without_a_second_stage_the_first_keeps_its_scores() -> None:
     """Nothing is shifted where there is nothing to lie below."""
-    assert merge([0.5, 2.0], [1, 0], []) == rank([0.5, 2.0], "fast")
+    ranking = merge([StageScores("fast", [0, 1], [0.5, 2.0]), StageScores("accurate", [], [])])
+
+    assert [(c.index, c.score, c.stage) for c in ranking] == [(1, 2.0, "fast"), (0, 0.5, "fast")]
 
 
 def test_ties_of_the_second_stage_keep_the_order_of_the_request() -> None:
     """Not the order in which the first stage sent them."""
-    assert [c.index for c in merge([1.0, 3.0, 2.0], [1, 2, 0], [7.0, 7.0, 7.0])] == [0, 1, 2]
+    first, second = StageScores("fast", [0, 1, 2], [1.0, 3.0, 2.0]), StageScores("accurate", [1, 2, 0], [7.0, 7.0, 7.0])
+
+    assert [c.index for c in merge([first, second])] == [0, 1, 2]
 
 
 async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
     """The best three by FAST are ordered by ACCURATE; the others follow, though ACCURATE would have put them first."""
-    async with cascade() as reranker:
-        ranking = await reranker.rerank("who", WORDS, strategy="cascade")
+    async with cascade() as model:
+        ranking = await model.rank("who", WORDS, strategy="cascade")
 
     assert order(ranking) == ["he", "you", "she", "man", "no", "is"]
     assert (ranking.strategy, ranking.degraded) == ("cascade", False)
-    assert [(stage.stage, stage.candidates) for stage in ranking.stages] == [("fast", 6), ("accurate", 3)]
+    assert [(stage.stage, stage.num_candidates) for stage in ranking.reports] == [("fast", 6), ("accurate", 3)]
 
 
 @pytest.mark.parametrize(
@@ -87,39 +89,39 @@ async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
 )
 async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
     """As asked for."""
-    async with cascade() as reranker:
-        ranking = await reranker.rerank("who", WORDS, strategy=strategy)  # type: ignore[arg-type]
+    async with cascade() as model:
+        ranking = await model.rank("who", WORDS, strategy=strategy)
 
     assert order(ranking) == expected
-    assert [stage.stage for stage in ranking.stages] == [strategy]
+    assert [stage.stage for stage in ranking.reports] == [strategy]
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(5, "cascade"), (6, "accurate")])
 async def test_auto_is_the_accurate_stage_alone_for_few_candidates(depth: int, expected: str) -> None:
     """A first stage that drops nobody only costs time."""
-    async with cascade(depth=depth) as reranker:
-        assert (await reranker.rerank("who", WORDS)).strategy == expected
+    async with cascade(depth=depth) as model:
+        assert (await model.rank("who", WORDS)).strategy == expected
 
 
 async def test_auto_within_a_budget_is_what_fits() -> None:
     """A minute is enough for the accurate stage, a microsecond is not: the fast one answers, and says so."""
-    async with cascade(depth=6) as reranker:
-        await reranker.self_test()
-        ample = await reranker.rerank("who", WORDS, budget_s=60.0)
-        tight = await reranker.rerank("who", WORDS, budget_s=1e-6)
+    async with cascade(depth=6) as model:
+        await model.self_test()
+        ample = await model.rank("who", WORDS, budget_s=60.0)
+        tight = await model.rank("who", WORDS, budget_s=1e-6)
 
         assert (ample.strategy, ample.degraded) == ("accurate", False)
         assert (tight.strategy, tight.degraded) == ("cascade", True)
         assert order(tight) == ["she", "you", "he", "man", "no", "is"]
-        assert reranker.metrics.registry.get_sample_value("bandrank_degraded_total") == 1
+        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 1
 
 
 async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
     """One candidate a batch; the second batch is held until the answer is there. It counts as expired."""
     gate = Gate()
-    settings = Settings(device="cpu", cascade_depth=3, max_batch_tokens=1)
-    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as reranker:
-        asked = asyncio.ensure_future(reranker.rerank("who", WORDS, strategy="cascade", budget_s=0.5))
+    settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=1)
+    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
+        asked = asyncio.ensure_future(model.rank("who", WORDS, strategy="cascade", budget_s=0.5))
         await asyncio.to_thread(gate.wait_for_batch)
         gate.let_through()
         await asyncio.to_thread(gate.wait_for_batch)
@@ -130,23 +132,23 @@ async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
     assert [candidate.stage for candidate in ranking.candidates] == ["accurate", *["fast"] * 5]
     assert ranking.candidates[0].score == ACCURATE["she"]
     assert ranking.degraded
-    assert ranking.stages[1].candidates == 1
-    assert reranker.metrics.registry.get_sample_value("bandrank_dropped_tasks_total", {"reason": "expired"}) == 1
+    assert ranking.reports[1].num_candidates == 1
+    assert model.engine.metrics.registry.get_sample_value("bandrank_dropped_tasks_total", {"reason": "expired"}) == 1
 
 
 async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> None:
     """The request was admitted once; it is not turned away half-way."""
     gate = Gate()
     texts = [f"{word} man man man" for word in WORDS]
-    settings = Settings(device="cpu", cascade_depth=3, max_batch_tokens=2, max_waiting_tokens=15)
-    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as reranker:
-        await reranker.rerank("who", texts, strategy="fast")  # the cascade need not encode: 6 rows wait, no more
-        others = [asyncio.ensure_future(reranker.rerank("who", ["man"], strategy="accurate"))]
+    settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=2, max_waiting_rows=15)
+    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
+        await model.rank("who", texts, strategy="fast")  # the cascade need not encode: 6 rows wait, no more
+        others = [asyncio.ensure_future(model.rank("who", ["man"], strategy="accurate"))]
         await asyncio.to_thread(gate.wait_for_batch)
-        others.append(asyncio.ensure_future(reranker.rerank("who", ["man", "he", "she", "is"], strategy="accurate")))
-        await until(lambda: reranker.queue.waiting_tasks == 1)
-        asked = asyncio.ensure_future(reranker.rerank("who", texts, strategy="cascade"))
-        await until(lambda: reranker.queue.waiting_tasks == 2)
+        others.append(asyncio.ensure_future(model.rank("who", ["man", "he", "she", "is"], strategy="accurate")))
+        await until(lambda: model.engine.queue.waiting_tasks == 1)
+        asked = asyncio.ensure_future(model.rank("who", texts, strategy="cascade"))
+        await until(lambda: model.engine.queue.waiting_tasks == 2)
         gate.let_through()
         ranking = await asked
         gate.let_through(9)
@@ -154,26 +156,25 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
 
     assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
     assert ranking.degraded
-    assert [stage.stage for stage in ranking.stages] == ["fast"]
+    assert [stage.stage for stage in ranking.reports] == ["fast"]
 
 
 async def test_a_strategy_that_is_not_served_is_told() -> None:
-    """With the setting that would serve it."""
-    reranker = Reranker(StageModels.of(loaded(lookup())), Settings(device="cpu"))
-    for strategy in ("fast", "cascade"):
-        with pytest.raises(InvalidInput, match="BANDRANK_FAST_MODEL"):
-            await reranker.rerank("who", ["man"], strategy=strategy)  # type: ignore[arg-type]
-    await reranker.close()
+    """With those that are."""
+    async with served(lookup()) as model:
+        for strategy in ("fast", "cascade", "slow"):
+            with pytest.raises(InvalidInput, match=r"there are auto, accurate$"):
+                await model.rank("who", ["man"], strategy=strategy)
 
 
 async def test_closing_lets_a_cascade_finish() -> None:
     """A request whose first stage is running when the service stops gets its second stage too."""
     gate = Gate()
     fast = encoded_lookup(watch=lambda _: gate(None), **FAST)  # type: ignore[arg-type]
-    async with cascade(fast=fast) as reranker:
-        asked = asyncio.ensure_future(reranker.rerank("who", WORDS, strategy="cascade"))
+    async with cascade(fast=fast) as model:
+        asked = asyncio.ensure_future(model.rank("who", WORDS, strategy="cascade"))
         await asyncio.to_thread(gate.wait_for_batch)
-        closing = asyncio.ensure_future(reranker.close())
+        closing = asyncio.ensure_future(model.engine.close())
         await asyncio.sleep(0)
         gate.let_through()
         ranking = await asked
@@ -185,8 +186,8 @@ async def test_closing_lets_a_cascade_finish() -> None:
 
 def test_a_fast_model_must_precompute() -> None:
     """Another one is refused when the service starts."""
-    with pytest.raises(BadSetting, match="BANDRANK_FAST_MODEL"):
-        StageModels(fast=loaded(lookup()), accurate=loaded(lookup()))
+    with pytest.raises(BadSetting, match="fast_model must be a scorer that precomputes"):
+        files_of(lookup(), fast=lookup())
 
 
 async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
@@ -194,11 +195,11 @@ async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
     slow = WatchedScorer(lookup(**ACCURATE), lambda batch: time.sleep(0.01 * len(batch.candidates)))
     words = [" ".join(three) for three in islice(product(WORDS, repeat=3), 60)]
     settings = Settings(device="cpu", cascade_depth=60)
-    async with cascade(accurate=slow, settings=settings) as reranker:
-        await reranker.rerank("who", words, strategy="accurate")
+    async with cascade(accurate=slow, settings=settings) as model:
+        await model.rank("who", words, strategy="accurate")
         depths = []
         for budget_s in (0.05, 0.3, 60.0):
-            ranking = await reranker.rerank("who", words, strategy="cascade", budget_s=budget_s)
-            depths.append(ranking.stages[1].candidates)
+            ranking = await model.rank("who", words, strategy="cascade", budget_s=budget_s)
+            depths.append(ranking.reports[1].num_candidates)
 
     assert depths[0] < depths[1] < depths[2] == 60

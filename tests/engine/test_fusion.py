@@ -2,17 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
-from support.models import loaded
 from support.scorers import encoded_lookup, lookup
+from support.serving import files_of, served
 
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.cascade import Strategy
-from bandrank.engine.reranker import Ranking, Reranker
+from bandrank.engine.ranking import Ranking
+from bandrank.engine.served import ServedModel
+from bandrank.errors import BadSetting
 from bandrank.models.fusion import Fusion
-from bandrank.settings import BadSetting, Settings
+from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -23,13 +22,12 @@ WEIGHT = 2.0
 
 
 @asynccontextmanager
-async def fused(depth: int) -> AsyncIterator[Reranker]:
+async def fused(depth: int) -> AsyncIterator[ServedModel]:
     """Sums ACCURATE and twice FAST."""
-    accurate = replace(loaded(lookup(**ACCURATE)), fusion=Fusion("fast", WEIGHT))
-    models = StageModels(fast=loaded(encoded_lookup(**FAST)), accurate=accurate)
-    reranker = Reranker(models, Settings(device="cpu", cascade_depth=depth))
-    yield reranker
-    await reranker.close()
+    settings = Settings(device="cpu", cascade_depth=depth)
+    fusion = Fusion("fast", WEIGHT)
+    async with served(lookup(**ACCURATE), fast=encoded_lookup(**FAST), settings=settings, fusion=fusion) as model:
+        yield model
 
 
 def scores(ranking: Ranking) -> dict[str, float]:
@@ -38,38 +36,31 @@ def scores(ranking: Ranking) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("strategy", ["accurate", "auto"])
-async def test_all_candidates_get_the_sum(strategy: Strategy) -> None:
+async def test_all_candidates_get_the_sum(strategy: str) -> None:
     """Both stages run, and say so."""
-    async with fused(depth=5) as reranker:
-        ranking = await reranker.rerank("who", WORDS, strategy=strategy)
+    async with fused(depth=5) as model:
+        ranking = await model.rank("who", WORDS, strategy=strategy)
 
     assert list(scores(ranking).items()) == [("no", 18.0), ("you", 12.0), ("man", 11.0), ("she", 9.0), ("he", 4.0)]
     assert ranking.strategy == "accurate"
-    assert [(stage.stage, stage.candidates) for stage in ranking.stages] == [("fast", 5), ("accurate", 5)]
+    assert [(stage.stage, stage.num_candidates) for stage in ranking.reports] == [("fast", 5), ("accurate", 5)]
 
 
 async def test_survivors_of_a_cascade_get_the_sum() -> None:
     """The others lie below, at the distances of the fast stage."""
-    async with fused(depth=3) as reranker:
-        ranking = await reranker.rerank("who", WORDS, strategy="cascade")
+    async with fused(depth=3) as model:
+        ranking = await model.rank("who", WORDS, strategy="cascade")
 
     assert list(scores(ranking).items()) == [("you", 12.0), ("she", 9.0), ("he", 4.0), ("man", 4.0), ("no", 2.0)]
 
 
 async def test_the_fast_stage_alone_is_itself() -> None:
     """Its scores are logits of their own."""
-    async with fused(depth=3) as reranker:
-        assert scores(await reranker.rerank("who", WORDS, strategy="fast")) == FAST
+    async with fused(depth=3) as model:
+        assert scores(await model.rank("who", WORDS, strategy="fast")) == FAST
 
 
 def test_the_accurate_scorer_is_not_served_alone() -> None:
     """It would rank by half a score."""
-    model = replace(loaded(lookup(**ACCURATE)), fusion=Fusion("mix-b"))
     with pytest.raises(BadSetting, match="adds to the scores of mix-b"):
-        StageModels.of(model)
-
-
-def test_lists_of_unlike_length_are_not_summed() -> None:
-    """A candidate without a score of either would be ranked by the other."""
-    with pytest.raises(ValueError, match="shorter"):
-        Fusion("fast").fuse([1.0, 2.0], [1.0])
+        files_of(lookup(**ACCURATE), fusion=Fusion("mix-b"))

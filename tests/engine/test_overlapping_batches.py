@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,12 @@ from hypothesis import strategies as st
 from support.tasks import HANG_S, Clock, task_of
 from support.working import Dies, open_queue, work_off
 
-from bandrank.engine.tasks import Results, TaskSlice
+from bandrank.engine.batching import AnySlice
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 
-Watch = Callable[[Sequence[TaskSlice]], None]
+Watch = Callable[[Sequence[AnySlice]], None]
 
 
 @dataclass(eq=False)
@@ -45,13 +46,13 @@ class DeviceLane:
     overlaps: bool
     device: Device
 
-    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
+    def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
         device, what = self.device, f"{self.name} {sum(part.stop - part.start for part in slices)}"
         device.events.append(f"begin {what}")
         device.on_begin(slices)
         device.free_at = done = max(device.clock.now, device.free_at) + device.seconds
 
-        def results() -> list[Results]:
+        def results() -> list[Sequence[Any] | Exception]:
             device.events.append(f"end {what}")
             device.on_end(slices)
             device.clock.now = max(device.clock.now, done)
@@ -64,7 +65,7 @@ def test_the_next_batch_is_begun_before_the_last_is_awaited() -> None:
     """One is computed, one follows, and never more; each candidate is a batch."""
     device = Device()
     task = task_of([1.0] * 5, lane=device.lane("gpu"))
-    work_off(open_queue(task), max_batch_tokens=1)
+    work_off(open_queue(task), max_batch_rows=1)
 
     assert device.events == [f"{what} gpu 1" for what in ("begin", *["begin", "end"] * 4, "end")]
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -74,7 +75,7 @@ def test_a_lane_that_keeps_the_host_busy_waits_for_what_is_in_flight() -> None:
     """A result that is there is not kept back for the computing of another."""
     device = Device()
     lanes = device.lane("gpu"), device.lane("cpu", overlaps=False), device.lane("gpu2")
-    work_off(open_queue(*(task_of([1.0], lane=lane) for lane in lanes)), max_batch_tokens=1)
+    work_off(open_queue(*(task_of([1.0], lane=lane) for lane in lanes)), max_batch_rows=1)
 
     assert device.events == [
         "begin gpu 1", "end gpu 1", "begin cpu 1", "end cpu 1", "begin gpu2 1", "end gpu2 1",
@@ -85,7 +86,7 @@ def test_an_answer_does_not_wait_for_another_request() -> None:
     """The queue stays open and empty."""
     task = task_of([1.0, 1.0], lane=Device().lane("gpu"))
     queue = open_queue(task)
-    worker = ScoringWorker(queue, max_batch_tokens=1, metrics=Metrics(), clock=Clock())
+    worker = ScoringWorker(queue, max_batch_rows=1, metrics=Metrics(), clock=Clock())
     worker.start()
     assert task.future.result(timeout=HANG_S) == [0.0, 1.0]
     queue.close()
@@ -96,13 +97,13 @@ def test_what_is_in_flight_is_handed_out_before_a_batch_that_does_not_fit_is_tri
     """Memory that it holds is free then."""
     device = Device()
 
-    def choke(slices: Sequence[TaskSlice]) -> None:
+    def choke(slices: Sequence[AnySlice]) -> None:
         if sum(part.stop - part.start for part in slices) > 1:
             raise torch.OutOfMemoryError("too large")
 
     device.on_begin = choke
     tasks = [task_of([1.0] * size, lane=device.lane(name)) for name, size in (("a", 1), ("b", 2))]
-    work_off(open_queue(*tasks), max_batch_tokens=2)
+    work_off(open_queue(*tasks), max_batch_rows=2)
 
     assert device.events == ["begin a 1", "begin b 2", "end a 1", "begin b 1", "end b 1", "begin b 1", "end b 1"]
     assert [task.future.result(timeout=0) for task in tasks] == [[0.0], [0.0, 1.0]]
@@ -113,7 +114,7 @@ def test_a_failed_batch_keeps_no_memory_from_those_who_are_tried_after_it() -> N
     device = Device()
     made: list[weakref.ref[torch.Tensor]] = []
 
-    def choke(slices: Sequence[TaskSlice]) -> None:
+    def choke(slices: Sequence[AnySlice]) -> None:
         assert all(tensor() is None for tensor in made)
         activations = torch.zeros(10)
         made.append(weakref.ref(activations))
@@ -122,7 +123,7 @@ def test_a_failed_batch_keeps_no_memory_from_those_who_are_tried_after_it() -> N
 
     device.on_begin = choke
     task = task_of([1.0] * 4, lane=device.lane("gpu"))
-    work_off(open_queue(task), max_batch_tokens=4)
+    work_off(open_queue(task), max_batch_rows=4)
 
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0]
 
@@ -142,7 +143,7 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
     tasks = [task_of([1.0] * size, lane=lanes[lane]) for size, lane, _ in shapes]
     bad = [task for task, (_, _, poisoned) in zip(tasks, shapes, strict=True) if poisoned]
 
-    def choke(slices: Sequence[TaskSlice]) -> None:
+    def choke(slices: Sequence[AnySlice]) -> None:
         if any(part.task in bad and part.stop == len(part.task.candidates) for part in slices):
             raise error("poison")
 
@@ -150,7 +151,7 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
         device.on_end = choke
     else:
         device.on_begin = choke
-    work_off(open_queue(*tasks), max_batch_tokens=budget)
+    work_off(open_queue(*tasks), max_batch_rows=budget)
 
     for task in tasks:
         if task in bad:
@@ -165,14 +166,14 @@ def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
     """Neither who is in flight, nor who was just begun, nor who waits."""
     device = Device()
 
-    def die(_: Sequence[TaskSlice]) -> None:
+    def die(_: Sequence[AnySlice]) -> None:
         if device.events[-1] == event:
             raise Dies
 
     device.on_begin = device.on_end = die
     deaths: list[str] = []
     tasks = [task_of([1.0], lane=device.lane(name)) for name in "abc"]
-    work_off(open_queue(*tasks), max_batch_tokens=1, on_death=lambda: deaths.append("died"))
+    work_off(open_queue(*tasks), max_batch_rows=1, on_death=lambda: deaths.append("died"))
 
     assert deaths == ["died"]
     assert all(task.future.done() for task in tasks)
@@ -183,7 +184,7 @@ def test_time_that_two_batches_share_counts_once() -> None:
     clock = Clock()
     device = Device(clock=clock, seconds=2.0)
     queue = open_queue(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)
-    work_off(queue, max_batch_tokens=1, clock=clock)
+    work_off(queue, max_batch_rows=1, clock=clock)
 
     assert clock.now == 20
     assert queue.throughput.seconds("gpu", 1) == pytest.approx(2.0)

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.models import loaded
 from support.redis_server import RedisServer
 from support.scorers import encoded_lookup, lookup
+from support.serving import files_of
 
 from bandrank.__main__ import precompute
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.precompute import LINES_AT_ONCE
-from bandrank.engine.reranker import Reranker
+from bandrank.engine.registry import CallCandidate
+from bandrank.errors import BadSetting
 from bandrank.models.ragged import Ragged
-from bandrank.settings import BadSetting, Settings
+from bandrank.serving import ModelFiles, assemble
+from bandrank.settings import Settings
 
 WORDS = ("man", "she", "you", "he")
 NUM_LINES = 2 * LINES_AT_ONCE + 7
@@ -28,14 +28,14 @@ def settings(server: RedisServer) -> Settings:
     return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
 
 
-def models(encoded: list[int] | None = None) -> StageModels:
+def models(encoded: list[int] | None = None) -> list[ModelFiles]:
     """A scorer that precomputes; the sizes of its batches go to `encoded`."""
 
     def watch(tokens: Ragged) -> None:
         if encoded is not None:
             encoded.append(len(tokens))
 
-    return StageModels.of(loaded(encoded_lookup(watch, man=3.0, she=2.0)))
+    return [files_of(encoded_lookup(watch, man=3.0, she=2.0))]
 
 
 def records() -> list[dict[str, str]]:
@@ -53,10 +53,10 @@ def write(path: Path, lines: list[Any]) -> Path:
 async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
     """The best candidate by id alone, on another replica, and how many representations that replica had to make."""
     encoded: list[int] = []
-    reranker = Reranker(models(encoded), settings(server))
-    texts = await CandidateStore(reranker.redis, max_bytes=0).get_many(ids)
-    ranking = await reranker.rerank("who", [text or "" for text in texts])
-    await reranker.close()
+    serving = assemble(models(encoded), settings(server))
+    resolved = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
+    ranking = await serving.models.default.rank("who", resolved.texts)
+    await serving.engine.close()
     return ids[ranking.candidates[0].index], sum(encoded)
 
 
@@ -103,11 +103,11 @@ def test_a_redis_that_goes_away_ends_the_run_with_an_error(
 def test_what_is_missing_is_told(server: RedisServer, tmp_path: Path) -> None:
     """A Redis, a scorer that precomputes, a file."""
     path = write(tmp_path / "corpus.jsonl", records())
-    with pytest.raises(BadSetting, match="BANDRANK_REDIS_URL"):
+    with pytest.raises(BadSetting, match="redis_url"):
         precompute(path, models(), Settings(device="cpu"))
-    with pytest.raises(BadSetting, match="BANDRANK_FAST_MODEL"):
-        precompute(path, StageModels.of(loaded(lookup())), settings(server))
-    with pytest.raises(BadSetting, match="no such file"):
+    with pytest.raises(BadSetting, match="fast_model"):
+        precompute(path, [files_of(lookup())], settings(server))
+    with pytest.raises(BadSetting, match="is no file"):
         precompute(tmp_path / "nothing.jsonl", models(), settings(server))
 
 

@@ -21,9 +21,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.drops: dict[str, int] = defaultdict(int)
-        self.queue = TaskQueue(
-            max_waiting_tokens=10**9, max_wait_s=math.inf, clock=self.clock, on_drop=self._count_drop
-        )
+        self.queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=self.clock, on_drop=self._count_drop)
         self.waiting: list[Task] = []  # in order of arrival
         self.turn: dict[Task, int] = {}
         self.taken: dict[Task, int] = {}
@@ -78,7 +76,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_known_exactly(self) -> None:
         assert self.queue.waiting_tasks == len(self.waiting)
-        assert self.queue.waiting_tokens == sum(sum(task.rows[self.taken[task] :]) for task in self.waiting)
+        assert self.queue.waiting_rows == sum(sum(task.rows[self.taken[task] :]) for task in self.waiting)
         assert dict(self.drops) == {
             reason: count for reason, count in (("expired", self.expired), ("cancelled", self.discarded)) if count
         }
@@ -110,7 +108,7 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
     """Each producer waits for its task before it puts the next one, so the queue runs empty all the time: one lost
     wake-up would end it. All tasks come back whole, and closing ends the consumer.
     """
-    queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=math.inf, clock=Clock())
+    queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
     taken: dict[Task, list[int]] = defaultdict(list)
     answered: list[Task] = []
 
@@ -126,7 +124,7 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
         while batch := queue.take_batch(7):
             for part in batch:
                 taken[part.task] += range(part.start, part.stop)
-                part.task.add_results(part.start, [float(place) for place in range(part.start, part.stop)])
+                part.task.add_results([float(place) for place in range(part.start, part.stop)])
 
     consumer = threading.Thread(target=consume)
     producers = [threading.Thread(target=produce, args=(seed,)) for seed in range(6)]
@@ -140,12 +138,12 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
     assert not consumer.is_alive()
     assert len(answered) == 6 * 150
     assert all(taken[task] == list(range(len(task.rows))) for task in answered)
-    assert (queue.waiting_tokens, queue.waiting_tasks) == (0, 0)
+    assert (queue.waiting_rows, queue.waiting_tasks) == (0, 0)
 
 
 def test_closing_wakes_a_consumer_that_waits() -> None:
     """It is not left waiting for a task that cannot come."""
-    queue = TaskQueue(max_waiting_tokens=1, max_wait_s=1.0, clock=Clock())
+    queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     batches: list[list[TaskSlice]] = []
     consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
     consumer.start()
@@ -157,7 +155,7 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
 
 def test_giving_up_the_last_task_leaves_the_consumer_waiting_for_the_next() -> None:
     """A dropped task makes no empty batch: that would mean the end."""
-    queue = TaskQueue(max_waiting_tokens=10, max_wait_s=1.0, clock=Clock())
+    queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=Clock())
     dropped, next_one = task_of([1]), task_of([1])
     queue.put(dropped)
     dropped.future.cancel()
@@ -172,7 +170,7 @@ def test_giving_up_the_last_task_leaves_the_consumer_waiting_for_the_next() -> N
 
 def test_refusals_do_not_pile_up() -> None:
     """The thousandth refusal of a closed queue holds no more of the past than the first."""
-    queue = TaskQueue(max_waiting_tokens=1, max_wait_s=1.0, clock=Clock())
+    queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     queue.close()
     depths = []
     for _ in range(3):

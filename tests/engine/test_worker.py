@@ -65,8 +65,8 @@ def value(metrics: Metrics, name: str) -> float:
     return sample
 
 
-@pytest.mark.parametrize("max_batch_tokens", [1, 100, 4096])
-def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_tokens: int) -> None:
+@pytest.mark.parametrize("max_batch_rows", [1, 100, 4096])
+def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_rows: int) -> None:
     """However tasks of several queries were cut into batches."""
     rng = random.Random(1)
     queue, scorer = open_queue(), scorer_of()
@@ -74,7 +74,7 @@ def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_tokens: int) -> 
     tasks = [random_task(scorer, rng, num_candidates=n, query=query if n % 2 else None) for n in (1, 7, 12, 3, 2)]
     for task in tasks:
         queue.put(task)
-    work_off(queue, max_batch_tokens=max_batch_tokens)
+    work_off(queue, max_batch_rows=max_batch_rows)
 
     for task in tasks:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
@@ -135,12 +135,12 @@ def test_what_is_left_of_a_failed_request_is_not_scored() -> None:
     poisoned.candidates[0][0] = POISON
     queue.put(poisoned)
     queue.put(other)
-    work_off(queue, max_batch_tokens=1)
+    work_off(queue, max_batch_rows=1)
 
     assert len(recorder.batches) == 1 + 6
     assert isinstance(poisoned.future.exception(timeout=0), ScoringFailed)
     assert other.future.result(timeout=0) == pytest.approx(offline_scores(other), abs=TOLERANCE)
-    assert queue.waiting_tokens == 0
+    assert queue.waiting_rows == 0
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
@@ -158,7 +158,7 @@ def test_out_of_memory_is_answered_with_smaller_batches(error: type[Exception]) 
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (3, 60, 100)]
     for task in tasks:
         queue.put(task)
-    metrics = work_off(queue, max_batch_tokens=2000)
+    metrics = work_off(queue, max_batch_rows=2000)
 
     for task in tasks:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
@@ -182,7 +182,7 @@ def test_after_out_of_memory_the_budget_is_halved() -> None:
     queue, scorer = open_queue(), scorer_of(choke)
     task = random_task(scorer, rng, num_candidates=200)
     queue.put(task)
-    work_off(queue, max_batch_tokens=1000)
+    work_off(queue, max_batch_rows=1000)
 
     rows = [len(batch.candidates.values) + len(batch.candidates) for batch in recorder.batches]
     assert 900 < rows[0] <= 1000
@@ -247,7 +247,7 @@ def test_a_dying_thread_leaves_nobody_waiting() -> None:
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (1, 2, 9)]
     for task in tasks:
         queue.put(task)
-    work_off(queue, max_batch_tokens=tasks[0].total_rows, on_death=lambda: deaths.append("died"))
+    work_off(queue, max_batch_rows=tasks[0].total_rows, on_death=lambda: deaths.append("died"))
 
     assert deaths == ["died"]
     assert [task.future.done() for task in tasks] == [True, True, True]

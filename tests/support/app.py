@@ -8,13 +8,14 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 from starlette.types import Message, Scope
-from support.models import loaded
 from support.server import Scrape
+from support.serving import files_of
 
 from bandrank.api.app import create_app
+from bandrank.api.limits import Limits
 from bandrank.api.service import Service
-from bandrank.engine.assembly import StageModels
 from bandrank.models.scorer import Scorer
+from bandrank.serving import assemble
 from bandrank.settings import Settings
 
 # The keys of an error's body, all of them strings: each of the known clients reads one of them.
@@ -51,9 +52,11 @@ async def running_app(
     """An application that serves `scorer` on the CPU, behind `fast` if given, from its start to its end; not `started`,
     it waits for that.
     """
-    model = loaded(scorer, name=name)
-    models = StageModels.of(model) if fast is None else StageModels(loaded(fast, name="tiny-fast"), model)
-    service = Service(models, settings or Settings(device="cpu"), on_death=on_death)
+    settings = settings or Settings(device="cpu")
+    files = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
+    serving = assemble([files], settings, on_death=on_death)
+    limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
+    service = Service(serving, limits)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncExitStack() as at_end:

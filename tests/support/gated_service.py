@@ -7,11 +7,10 @@ second: DIE ends the scoring thread, any other byte and the pipe's end let the b
 import os
 import sys
 
-from support.models import loaded
 from support.scorers import WatchedScorer, lookup
+from support.serving import files_of
 
 from bandrank.__main__ import serve
-from bandrank.engine.assembly import StageModels
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
 
@@ -32,7 +31,7 @@ def main() -> int:
         if os.read(passes, 1) == DIE:
             raise Died
 
-    return serve(StageModels.of(loaded(WatchedScorer(lookup(man=1.5, she=-2.0), wait))), Settings.read(sys.argv[2:]))
+    return serve([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), wait))], Settings.read(sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from typing import Any, Self
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.reranker import Reranker
-from bandrank.models.loading import load_model
+from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
 SYLLABLES = ("ba", "ko", "ti", "re", "su", "mo", "ne", "la", "fi", "gu", "da", "po", "si", "ve", "wu", "za")
@@ -89,13 +87,14 @@ def tiny_cross_encoder(folder: Path) -> Path:
 
 
 async def _score(model: str, queries: Sequence[str], texts: Sequence[str]) -> list[list[float]]:
-    reranker = Reranker(StageModels.of(load_model(model)), Settings())
+    settings = Settings(model=model)
+    serving = assemble(load_models(settings.served_models()), settings)
     scores = []
     for query in queries:
-        ranking = await reranker.rerank(query, texts)
+        ranking = await serving.models.default.rank(query, texts)
         by_index = {candidate.index: candidate.score for candidate in ranking.candidates}
         scores.append([by_index[index] for index in range(len(texts))])
-    await reranker.close()
+    await serving.engine.close()
     return scores
 
 

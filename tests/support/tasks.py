@@ -4,8 +4,10 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bandrank.engine.tasks import Lane, Results, Task, TaskSlice
+from bandrank.engine.batching import AnySlice, AnyTask
+from bandrank.engine.tasks import Lane, Task
 
 HANG_S = 60.0  # only a bug takes that long
 
@@ -27,14 +29,14 @@ class NamedLane:
     name: str
     overlaps = False
 
-    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
+    def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
         raise NotImplementedError
 
 
 LANE = NamedLane("lane")
 
 
-def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane = LANE) -> Task:
+def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any, Any] = LANE) -> AnyTask:
     """A task whose candidates cost these rows; their token ids are their places in the task."""
     return Task(
         lane=lane,

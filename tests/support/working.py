@@ -17,7 +17,7 @@ class Dies(BaseException):
 
 def open_queue(*tasks: Task, clock: Callable[[], float] | None = None) -> TaskQueue:
     """A queue that refuses nothing, with these tasks in order; its clock stands still if none is given."""
-    queue = TaskQueue(max_waiting_tokens=10**9, max_wait_s=float("inf"), clock=clock or Clock())
+    queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=float("inf"), clock=clock or Clock())
     for task in tasks:
         queue.put(task)
     return queue
@@ -26,13 +26,13 @@ def open_queue(*tasks: Task, clock: Callable[[], float] | None = None) -> TaskQu
 def work_off(
     queue: TaskQueue,
     *,
-    max_batch_tokens: int = 4096,
+    max_batch_rows: int = 4096,
     clock: Callable[[], float] = time.monotonic,
     on_death: Callable[[], None] = lambda: None,
 ) -> Metrics:
     """Scores what waits, in a thread that starts when all of it is there, and returns when the thread has ended."""
     metrics = Metrics()
-    worker = ScoringWorker(queue, max_batch_tokens=max_batch_tokens, metrics=metrics, clock=clock, on_death=on_death)
+    worker = ScoringWorker(queue, max_batch_rows=max_batch_rows, metrics=metrics, clock=clock, on_death=on_death)
     queue.close()
     worker.start()
     worker.join()

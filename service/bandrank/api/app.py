@@ -1,28 +1,23 @@
-"""The ASGI application: routes, the one error body, and metrics of every answer."""
+"""The ASGI application: routes, errors, and metrics of every answer."""
 
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, routes
+from bandrank.api import candidates, rerank, status
+from bandrank.api.dialects import DIALECTS, PATHS
+from bandrank.api.failures import CLIENT_GONE, add_handlers
 from bandrank.api.parsing import shared_schemas
-from bandrank.api.schemas import ErrorBody, RegisterRequest, RerankRequest
 from bandrank.api.service import Service
-from bandrank.errors import BandrankError, Overloaded
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-CLIENT_GONE = 499
 
 
 def create_app(service: Service) -> FastAPI:
@@ -34,12 +29,11 @@ def create_app(service: Service) -> FastAPI:
         lifespan=_lifespan(service),
     )
     app.state.service = service
-    app.include_router(routes.router)
+    for dialect in DIALECTS:
+        app.include_router(rerank.router_of(dialect))
+    app.include_router(status.router)
     app.include_router(candidates.router)
-    app.add_exception_handler(BandrankError, _bandrank_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_exception_handler(Exception, _unexpected_error)
+    add_handlers(app)
     app.add_middleware(RerankMetrics, metrics=service.metrics)
     return app
 
@@ -49,7 +43,8 @@ class _App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
-        description["components"]["schemas"].update(shared_schemas(RerankRequest, RegisterRequest))
+        requests = [dialect.request for dialect in DIALECTS]
+        description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
         return description
 
 
@@ -57,7 +52,7 @@ def _lifespan(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManag
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await service.start()
-        log.info("ready", extra={"model": service.model_name})
+        log.info("ready", extra={"models": list(service.models.by_name)})
         yield
         await service.close()
 
@@ -65,18 +60,18 @@ def _lifespan(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManag
 
 
 class RerankMetrics:
-    """Counts each answer to /rerank by status and observes its duration; a client that hung up counts as 499."""
+    """Counts each answer of a dialect by status and observes its duration; a client that hung up counts as 499."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != "/rerank":
+        if scope["type"] != "http" or scope["path"] not in PATHS:
             await self._app(scope, receive, send)
             return
         status = str(CLIENT_GONE)
-        begun = time.monotonic()
+        start = time.monotonic()
 
         async def watch(message: Message) -> None:
             nonlocal status
@@ -91,31 +86,4 @@ class RerankMetrics:
             raise
         finally:
             self._metrics.requests.labels(status).inc()
-            self._metrics.request_seconds.observe(time.monotonic() - begun)
-
-
-def _bandrank_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, BandrankError), "registered for BandrankError alone. This is a bug."
-    headers = {}
-    if isinstance(error, Overloaded):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    return _error(error.status, str(error), error.error_type, headers)
-
-
-def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "registered for HTTPException alone. This is a bug."
-    return _error(error.status_code, str(error.detail), "http", dict(error.headers or {}))
-
-
-def _client_gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)  # nobody reads it; the metrics count it
-
-
-def _unexpected_error(_: Request, error: Exception) -> Response:
-    log.error("a request failed unexpectedly", exc_info=error)
-    return _error(500, "internal error; the log has the cause", "internal", {})
-
-
-def _error(status: int, message: str, error_type: str, headers: dict[str, str]) -> Response:
-    body = ErrorBody(message=message, detail=message, error=message, error_type=error_type)
-    return Response(body.model_dump_json(), status, headers, media_type="application/json")
+            self._metrics.request_seconds.observe(time.monotonic() - start)

@@ -2,22 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Annotated
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
 
 from bandrank.api.body import read_body
 from bandrank.api.dependencies import ServiceOfApp
+from bandrank.api.dialects.native import ErrorBody
 from bandrank.api.parsing import body_schema, parse
-from bandrank.api.schemas import (
-    DeleteRequest,
-    DeleteResponse,
-    ErrorBody,
-    LineError,
-    RegisteredCandidate,
-    RegisterRequest,
-    RegisterResponse,
-)
-from bandrank.api.service import Service
+from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import InputTooLarge, InvalidInput, Overloaded
 
 router = APIRouter()
@@ -25,6 +19,51 @@ router = APIRouter()
 LINES_AT_ONCE = 256  # stored and encoded together; a stream is read as fast as that goes
 ERRORS_TOLD = 20
 NDJSON = "application/x-ndjson"
+
+
+class RegisteredCandidate(BaseModel):
+    """A candidate to be ranked by its id later."""
+
+    id: Annotated[str, Field(min_length=1, max_length=512)]
+    text: str
+
+
+class RegisterRequest(BaseModel):
+    """Candidates to register; an id that is registered already gets the new text."""
+
+    candidates: list[RegisteredCandidate]
+
+
+class DeleteRequest(BaseModel):
+    """Ids to forget; ids that are not registered are no error."""
+
+    ids: list[str]
+
+
+class LineError(BaseModel):
+    """A line of an NDJSON upload that was not registered, counted from 1."""
+
+    line: int
+    error: str
+
+
+class RegisterResponse(BaseModel):
+    """How many candidates were registered, and how many representations of their texts were computed for it; the others
+    were in the cache.
+
+    errors: the first lines that could not be read, of num_errors.
+    """
+
+    registered: int
+    encoded: int
+    num_errors: int = 0
+    errors: list[LineError] = []
+
+
+class DeleteResponse(BaseModel):
+    """How many ids were registered until now."""
+
+    deleted: int
 
 
 @router.put(
@@ -39,12 +78,9 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
     As application/x-ndjson, one candidate a line, a body may be of any length; lines that cannot be read are reported.
     """
     if request.headers.get("content-type", "").split(";")[0].strip() == NDJSON:
-        return await _register_lines(service, _lines(request, service.settings.max_body_bytes))
-    wanted = parse(RegisterRequest, await read_body(request, service.settings.max_body_bytes))
-    return RegisterResponse(
-        registered=len({candidate.id for candidate in wanted.candidates}),
-        encoded=await _register(service, wanted.candidates),
-    )
+        return await _register_lines(service.registry, _lines(request, service.limits.max_body_bytes))
+    body = parse(RegisterRequest, await read_body(request, service.limits.max_body_bytes))
+    return await _register(service.registry, body.candidates)
 
 
 @router.delete(
@@ -55,44 +91,42 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
 )
 async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:
     """Forgets registered candidates."""
-    wanted = parse(DeleteRequest, await read_body(request, service.settings.max_body_bytes))
-    return DeleteResponse(deleted=await service.candidates.delete_many(wanted.ids))
+    body = parse(DeleteRequest, await read_body(request, service.limits.max_body_bytes))
+    return DeleteResponse(deleted=await service.registry.forget(body.ids))
 
 
-async def _register(service: Service, candidates: list[RegisteredCandidate]) -> int:
-    """Stores and encodes candidates; the last one of an id counts. Returns how many texts were encoded."""
+async def _register(registry: CandidateRegistry, candidates: list[RegisteredCandidate]) -> RegisterResponse:
+    """Stores and encodes candidates; the last one of an id counts."""
     texts = {candidate.id: candidate.text for candidate in candidates}
-    await service.candidates.put_many(texts)
-    if "fast" not in service.reranker.stages or not texts:
-        return 0
-    return await service.reranker.precompute(list(texts.values()))
+    return RegisterResponse(registered=len(texts), encoded=await registry.register(texts))
 
 
-async def _register_lines(service: Service, lines: AsyncIterator[bytes]) -> RegisterResponse:
+async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes]) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
     number = 0
-    waiting: list[RegisteredCandidate] = []
+    queued: list[RegisteredCandidate] = []
 
     async def flush() -> None:
         while True:
             try:
-                answer.encoded += await _register(service, waiting)
+                part = await _register(registry, queued)
                 break
             except Overloaded as error:  # a stream can wait: it is read no further meanwhile
                 await asyncio.sleep(max(0.1, error.retry_after_s))
-        answer.registered += len({candidate.id for candidate in waiting})
-        waiting.clear()
+        answer.registered += part.registered
+        answer.encoded += part.encoded
+        queued.clear()
 
     async for line in lines:
         number += 1
         if line.strip():
             try:
-                waiting.append(parse(RegisteredCandidate, line))
+                queued.append(parse(RegisteredCandidate, line))
             except InvalidInput as error:
                 answer.num_errors += 1
                 if len(answer.errors) < ERRORS_TOLD:
                     answer.errors.append(LineError(line=number, error=str(error)))
-        if len(waiting) == LINES_AT_ONCE:
+        if len(queued) == LINES_AT_ONCE:
             await flush()
     await flush()
     return answer

@@ -1,18 +1,15 @@
-"""What the endpoints share: the engine, its settings, and whether it is able to answer."""
+"""What the endpoints share: the engine, its models, and whether they are able to answer."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
 
 import torch
 
 from bandrank import __version__
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.candidates import CandidateStore
-from bandrank.engine.reranker import Reranker
+from bandrank.api.limits import Limits
 from bandrank.errors import BandrankError
-from bandrank.metrics import Metrics
-from bandrank.settings import Settings
+from bandrank.serving import Serving
 
 log = logging.getLogger(__name__)
 
@@ -23,32 +20,30 @@ SELF_TEST_TIMEOUT_S = 10.0
 class Service:
     """The served models. Made before the server listens, closed after it has answered its last request."""
 
-    def __init__(self, models: StageModels, settings: Settings, *, on_death: Callable[[], None] = lambda: None) -> None:
-        self.settings = settings
-        self.metrics = Metrics()
-        self.reranker = Reranker(models, settings, metrics=self.metrics, on_death=on_death)
-        self.candidates = CandidateStore(self.reranker.redis, max_bytes=settings.candidate_store_bytes)
-        self.model_name = models.main.name
-        names = [model.name for model in models.by_stage().values()]
-        self.model_names = {*names, *(name.rstrip("/").rsplit("/", 1)[-1] for name in names), "default"}
-        dtype = str(self.reranker.dtype).removeprefix("torch.")
-        self.metrics.build_info.labels(__version__, self.model_name, str(self.reranker.device), dtype).set(1)
-        if self.reranker.device.type == "cuda":
+    def __init__(self, serving: Serving, limits: Limits) -> None:
+        self.engine, self.models, self.registry = serving.engine, serving.models, serving.registry
+        self.limits = limits
+        self.metrics = self.engine.metrics
+        self.created = int(time.time())
+        for model in self.models.by_name.values():
+            dtype = str(model.dtype).removeprefix("torch.")
+            self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
+        if self.engine.device.type == "cuda":
             self.metrics.watch_device(self._device_memory)
 
     async def start(self) -> None:
         """Warms up: the first batch of a process is slow, and a model that cannot score must not start to serve."""
-        await self.reranker.self_test()
+        await self._self_test()
         self.metrics.ready.set(1)
 
     async def why_not_ready(self) -> str | None:
-        """None if requests are answered, else the reason, from a real self-test if nothing was scored of late."""
+        """None if requests are answered, else the reason, from a real self-test if no batch was scored of late."""
         reason = None
-        if not self.reranker.worker.alive:
+        if not self.engine.worker.alive:
             reason = "the scoring thread is dead; restart the service"
-        elif not self.reranker.scored_within(FRESH_S):
+        elif not self.engine.scored_within(FRESH_S):
             try:
-                await asyncio.wait_for(self.reranker.self_test(), SELF_TEST_TIMEOUT_S)
+                await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
             except TimeoutError:
                 reason = f"the self-test took longer than {SELF_TEST_TIMEOUT_S:.0f} s"
             except BandrankError as error:
@@ -59,14 +54,18 @@ class Service:
     async def close(self) -> None:
         """Answers what is admitted, then ends the threads."""
         self.metrics.ready.set(0)
-        await self.reranker.close()
+        await self.engine.close()
+
+    async def _self_test(self) -> None:
+        for model in self.models.by_name.values():
+            await model.self_test()
 
     def _device_memory(self) -> dict[str, int]:
-        device = self.reranker.device
+        device = self.engine.device
         return {
             "allocated": torch.cuda.memory_allocated(device),
             "peak": torch.cuda.max_memory_allocated(device),
             "reserved": torch.cuda.memory_reserved(device),
-            "graphs": sum(stage.scorer.graph_bytes for stage in self.reranker.stages.values()),
+            "graphs": sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
             "total": torch.cuda.get_device_properties(device).total_memory,
         }

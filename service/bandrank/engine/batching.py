@@ -11,30 +11,35 @@ import threading
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.throughput import Throughput
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
 
+# The queue and the scoring thread treat tasks of all lanes alike; lanes know the forms of their candidates and results.
+AnyTask: TypeAlias = Task[Any, Any]
+AnySlice: TypeAlias = TaskSlice[Any, Any]
+
 STOPPING = "the service is stopping; try another replica"
 
 
 def deadline_exceeded() -> DeadlineExceeded:
-    """What a request hears whose time is up."""
+    """The error of a request whose time is up."""
     return DeadlineExceeded(
         "the request could not be scored in time; send fewer or shorter candidates, or try again later"
     )
 
 
-def take(waiting: Sequence[Task], max_batch_tokens: int) -> list[TaskSlice]:
-    """The next batch: slices of `waiting`, which is in order of turn, that together have at most `max_batch_tokens`
+def take(waiting: Sequence[AnyTask], max_batch_rows: int) -> list[AnySlice]:
+    """The next batch: slices of `waiting`, which is in order of turn, that together have at most `max_batch_rows`
     rows.
 
     All are of the first task's lane. A task's candidates are taken in order. A candidate that does not fit leaves room
     for those of later tasks. One candidate that alone is over the budget makes a batch of its own when its turn comes.
     """
-    batch: list[TaskSlice] = []
-    room: float = max_batch_tokens
+    batch: list[AnySlice] = []
+    room: float = max_batch_rows
     for task in waiting:
         if room <= 0:
             break
@@ -45,9 +50,9 @@ def take(waiting: Sequence[Task], max_batch_tokens: int) -> list[TaskSlice]:
             room -= task.rows[stop]
             stop += 1
         if stop == task.num_taken and not batch:
-            return [TaskSlice(task, stop, stop + 1)]
+            return [AnySlice(task, stop, stop + 1)]
         if stop > task.num_taken:
-            batch.append(TaskSlice(task, task.num_taken, stop))
+            batch.append(AnySlice(task, task.num_taken, stop))
     return batch
 
 
@@ -57,26 +62,26 @@ class TaskQueue:
     def __init__(
         self,
         *,
-        max_waiting_tokens: int,
+        max_waiting_rows: int,
         max_wait_s: float,
         clock: Callable[[], float],
         throughput: Throughput | None = None,
         on_drop: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._max_waiting_tokens = max_waiting_tokens
+        self._max_waiting_rows = max_waiting_rows
         self._max_wait_s = max_wait_s
-        self._clock = clock
+        self.clock = clock
         self._on_drop = on_drop
         self.throughput = throughput or Throughput()
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, Task]] = []  # in order of turn, then of arrival
+        self._waiting: list[tuple[float, int, AnyTask]] = []  # in order of turn, then of arrival
         self._handed_out = 0.0
         self._arrivals = 0
         self._rows: defaultdict[str, float] = defaultdict(float)  # that wait, by lane
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
-    def waiting_tokens(self) -> float:
+    def waiting_rows(self) -> float:
         """Rows that wait."""
         with self._changed:
             return sum(self._rows.values())
@@ -97,17 +102,16 @@ class TaskQueue:
         if self._refusal is not None:
             raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
 
-    def put(self, task: Task) -> None:
+    def put(self, task: AnyTask) -> None:
         """Adds a task. Raises Overloaded if it would wait too long, and what `check_open` raises."""
         with self._changed:
             self.check_open()
             wait_s = self.wait_s
             if self._waiting and (
-                wait_s > self._max_wait_s or self.waiting_tokens + task.total_rows > self._max_waiting_tokens
+                wait_s > self._max_wait_s or self.waiting_rows + task.total_rows > self._max_waiting_rows
             ):
                 raise Overloaded(
-                    f"{len(self._waiting)} requests ({self.waiting_tokens:.0f} tokens) wait; "
-                    f"try again in {wait_s:.1f} s",
+                    f"{len(self._waiting)} requests ({self.waiting_rows:.0f} rows) wait; try again in {wait_s:.1f} s",
                     retry_after_s=wait_s,
                 )
             self._arrivals += 1
@@ -115,7 +119,7 @@ class TaskQueue:
             self._rows[task.lane.name] += task.total_rows
             self._changed.notify()
 
-    def take_batch(self, max_batch_tokens: int, *, wait: bool = True) -> list[TaskSlice]:
+    def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
 
         wait: False gives the empty list at once if nothing waits.
@@ -128,8 +132,8 @@ class TaskQueue:
                 if self._refusal is not None or not wait:
                     return []
                 self._changed.wait()
-            batch = take([task for _, _, task in self._waiting], max_batch_tokens)
-            now = self._clock()
+            batch = take([task for _, _, task in self._waiting], max_batch_rows)
+            now = self.clock()
             for part in batch:
                 part.task.num_taken = part.stop
                 part.task.first_taken = part.task.first_taken or now
@@ -138,7 +142,7 @@ class TaskQueue:
             self._keep([entry for entry in self._waiting if entry[2].num_taken < len(entry[2].rows)])
             return batch
 
-    def discard(self, task: Task, reason: str) -> None:
+    def discard(self, task: AnyTask, reason: str) -> None:
         """Gives an unfinished task up: what still waits of it frees its place at once."""
         if task.future.cancel():
             self._on_drop(reason)
@@ -157,7 +161,7 @@ class TaskQueue:
 
     def _drop_dead(self) -> None:
         """Removes tasks that nobody waits for, or whose deadline has passed. The lock is held."""
-        now = self._clock()
+        now = self.clock()
         alive = []
         for entry in self._waiting:
             task = entry[2]
@@ -170,7 +174,7 @@ class TaskQueue:
                 task.finish(deadline_exceeded())
         self._keep(alive)
 
-    def _keep(self, waiting: list[tuple[float, int, Task]]) -> None:
+    def _keep(self, waiting: list[tuple[float, int, AnyTask]]) -> None:
         """These wait from now on. The lock is held."""
         self._waiting = waiting
         if not waiting:

@@ -33,8 +33,8 @@ class CandidateStore:
         size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)
         if size > self._max_bytes:
             raise StoreFull(
-                f"registered candidates would take {size} bytes of {self._max_bytes}; the operator sets "
-                "BANDRANK_REDIS_URL or BANDRANK_CANDIDATE_STORE_BYTES"
+                f"registered candidates would take {size} bytes of {self._max_bytes}; the operator can change the "
+                "setting redis_url or candidate_store_bytes"
             )
         self._texts.update(texts)
         self._bytes = size

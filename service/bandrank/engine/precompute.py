@@ -10,8 +10,7 @@ from typing import IO
 
 from tqdm import tqdm
 
-from bandrank.engine.candidates import CandidateStore
-from bandrank.engine.reranker import Reranker
+from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import InvalidInput
 
 LINES_AT_ONCE = 256  # the only part of a corpus that is in memory
@@ -19,30 +18,28 @@ LINES_AT_ONCE = 256  # the only part of a corpus that is in memory
 
 @dataclass
 class Precomputed:
-    """Candidates registered; of their texts, those encoded now and those that the cache had."""
+    """Candidates registered; representations of their texts that were computed now, and those that were cached."""
 
     registered: int = 0
     encoded: int = 0
     cached: int = 0
 
 
-async def precompute(path: Path, reranker: Reranker, store: CandidateStore) -> Precomputed:
+async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
     """Registers every candidate of a corpus by id and puts its representation into the cache.
 
     path: JSON lines with `id` (or `_id`), `text`, and perhaps `title`, which goes before the text; .gz is unpacked.
     Run again after an interruption it goes on where it stopped: what is cached is not encoded again.
-    Raises InvalidInput for a line that cannot be read, with its number; NotReady if Redis does not answer; and what
-    `Reranker.precompute` raises.
+    Raises InvalidInput for a line that cannot be read, with its number, and what `CandidateRegistry.register` raises.
     """
     done = Precomputed()
     with path.open("rb") as raw, tqdm(total=os.fstat(raw.fileno()).st_size, unit="B", unit_scale=True) as progress:
         for texts in _chunks(raw, compressed=path.suffix == ".gz"):
-            await store.put_many(texts)
-            encoded = await reranker.precompute(list(texts.values()))
-            await reranker.stages["fast"].stored()
+            encoded = await registry.register(texts)
+            await registry.stored()
             done.registered += len(texts)
             done.encoded += encoded
-            done.cached += len(set(texts.values())) - encoded
+            done.cached += registry.num_precomputing * len(set(texts.values())) - encoded
             progress.update(raw.tell() - progress.n)
             progress.set_postfix(encoded=done.encoded, cached=done.cached)
     return done

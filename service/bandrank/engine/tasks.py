@@ -1,57 +1,51 @@
-"""What waits for the scoring thread: one request's candidates, and the slice of them that a batch takes."""
+"""Work for the scoring thread: one request's candidates, and the slice of them that a batch takes."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeVar
 
 TokenIds = list[int]
-Results = list[Any] | Exception  # of a slice: one for each candidate, or why there are none
+Payload = bytes  # a representation as the codec writes it
+
+Candidate = TypeVar("Candidate")  # the form of a candidate that a lane takes: TokenIds or Payload
+Result = TypeVar("Result")  # what a lane makes of it: a score or a Payload
 
 
 @dataclass(eq=False)
-class Task:
+class Task(Generic[Candidate, Result]):
     """Candidates on their way to a result each: a score for a query, or a representation.
 
     lane: the kind of work; tasks of one lane share batches.  query: token ids; none if candidates are only encoded.
-    candidates: token ids, or payloads of representations, as the lane takes them.  rows: per candidate, what it costs
-    the scorer.  deadline, arrived, first_taken: monotonic seconds.  future: the results in the order of the candidates.
-    Cancelling it gives the task up. num_taken counts candidates that batches have taken; they are taken in order.
+    rows: what each candidate costs the scorer.  deadline, arrived, first_taken: monotonic seconds.
+    future: the results in the order of the candidates; cancelling it gives the task up.
+    num_taken counts the candidates that batches have taken; they are taken in order.
     """
 
-    lane: "Lane"
+    lane: "Lane[Candidate, Result]"
     query: TokenIds
-    candidates: Sequence[Any]
+    candidates: Sequence[Candidate]
     rows: Sequence[float]
     arrived: float
     deadline: float
-    future: Future[list[Any]] = field(default_factory=Future)
+    future: Future[list[Result]] = field(default_factory=Future)
     first_taken: float | None = None
     num_taken: int = 0
-    num_done: int = 0
-
-    def __post_init__(self) -> None:
-        self._results: list[Any] = [None] * len(self.candidates)
+    done_so_far: list[Result] = field(default_factory=list)  # batches are finished in order: the leading candidates'
 
     @cached_property
     def total_rows(self) -> float:
         return sum(self.rows)
 
-    @property
-    def done_so_far(self) -> list[Any]:
-        """The results of the leading candidates: batches are worked off in order, so those done are the first."""
-        return self._results[: self.num_done]
+    def add_results(self, results: Sequence[Result]) -> None:
+        """Adds the results of the next candidates; those of the last ones complete the task."""
+        self.done_so_far.extend(results)
+        if len(self.done_so_far) == len(self.candidates):
+            self.finish(self.done_so_far)
 
-    def add_results(self, start: int, results: Sequence[Any]) -> None:
-        """Results of the candidates from `start` on; the last ones complete the task."""
-        self._results[start : start + len(results)] = results
-        self.num_done += len(results)
-        if self.num_done == len(self.candidates):
-            self.finish(self._results)
-
-    def finish(self, outcome: list[Any] | Exception) -> None:
-        """Settles the future, unless whoever waited for it is gone."""
+    def finish(self, outcome: list[Result] | Exception) -> None:
+        """Settles the future, unless its caller has gone."""
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)
@@ -62,15 +56,18 @@ class Task:
 
 
 @dataclass(frozen=True)
-class TaskSlice:
+class TaskSlice(Generic[Candidate, Result]):
     """Candidates start .. stop - 1 of a task."""
 
-    task: Task
+    task: Task[Candidate, Result]
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
     @property
-    def candidates(self) -> Sequence[Any]:
+    def candidates(self) -> Sequence[Candidate]:
         return self.task.candidates[self.start : self.stop]
 
     @property
@@ -78,7 +75,7 @@ class TaskSlice:
         return sum(self.task.rows[self.start : self.stop])
 
 
-class Lane(Protocol):
+class Lane(Protocol[Candidate, Result]):
     """A kind of work of one scorer. `name` labels its speed."""
 
     name: str
@@ -87,8 +84,8 @@ class Lane(Protocol):
     def overlaps(self) -> bool:
         """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
 
-    def begin(self, slices: Sequence[TaskSlice]) -> Callable[[], list[Results]]:
-        """Begins a batch. What is returned waits for its end, and gives the results of each slice.
+    def begin(self, slices: Sequence[TaskSlice[Candidate, Result]]) -> Callable[[], list[Sequence[Result] | Exception]]:
+        """Begins a batch. The function returned waits for its end, and gives each slice's results or its error.
 
         Both may raise: the batch is then retried in parts.
         """

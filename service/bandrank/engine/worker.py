@@ -5,13 +5,12 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from bandrank.engine.batching import TaskQueue
-from bandrank.engine.tasks import Results, TaskSlice
+from bandrank.engine.batching import AnySlice, TaskQueue
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 
@@ -19,32 +18,32 @@ log = logging.getLogger(__name__)
 
 
 class _Batch:
-    """Slices on their way to results. begun: clock."""
+    """Slices on their way to results. started: clock."""
 
-    def __init__(self, slices: Sequence[TaskSlice], begun: float) -> None:
-        self.slices, self.begun = slices, begun
+    def __init__(self, slices: Sequence[AnySlice], started: float) -> None:
+        self.slices, self.started = slices, started
         self.lane = slices[0].task.lane
         self.rows = sum(part.rows for part in slices)
-        self._results: Callable[[], list[Results]] | Exception | None = None
+        self._results: Callable[[], list[Sequence[Any] | Exception]] | Exception | None = None
 
     def begin(self) -> Self:
-        """Raises nothing: what goes wrong is kept for `results`, so that the batch before is handed out first."""
+        """Starts the lane. An error is kept for `results`, so that the batch before is handed out first."""
         try:
             self._results = self.lane.begin(self.slices)
         except Exception as error:  # noqa: BLE001  # raised later
             self._results = error
         return self
 
-    def results(self) -> list[Results]:
-        """Waits for them. Raises what the lane raises."""
-        assert self._results is not None, "a batch is begun first. This is a bug."
+    def results(self) -> list[Sequence[Any] | Exception]:
+        """Waits for the results. Raises what the lane raises."""
+        assert self._results is not None, "a batch starts before it ends. This is a bug."
         if isinstance(self._results, Exception):
             raise self._results
         return self._results()
 
 
 class ScoringWorker:
-    """Takes batches from a queue, runs their lane, hands the results to their tasks; until the queue is closed and
+    """Takes batches from a queue, runs their lanes and hands the results to their tasks until the queue is closed and
     empty.
 
     While a GPU computes one batch, the host prepares and enqueues the next, if one waits. So that the GPU has no pause
@@ -56,18 +55,18 @@ class ScoringWorker:
         self,
         queue: TaskQueue,
         *,
-        max_batch_tokens: int,
+        max_batch_rows: int,
         metrics: Metrics,
         clock: Callable[[], float],
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
-        self._max_batch_tokens = max_batch_tokens
+        self._max_batch_rows = max_batch_rows
         self._metrics = metrics
         self._clock = clock
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
-        self._in_flight: deque[_Batch] = deque()  # in the order in which they were begun
+        self._in_flight: deque[_Batch] = deque()  # in the order in which they began
         self.last_success = -np.inf  # monotonic seconds; when a batch was last scored
 
     @property
@@ -86,7 +85,7 @@ class ScoringWorker:
     def _run(self) -> None:
         try:
             with torch.inference_mode():
-                self._work_off()
+                self._run_batches()
         except BaseException:  # a bug here must not leave clients waiting for ever
             log.exception("the scoring thread died")
             died = "the scoring thread died; the service must be restarted"
@@ -96,18 +95,18 @@ class ScoringWorker:
             self._on_death()
             raise
 
-    def _work_off(self) -> None:
-        """Until nothing can come any more. What is in flight does not wait for what may."""
+    def _run_batches(self) -> None:
+        """Runs until the queue is closed and empty. Batches in flight are finished before the thread waits for more."""
         while True:
-            if slices := self._queue.take_batch(self._max_batch_tokens, wait=not self._in_flight):
+            if slices := self._queue.take_batch(self._max_batch_rows, wait=not self._in_flight):
                 self._run_batch(slices)
             elif self._in_flight:
                 self._finish_all_but(0)
             else:
                 return
 
-    def _run_batch(self, slices: Sequence[TaskSlice]) -> None:
-        """Begins it, and finishes those before it; itself, if its lane keeps the host busy anyway."""
+    def _run_batch(self, slices: Sequence[AnySlice]) -> None:
+        """Begins a batch and finishes those before it; the batch itself too, if its lane keeps the host busy anyway."""
         self._metrics.batch_tasks.observe(len(slices))
         batch = _Batch(slices, self._clock())
         may_follow = 1 if batch.lane.overlaps else 0
@@ -122,47 +121,47 @@ class ScoringWorker:
             self._in_flight.popleft()
 
     def _finish(self, batch: _Batch) -> None:
-        """Hands the results out or, if there are none, runs the slices in halves: only what cannot be scored alone
-        fails.
+        """Hands the results out. If the batch failed, its slices run again in halves, so that only a slice that cannot
+        be scored alone fails.
         """
         try:
             results = batch.results()
         except Exception as error:
             self._metrics.failed_batches.inc()
-            told = {"rows": batch.rows, "tasks": len(batch.slices), "lane": batch.lane.name}
-            log.exception("a batch failed", extra=told)
+            facts = {"rows": batch.rows, "tasks": len(batch.slices), "lane": batch.lane.name}
+            log.exception("a batch failed", extra=facts)
             traceback.clear_frames(error.__traceback__)  # they keep tensors, and may be why memory ran out
             self._retry(batch.slices, error)
             return
-        begun, self.last_success = max(batch.begun, self.last_success), self._clock()
+        started, self.last_success = max(batch.started, self.last_success), self._clock()
         self._metrics.batch_tokens.observe(batch.rows)
-        self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - begun)
+        self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
         for part, result in zip(batch.slices, results, strict=True):
             if isinstance(result, Exception):
                 part.task.finish(result)
             else:
-                part.task.add_results(part.start, result)
+                part.task.add_results(result)
 
-    def _score(self, slices: Sequence[TaskSlice]) -> None:
-        """A part of what failed, while nothing else is handed out."""
+    def _score(self, slices: Sequence[AnySlice]) -> None:
+        """Scores a part of a failed batch; no other batch is handed out meanwhile."""
         self._finish(_Batch(slices, self._clock()).begin())
 
-    def _retry(self, slices: Sequence[TaskSlice], error: Exception) -> None:
+    def _retry(self, slices: Sequence[AnySlice], error: Exception) -> None:
         out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if out_of_memory:
             torch.cuda.empty_cache()
-            self._max_batch_tokens = max(256, self._max_batch_tokens // 2)
-            log.warning("out of memory: batches shrink", extra={"max_batch_tokens": self._max_batch_tokens})
+            self._max_batch_rows = max(256, self._max_batch_rows // 2)
+            log.warning("out of memory: batches shrink", extra={"max_batch_rows": self._max_batch_rows})
         if len(slices) > 1:
             middle = len(slices) // 2
             self._score(slices[:middle])
             self._score(slices[middle:])
             return
         part = slices[0]
-        if out_of_memory and part.stop - part.start > 1:
+        if out_of_memory and len(part) > 1:
             middle = (part.start + part.stop) // 2
-            self._score([TaskSlice(part.task, part.start, middle)])
-            self._score([TaskSlice(part.task, middle, part.stop)])
+            self._score([AnySlice(part.task, part.start, middle)])
+            self._score([AnySlice(part.task, middle, part.stop)])
             return
         failure = ScoringFailed(f"scoring failed: {type(error).__name__}")
         failure.__cause__ = error

@@ -2,25 +2,24 @@
 
 import asyncio
 import random
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.models import as_served, loaded, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
+from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import Gate, LookupScorer, WatchedScorer, lookup
+from support.serving import served
 from support.tasks import Clock, until
 
-from bandrank.engine.assembly import StageModels, choose_device
-from bandrank.engine.reranker import Ranking, Reranker
+from bandrank.engine.ranking import Ranking
+from bandrank.engine.served import ServedModel
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.scorer import Scorer
+from bandrank.serving import choose_device, choose_dtype
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -28,19 +27,9 @@ pytestmark = pytest.mark.anyio
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
 
 
-@asynccontextmanager
-async def reranker_of(
-    scorer: Scorer, *, settings: Settings | None = None, clock: Callable[[], float] = time.monotonic
-) -> AsyncIterator[Reranker]:
-    """A running re-ranker on the CPU, closed at the end."""
-    reranker = Reranker(StageModels.of(loaded(scorer)), settings or Settings(device="cpu"), clock=clock)
-    yield reranker
-    await reranker.close()
-
-
-def sample(reranker: Reranker, name: str, **labels: str) -> float:
+def sample(model: ServedModel, name: str, **labels: str) -> float:
     """What a metric says."""
-    found = reranker.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
+    found = model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
     assert found is not None
     return found
 
@@ -52,16 +41,16 @@ def ranked(ranking: Ranking) -> list[tuple[int, float]]:
 
 async def test_candidates_come_back_in_order_of_score() -> None:
     """From best to worst, negative scores too."""
-    async with reranker_of(lookup(man=0.5, she=-2.0, you=7.25)) as reranker:
-        ranking = await reranker.rerank("who", ["she", "man", "you", "he"])
+    async with served(lookup(man=0.5, she=-2.0, you=7.25)) as model:
+        ranking = await model.rank("who", ["she", "man", "you", "he"])
 
     assert ranked(ranking) == [(2, 7.25), (1, 0.5), (3, 0.0), (0, -2.0)]
 
 
 async def test_ties_keep_the_order_of_the_request() -> None:
     """The search engine's order is the best guess there is."""
-    async with reranker_of(lookup(man=1.0)) as reranker:
-        ranking = await reranker.rerank("who", ["he", "man", "no", "man", "is"] * 20)
+    async with served(lookup(man=1.0)) as model:
+        ranking = await model.rank("who", ["he", "man", "no", "man", "is"] * 20)
 
     best = [place for place in range(100) if place % 5 in (1, 3)]
     assert ranked(ranking) == [(p, 1.0) for p in best] + [(p, 0.0) for p in range(100) if p not in best]
@@ -71,8 +60,8 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
     """It is scored once: the same row of a product may be rounded otherwise elsewhere in a batch."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 30)) for _ in range(9)]
-    async with reranker_of(tiny_cross_encoder()) as reranker:
-        ranking = await reranker.rerank("who is the man", texts * 3)
+    async with served(tiny_cross_encoder()) as model:
+        ranking = await model.rank("who is the man", texts * 3)
 
     places = [candidate.index for candidate in ranking.candidates]
     for place in range(9):
@@ -82,16 +71,16 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
 async def test_a_text_that_comes_twice_is_scored_once() -> None:
     """And answered and counted each time."""
     batches: list[ScoreBatch] = []
-    async with reranker_of(WatchedScorer(lookup(man=1.0), batches.append)) as reranker:
-        ranking = await reranker.rerank("who", ["man", "he he", "man"])
-        apart = [await reranker.rerank("who", [text]) for text in ("man", "he he")]
+    async with served(WatchedScorer(lookup(man=1.0), batches.append)) as model:
+        ranking = await model.rank("who", ["man", "he he", "man"])
+        apart = [await model.rank("who", [text]) for text in ("man", "he he")]
 
     assert len(batches[0].candidates) == 2
     assert ranked(ranking) == [(0, 1.0), (2, 1.0), (1, 0.0)]
-    (stage,) = ranking.stages
-    man, he = (each.stages[0].num_tokens for each in apart)
+    (stage,) = ranking.reports
+    man, he = (each.reports[0].num_tokens for each in apart)
     query_tokens = len(batches[0].queries.values)
-    assert (stage.candidates, len(stage.truncated_candidate_tokens)) == (3, 3)
+    assert (stage.num_candidates, len(stage.truncated_candidate_tokens)) == (3, 3)
     assert stage.num_tokens == 2 * man + he - 2 * query_tokens
 
 
@@ -99,8 +88,8 @@ async def test_scores_are_those_of_the_scorer() -> None:
     """Tokenised, queued, cut into batches of 100 rows and put back together, they are what one forward pass gives."""
     rng = random.Random(2)
     query, texts = "who was the man", [random_text(rng, rng.randint(0, 60)) for _ in range(30)]
-    async with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=100)) as reranker:
-        ranking = await reranker.rerank(query, texts)
+    async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=100)) as model:
+        ranking = await model.rank(query, texts)
 
     scorer = as_served(tiny_cross_encoder())
     tokenizer = RequestTokenizer(tiny_tokenizer(), scorer, cache_bytes=0, num_threads=1, metrics=Metrics())
@@ -115,9 +104,9 @@ async def test_concurrent_requests_get_their_own_scores() -> None:
     """Each what it gets alone."""
     rng = random.Random(3)
     requests = [(random_text(rng, 3), [random_text(rng, rng.randint(0, 40)) for _ in range(n)]) for n in range(1, 9)]
-    async with reranker_of(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_tokens=300)) as reranker:
-        alone = [await reranker.rerank(query, texts) for query, texts in requests]
-        together = await asyncio.gather(*(reranker.rerank(query, texts) for query, texts in requests))
+    async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=300)) as model:
+        alone = [await model.rank(query, texts) for query, texts in requests]
+        together = await asyncio.gather(*(model.rank(query, texts) for query, texts in requests))
 
     for one, other in zip(alone, together, strict=True):
         assert dict(ranked(other)) == pytest.approx(dict(ranked(one)), abs=TOLERANCE)
@@ -125,38 +114,38 @@ async def test_concurrent_requests_get_their_own_scores() -> None:
 
 async def test_no_candidates_are_an_empty_ranking() -> None:
     """Nothing waits and nothing is scored."""
-    async with reranker_of(lookup()) as reranker:
-        ranking = await reranker.rerank("who", [])
-        assert (ranking.candidates, sample(reranker, "batch_tasks_count")) == ([], 0)
+    async with served(lookup()) as model:
+        ranking = await model.rank("who", [])
+        assert (ranking.candidates, sample(model, "batch_tasks_count")) == ([], 0)
 
 
 async def test_the_answer_says_what_it_cost() -> None:
     """Token ids of the query once and of every candidate, and what was cut of each text."""
     scorer = LookupScorer({}, max_tokens=8)
-    async with reranker_of(scorer) as reranker:
-        ranking = await reranker.rerank("who is it", ["", "the man", "the " * 20])
+    async with served(scorer) as model:
+        ranking = await model.rank("who is it", ["", "the man", "the " * 20])
 
     assert ranking.num_tokens == 4 + 1 + 3 + 8
-    (stage,) = ranking.stages
-    assert (stage.stage, stage.candidates) == ("accurate", 3)
+    (stage,) = ranking.reports
+    assert (stage.stage, stage.num_candidates) == ("accurate", 3)
     assert (stage.truncated_query_tokens, stage.truncated_candidate_tokens) == (0, [0, 0, 13])
 
 
 async def test_a_request_that_is_cancelled_frees_its_place() -> None:
     """It no longer counts as waiting, and is counted as dropped; the one before it is answered."""
     gate = Gate()
-    async with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
-        scored = asyncio.ensure_future(reranker.rerank("who", ["man"]))
+    async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
+        scored = asyncio.ensure_future(model.rank("who", ["man"]))
         await asyncio.to_thread(gate.wait_for_batch)
-        waiting = asyncio.ensure_future(reranker.rerank("who", ["he", "she"]))
-        await until(lambda: reranker.queue.waiting_tasks == 1)
+        waiting = asyncio.ensure_future(model.rank("who", ["he", "she"]))
+        await until(lambda: model.engine.queue.waiting_tasks == 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
 
-        assert (reranker.queue.waiting_tokens, reranker.queue.waiting_tasks) == (0, 0)
-        assert sample(reranker, "waiting_tokens") == sample(reranker, "waiting_tasks") == 0
-        assert sample(reranker, "dropped_tasks_total", reason="cancelled") == 1
+        assert (model.engine.queue.waiting_rows, model.engine.queue.waiting_tasks) == (0, 0)
+        assert sample(model, "waiting_tokens") == sample(model, "waiting_tasks") == 0
+        assert sample(model, "dropped_tasks_total", reason="cancelled") == 1
         gate.let_through()
         assert ranked(await scored) == [(0, 1.0)]
 
@@ -164,29 +153,29 @@ async def test_a_request_that_is_cancelled_frees_its_place() -> None:
 async def test_a_request_that_is_cancelled_while_it_is_scored_disturbs_nobody() -> None:
     """Its batch goes on; the next request is answered."""
     gate = Gate()
-    async with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
-        given_up = asyncio.ensure_future(reranker.rerank("who", ["man"]))
+    async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
+        given_up = asyncio.ensure_future(model.rank("who", ["man"]))
         await asyncio.to_thread(gate.wait_for_batch)
         given_up.cancel()
         with pytest.raises(asyncio.CancelledError):
             await given_up
         gate.let_through(2)
 
-        assert ranked(await reranker.rerank("who", ["he", "man"])) == [(1, 1.0), (0, 0.0)]
+        assert ranked(await model.rank("who", ["he", "man"])) == [(1, 1.0), (0, 0.0)]
 
 
 async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
     """It is answered with DeadlineExceeded without waiting for the scorer, frees its place and counts as expired."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.05)
-    async with reranker_of(WatchedScorer(lookup(), gate), settings=settings) as reranker:
-        requests = [asyncio.ensure_future(reranker.rerank("who", ["man"])) for _ in range(2)]
+    async with served(WatchedScorer(lookup(), gate), settings=settings) as model:
+        requests = [asyncio.ensure_future(model.rank("who", ["man"])) for _ in range(2)]
         for request in requests:
             with pytest.raises(DeadlineExceeded):
                 await request
 
-        assert (reranker.queue.waiting_tokens, reranker.queue.waiting_tasks) == (0, 0)
-        assert sample(reranker, "dropped_tasks_total", reason="expired") == 2
+        assert (model.engine.queue.waiting_rows, model.engine.queue.waiting_tasks) == (0, 0)
+        assert sample(model, "dropped_tasks_total", reason="expired") == 2
         gate.let_through(2)
 
 
@@ -194,32 +183,32 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
     """The scorer comes to it too late, by the clock, and passes on to the next."""
     gate, clock = Gate(), Clock(1.0)
     settings = Settings(device="cpu", request_timeout_s=60.0)
-    async with reranker_of(WatchedScorer(lookup(man=1.0), gate), settings=settings, clock=clock) as reranker:
-        first = asyncio.ensure_future(reranker.rerank("who", ["man"]))
+    async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings, clock=clock) as model:
+        first = asyncio.ensure_future(model.rank("who", ["man"]))
         await asyncio.to_thread(gate.wait_for_batch)
-        late = asyncio.ensure_future(reranker.rerank("who", ["man"]))
-        await until(lambda: reranker.queue.waiting_tasks == 1)
+        late = asyncio.ensure_future(model.rank("who", ["man"]))
+        await until(lambda: model.engine.queue.waiting_tasks == 1)
         clock.now = 61.0
         gate.let_through()
         with pytest.raises(DeadlineExceeded):
             await late
 
         assert ranked(await first) == [(0, 1.0)]
-        assert sample(reranker, "dropped_tasks_total", reason="expired") == 1
-        assert sample(reranker, "batch_tasks_count") == 1
+        assert sample(model, "dropped_tasks_total", reason="expired") == 1
+        assert sample(model, "batch_tasks_count") == 1
 
 
 async def test_a_request_beyond_the_bound_is_turned_away() -> None:
     """And what was admitted before it is answered."""
     gate = Gate()
-    settings = Settings(device="cpu", max_waiting_tokens=4)
-    async with reranker_of(WatchedScorer(lookup(man=1.0), gate), settings=settings) as reranker:
-        admitted = [asyncio.ensure_future(reranker.rerank("who", ["man"]))]
+    settings = Settings(device="cpu", max_waiting_rows=4)
+    async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
+        admitted = [asyncio.ensure_future(model.rank("who", ["man"]))]
         await asyncio.to_thread(gate.wait_for_batch)
-        admitted.append(asyncio.ensure_future(reranker.rerank("who", ["man"])))
-        await until(lambda: reranker.queue.waiting_tasks == 1)
+        admitted.append(asyncio.ensure_future(model.rank("who", ["man"])))
+        await until(lambda: model.engine.queue.waiting_tasks == 1)
         with pytest.raises(Overloaded):
-            await reranker.rerank("who", ["man", "he"])
+            await model.rank("who", ["man", "he"])
         gate.let_through(2)
 
         assert [ranked(ranking) for ranking in await asyncio.gather(*admitted)] == [[(0, 1.0)]] * 2
@@ -228,37 +217,37 @@ async def test_a_request_beyond_the_bound_is_turned_away() -> None:
 async def test_what_waits_is_shown_while_a_batch_is_scored() -> None:
     """Candidates that are in the scorer's hands do not wait."""
     gate = Gate()
-    settings = Settings(device="cpu", max_batch_tokens=2)
-    async with reranker_of(WatchedScorer(lookup(), gate), settings=settings) as reranker:
-        request = asyncio.ensure_future(reranker.rerank("who", ["man", "he", "she"]))
+    settings = Settings(device="cpu", max_batch_rows=2)
+    async with served(WatchedScorer(lookup(), gate), settings=settings) as model:
+        request = asyncio.ensure_future(model.rank("who", ["man", "he", "she"]))
         for waiting in (4, 2, 0):
             await asyncio.to_thread(gate.wait_for_batch)
-            assert reranker.queue.waiting_tokens == waiting
-            assert sample(reranker, "waiting_tokens") == waiting
-            assert sample(reranker, "waiting_tasks") == (waiting > 0)
+            assert model.engine.queue.waiting_rows == waiting
+            assert sample(model, "waiting_tokens") == waiting
+            assert sample(model, "waiting_tasks") == (waiting > 0)
             gate.let_through()
         await request
 
 
-async def test_a_closed_reranker_takes_no_requests() -> None:
+async def test_a_closed_engine_takes_no_requests() -> None:
     """They hear that the service stops."""
-    async with reranker_of(lookup()) as reranker:
+    async with served(lookup()) as model:
         pass
 
     with pytest.raises(NotReady):
-        await reranker.rerank("who", ["man"])
+        await model.rank("who", ["man"])
 
 
 async def test_closing_answers_what_was_admitted() -> None:
     """The last request gets its scores."""
     gate = Gate()
-    async with reranker_of(WatchedScorer(lookup(man=1.0), gate)) as reranker:
-        requests = [asyncio.ensure_future(reranker.rerank("who", ["man"]))]
+    async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
+        requests = [asyncio.ensure_future(model.rank("who", ["man"]))]
         await asyncio.to_thread(gate.wait_for_batch)
-        requests += [asyncio.ensure_future(reranker.rerank("who", ["man"])) for _ in range(2)]
-        await until(lambda: reranker.queue.waiting_tasks == 2)
+        requests += [asyncio.ensure_future(model.rank("who", ["man"])) for _ in range(2)]
+        await until(lambda: model.engine.queue.waiting_tasks == 2)
         gate.let_through(3)
-        await reranker.close()
+        await model.engine.close()
 
         assert [ranked(ranking) for ranking in await asyncio.gather(*requests)] == [[(0, 1.0)]] * 3
 
@@ -266,48 +255,53 @@ async def test_closing_answers_what_was_admitted() -> None:
 @given(st.lists(st.integers(0, 12), max_size=5))
 async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) -> None:
     """Candidates, tokens and truncated tokens add up, every duration is observed once per request."""
-    async with reranker_of(LookupScorer({}, max_tokens=8)) as reranker:
-        rankings = [await reranker.rerank("the " * size, ["who is the man"] * size) for size in sizes]
+    async with served(LookupScorer({}, max_tokens=8)) as model:
+        rankings = [await model.rank("the " * size, ["who is the man"] * size) for size in sizes]
 
-        assert sample(reranker, "candidates_total") == sum(sizes)
-        assert sample(reranker, "tokens_total") == sum(ranking.num_tokens for ranking in rankings)
-        assert sample(reranker, "truncated_tokens_total") == sum(max(0, size - 7) for size in sizes)
+        assert sample(model, "candidates_total") == sum(sizes)
+        assert sample(model, "tokens_total") == sum(ranking.num_tokens for ranking in rankings)
+        assert sample(model, "truncated_tokens_total") == sum(max(0, size - 7) for size in sizes)
         for name in ("tokenize", "queue", "score"):
-            assert sample(reranker, f"{name}_seconds_count") == len(sizes)
+            assert sample(model, f"{name}_seconds_count") == len(sizes)
 
 
 async def test_a_self_test_is_no_request() -> None:
     """It is scored, and no metric of requests moves."""
-    async with reranker_of(tiny_cross_encoder()) as reranker:
-        await reranker.self_test()
+    async with served(tiny_cross_encoder()) as model:
+        await model.self_test()
 
-        assert reranker.scored_within(3600)
+        assert model.engine.scored_within(3600)
         for name in ("candidates_total", "tokens_total", "truncated_tokens_total"):
-            assert sample(reranker, name) == 0
+            assert sample(model, name) == 0
         for name in ("tokenize", "queue", "score"):
-            assert sample(reranker, f"{name}_seconds_count") == 0
+            assert sample(model, f"{name}_seconds_count") == 0
 
 
 async def test_a_success_is_fresh_for_so_long() -> None:
     """By the clock: nothing was scored before the first batch."""
     clock = Clock(100.0)
-    async with reranker_of(lookup(), clock=clock) as reranker:
-        assert not reranker.scored_within(1e9)
-        await reranker.rerank("who", ["man"])
+    async with served(lookup(), clock=clock) as model:
+        assert not model.engine.scored_within(1e9)
+        await model.rank("who", ["man"])
         clock.now = 110.0
-        assert reranker.scored_within(10.0)
-        assert not reranker.scored_within(9.0)
+        assert model.engine.scored_within(10.0)
+        assert not model.engine.scored_within(9.0)
 
 
 async def test_timings_are_the_steps_of_a_request() -> None:
-    """None is negative, and by a clock that stands still all are zero."""
-    async with reranker_of(lookup(), clock=Clock(1.0)) as reranker:
-        (still,) = (await reranker.rerank("who", ["man"])).stages
-    async with reranker_of(lookup()) as reranker:
-        (real,) = (await reranker.rerank("who", ["man"])).stages
+    """One after the other, within the stage; by a clock that stands still all take no time."""
+    async with served(lookup(), clock=Clock(1.0)) as model:
+        (still,) = (await model.rank("who", ["man"])).reports
+    async with served(lookup()) as model:
+        (real,) = (await model.rank("who", ["man"])).reports
 
-    assert (still.tokenize_s, still.queue_s, still.score_s) == (0.0, 0.0, 0.0)
-    assert min(real.tokenize_s, real.queue_s, real.score_s) >= 0.0
+    steps = ["tokenize", "queue", "score"]
+    assert [span.name for span in real.spans] == steps
+    assert [still.seconds(step) for step in steps] == [0.0, 0.0, 0.0]
+    assert all(span.start <= span.end for span in real.spans)
+    assert all(before.end <= after.start for before, after in pairwise(real.spans))
+    assert real.start <= real.spans[0].start
+    assert real.spans[-1].end <= real.end
 
 
 @pytest.mark.parametrize(
@@ -316,4 +310,5 @@ async def test_timings_are_the_steps_of_a_request() -> None:
 )
 def test_device_and_dtype_are_chosen(device: str, dtype: str, expected: torch.dtype) -> None:
     """What is asked for; on a CPU, "auto" is float32."""
-    assert choose_device(Settings(device=device, dtype=dtype)) == (torch.device("cpu"), expected)  # type: ignore[arg-type]
+    assert choose_device(device) == torch.device("cpu")
+    assert choose_dtype(dtype, torch.device("cpu")) == expected  # type: ignore[arg-type]

@@ -1,0 +1,276 @@
+"""The native dialect: POST /rerank.
+
+What comes a thousand times in an answer is a dataclass: pydantic reads and writes it as it does a model, and making one
+costs a fifth.
+"""
+
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bandrank.api.dialects.dialect import Dialect, Problem
+from bandrank.api.parsing import parse
+from bandrank.engine.calls import Answer, Call
+from bandrank.engine.policy import AUTO
+from bandrank.engine.ranking import Ranking
+from bandrank.engine.registry import CallCandidate
+
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class CandidateIn:
+    """A candidate with an id of the client's, given back in the results. Without a text: one registered before."""
+
+    id: str
+    text: str | None = None
+
+
+# left_to_right: no value is both, and a text is not measured against the object.
+TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
+
+
+class RerankRequest(BaseModel):
+    """A query and the candidates to be put in order of relevance to it. Fields not named here are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "query": "how do bees find their way home?",
+                    "candidates": ["Bees navigate by the sun.", {"id": "doc-7", "text": "Honey is made from nectar."}],
+                    "top_n": 1,
+                    "return_documents": True,
+                }
+            ]
+        }
+    )
+
+    query: str
+    candidates: list[TextOrCandidate] | None = Field(default=None, description="Texts, or objects with id and text.")
+    documents: list[TextOrCandidate] | None = Field(default=None, description="Another name for candidates.")
+    top_n: Annotated[int, Field(ge=0)] | None = Field(default=None, description="null, 0 or more than there are: all.")
+    return_documents: bool | None = False
+    raw_scores: bool | None = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
+    model: str | None = Field(default=None, description="One of GET /v1/models; null: the first.")
+    strategy: str | None = Field(
+        default=AUTO,
+        description="The name of a stage. fast: the scorer that precomputes. accurate: the other. cascade: fast over "
+        "all, accurate over the best of them. auto: what fits.",
+    )
+    budget_ms: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Within which an answer is due; the header X-Budget-Ms says the same."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.query.strip():
+            raise ValueError("query must not be empty")
+        if (self.candidates is None) == (self.documents is None):
+            raise ValueError("give the texts to rank in candidates (or documents), and not in both")
+        if not self.items:
+            raise ValueError("candidates must not be empty")
+        return self
+
+    @property
+    def items(self) -> list[str | CandidateIn]:
+        """The candidates, under whichever name they came."""
+        return self.candidates if self.candidates is not None else self.documents or []
+
+
+@dataclass(slots=True)
+class DocumentOut:
+    """A candidate's text, when asked for."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Result:
+    """A candidate by its index in the request. `id` only if one was sent, `document` only if asked for.
+
+    stage: that scored it. In a cascade, scores of candidates that only the first stage saw are shifted below the
+    others.
+    """
+
+    index: int
+    relevance_score: float
+    stage: str
+    id: str | None = None
+    document: DocumentOut | None = None
+
+
+class Usage(BaseModel):
+    """Token ids of what was scored, cached or not: in each stage the query once, and every candidate."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class TimingsMs(BaseModel):
+    """Milliseconds of each step, over all stages."""
+
+    tokenize: float
+    cache: float
+    encode: float
+    queue: float
+    score: float
+    total: float
+
+
+class StageMeta(BaseModel):
+    """What a stage did: candidates it scored, representations found or missed in the cache, milliseconds."""
+
+    stage: str
+    candidates: int
+    cache_hits: int
+    cache_misses: int
+    ms: float
+
+
+@dataclass(slots=True)
+class UnresolvedOut:
+    """A candidate that was not ranked: it came without a text, and its id is not registered."""
+
+    index: int
+    id: str
+    error: str
+
+
+class Meta(BaseModel):
+    """What the answer cost, and what was cut: word pieces of texts longer than the model takes, in the stage that cut
+    most.
+
+    bounded: whether budget and load could cut the strategy short; its first stage always scores every candidate.
+    degraded: budget or load left fewer candidates to a stage than the strategy would have sent there.
+    """
+
+    timings_ms: TimingsMs
+    strategy: str
+    stages: list[StageMeta]
+    bounded: bool
+    degraded: bool
+    truncated_query_tokens: int
+    truncated_tokens: int
+    truncated_candidates: int
+    score: str = Field(description="sigmoid: relevance_score is between 0 and 1; raw: the scorer's own scale.")
+
+
+class RerankResponse(BaseModel):
+    """Candidates from most to least relevant; ties in the order of the request."""
+
+    id: str
+    model: str
+    results: list[Result]
+    unresolved: list[UnresolvedOut] | None = None
+    usage: Usage
+    meta: Meta
+
+
+class ErrorBody(BaseModel):
+    """One flat body for every error, in the words that the known clients read."""
+
+    message: str
+    detail: str
+    error: str
+    error_type: str
+
+
+def read(body: bytes) -> Call:
+    """From the JSON of a RerankRequest to a call. Raises InvalidInput."""
+    request = parse(RerankRequest, body)
+    return Call(
+        query=request.query,
+        candidates=[
+            CallCandidate(item) if isinstance(item, str) else CallCandidate(item.text, item.id)
+            for item in request.items
+        ],
+        top_n=request.top_n,
+        model=request.model,
+        strategy=request.strategy or AUTO,
+        budget_s=None if request.budget_ms is None else request.budget_ms / 1000,
+        return_texts=bool(request.return_documents),
+        raw_scores=bool(request.raw_scores),
+    )
+
+
+def write(call: Call, answer: Answer, total_s: float) -> str:
+    """The JSON of the RerankResponse to a call. total_s: seconds since its body began to arrive."""
+    ranking = answer.ranking
+    scores = np.array([candidate.score for candidate in ranking.candidates], np.float32)
+    if not call.raw_scores:
+        scores = sigmoid(scores)
+    results = []
+    for candidate, score in zip(ranking.candidates[: call.top_n or None], scores.tolist(), strict=False):
+        text = answer.texts[candidate.index] if call.return_texts else None
+        document = None if text is None else DocumentOut(text)
+        results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
+    response = RerankResponse(
+        id=f"rerank-{uuid.uuid4().hex}",
+        model=answer.model,
+        results=results,
+        unresolved=[UnresolvedOut(each.index, each.id, each.error) for each in answer.unresolved] or None,
+        usage=Usage(prompt_tokens=ranking.num_tokens, total_tokens=ranking.num_tokens),
+        meta=_meta(ranking, total_s, score="raw" if call.raw_scores else "sigmoid"),
+    )
+    return response.model_dump_json(exclude_none=True)
+
+
+def write_error(problem: Problem) -> str:
+    """The JSON of the ErrorBody of a problem."""
+    said = problem.message
+    return ErrorBody(message=said, detail=said, error=said, error_type=problem.error_type).model_dump_json()
+
+
+def sigmoid(scores: Float32s) -> Float32s:
+    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
+    small = np.exp(-np.abs(scores))
+    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def _meta(ranking: Ranking, total_s: float, *, score: str) -> Meta:
+    reports = ranking.reports
+
+    def ms_of(step: str) -> float:
+        return _ms(sum(report.seconds(step) for report in reports))
+
+    steps = {step: ms_of(step) for step in ("tokenize", "cache", "encode", "queue", "score")}
+    return Meta(
+        timings_ms=TimingsMs(**steps, total=_ms(total_s)),
+        strategy=ranking.strategy,
+        stages=[
+            StageMeta(
+                stage=report.stage,
+                candidates=report.num_candidates,
+                cache_hits=report.cache_hits,
+                cache_misses=report.cache_misses,
+                ms=_ms(report.total_s),
+            )
+            for report in reports
+        ],
+        bounded=ranking.bounded,
+        degraded=ranking.degraded,
+        truncated_query_tokens=max(report.truncated_query_tokens for report in reports),
+        truncated_tokens=max(report.truncated_tokens for report in reports),
+        truncated_candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
+        score=score,
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+NATIVE = Dialect(
+    paths=("/rerank",),
+    request=RerankRequest,
+    response=RerankResponse,
+    error=ErrorBody,
+    read=read,
+    write=write,
+    write_error=write_error,
+)

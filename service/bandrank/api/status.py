@@ -1,0 +1,57 @@
+"""Endpoints about the service itself: what it serves, whether it is able to, and its metrics."""
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from bandrank.api.dependencies import ServiceOfApp
+from bandrank.api.dialects.native import ErrorBody
+from bandrank.errors import NotReady
+from bandrank.metrics import CONTENT_TYPE
+
+router = APIRouter()
+
+
+class ModelOut(BaseModel):
+    """A served model. created: when the service started, in seconds since 1970."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "bandrank"
+    strategies: list[str]
+
+
+class ModelList(BaseModel):
+    """The served models, the default one first."""
+
+    object: str = "list"
+    data: list[ModelOut]
+
+
+@router.get("/v1/models")
+async def models(service: ServiceOfApp) -> ModelList:
+    """The names that requests may give in `model`."""
+    served = service.models.by_name.items()
+    return ModelList(
+        data=[ModelOut(id=name, created=service.created, strategies=model.strategies) for name, model in served]
+    )
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process is alive."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", responses={503: {"model": ErrorBody}})
+async def readyz(service: ServiceOfApp) -> dict[str, str]:
+    """The service scores: a batch succeeded a moment ago, or a self-test does now."""
+    if (reason := await service.why_not_ready()) is not None:
+        raise NotReady(reason)
+    return {"status": "ready", "model": service.models.default.name}
+
+
+@router.get("/metrics")
+async def metrics(service: ServiceOfApp) -> Response:
+    """Prometheus' text format."""
+    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)

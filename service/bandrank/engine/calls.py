@@ -1,0 +1,58 @@
+"""What every dialect asks and answers from; it knows no HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bandrank.engine.policy import AUTO
+from bandrank.engine.ranking import Ranking
+from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
+from bandrank.engine.served import Models
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to rank candidates.
+
+    top_n: how many results to give; None or 0 for all.  model: None for the default one.  budget_s: within which the
+    answer is due.  return_texts: whether results carry the candidates' texts.  raw_scores: the scorer's own scores
+    instead of their sigmoid.
+    """
+
+    query: str
+    candidates: Sequence[CallCandidate]
+    top_n: int | None = None
+    model: str | None = None
+    strategy: str = AUTO
+    budget_s: float | None = None
+    return_texts: bool = False
+    raw_scores: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A ranking, whose indices are those of the call's candidates.
+
+    model: the name of the one that ranked.  texts: by index; None where a candidate is unresolved.
+    """
+
+    model: str
+    ranking: Ranking
+    texts: Sequence[str | None]
+    unresolved: Sequence[Unresolved]
+
+
+async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Answer:
+    """Ranks the candidates of a call. Raises what `Models.find`, `CandidateRegistry.resolve` and `ServedModel.rank`
+    raise.
+    """
+    model = models.find(call.model)
+    start = model.engine.clock()
+    resolved = await registry.resolve(call.candidates)
+    left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
+    ranking = await model.rank(call.query, resolved.texts, strategy=call.strategy, budget_s=left_s)
+    texts: list[str | None] = [None] * len(call.candidates)
+    for index, text in zip(resolved.indices, resolved.texts, strict=True):
+        texts[index] = text
+    for candidate in ranking.candidates:
+        candidate.index = resolved.indices[candidate.index]
+    return Answer(model.name, ranking, texts, resolved.unresolved)

@@ -1,0 +1,96 @@
+"""The device, the queue, the scoring thread and the Redis that all served models share."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import torch
+
+from bandrank.engine.batching import STOPPING, TaskQueue
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.text_scorer import AnyTextScorer
+from bandrank.engine.worker import ScoringWorker
+from bandrank.errors import NotReady
+from bandrank.metrics import Metrics
+
+CPU_BATCH_ROWS = 4096  # rows whose activations stay in a last-level cache of 32 MB at 384 x 4 bytes x 12
+GPU_BATCH_ROWS = 32768
+
+
+class Engine:
+    """Runs the text scorers that are added to it until it is closed. Used from one event loop.
+
+    max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
+    be queued.  request_timeout_s: after which a request has failed, and beyond which none is queued.
+    redis: closed with the engine.  on_death: called from the scoring thread if it dies.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        max_batch_rows: int | None = None,
+        max_waiting_rows: int = 2_000_000,
+        request_timeout_s: float = 60.0,
+        redis: RedisClient | None = None,
+        metrics: Metrics | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.device = device
+        self.redis = redis
+        self.metrics = metrics or Metrics()
+        self.clock = clock
+        self.request_timeout_s = request_timeout_s
+        self.text_scorers: list[AnyTextScorer] = []
+        self.queue = TaskQueue(
+            max_waiting_rows=max_waiting_rows,
+            max_wait_s=request_timeout_s,
+            clock=clock,
+            on_drop=lambda reason: self.metrics.dropped_tasks.labels(reason).inc(),
+        )
+        self.metrics.watch_queue(lambda: self.queue.waiting_rows, lambda: self.queue.waiting_tasks)
+        self.worker = ScoringWorker(
+            self.queue,
+            max_batch_rows=max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS),
+            metrics=self.metrics,
+            clock=clock,
+            on_death=on_death,
+        )
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._closing = False
+
+    def start(self) -> None:
+        """Starts the scoring thread."""
+        self.worker.start()
+
+    @asynccontextmanager
+    async def admitted(self) -> AsyncIterator[None]:
+        """Keeps the engine open until the block ends. Raises NotReady once it is closing."""
+        if self._closing:
+            raise NotReady(STOPPING)
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._idle.set()
+
+    def scored_within(self, seconds: float) -> bool:
+        """Whether a batch was scored that recently."""
+        return self.clock() - self.worker.last_success <= seconds
+
+    async def close(self) -> None:
+        """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
+        self._closing = True
+        while self._in_flight and self.worker.alive:  # a request may have more stages to run
+            self._idle.clear()
+            await self._idle.wait()
+        self.queue.close()
+        await asyncio.to_thread(self.worker.join)
+        for scorer in self.text_scorers:
+            await scorer.close()
+        if self.redis is not None:
+            await self.redis.close()

@@ -1,0 +1,105 @@
+"""Candidates by id: registered and encoded ahead, resolved when a request names them, forgotten."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.engine import Engine
+from bandrank.engine.text_scorer import AnyTextScorer
+from bandrank.errors import InvalidInput, NotReady
+
+ENCODED_AT_ONCE = 256  # texts
+
+
+@dataclass(slots=True)
+class CallCandidate:
+    """A candidate of a request: its text, or the id under which one is registered, or both."""
+
+    text: str | None = None
+    id: str | None = None
+
+
+@dataclass(slots=True)
+class Unresolved:
+    """A candidate that cannot be ranked: it came without a text, and its id is not registered."""
+
+    index: int
+    id: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The texts to rank, the index in the request of each, and the candidates that have no text."""
+
+    texts: list[str]
+    indices: list[int]
+    unresolved: list[Unresolved]
+
+
+@dataclass(frozen=True)
+class CandidateRegistry:
+    """Texts by id in a store, and their representations in the caches of the engine's scorers."""
+
+    store: CandidateStore
+    engine: Engine
+
+    async def register(self, texts: Mapping[str, str]) -> int:
+        """Stores texts by id, and encodes them for every scorer that precomputes.
+
+        Returns how many representations had to be computed; the others were cached. After an error some texts may be
+        registered. Raises StoreFull, NotReady, Overloaded, DeadlineExceeded, ScoringFailed.
+        """
+        await self.store.put_many(texts)
+        distinct = list(dict.fromkeys(texts.values()))
+        computed = 0
+        for scorer in self._precomputing:
+            async with self.engine.admitted():
+                for start in range(0, len(distinct), ENCODED_AT_ONCE):  # each part has the time of a request
+                    deadline = self.engine.clock() + self.engine.request_timeout_s
+                    part = distinct[start : start + ENCODED_AT_ONCE]
+                    computed += await scorer.source.encode_ahead(part, deadline=deadline)
+        return computed
+
+    async def resolve(self, candidates: Sequence[CallCandidate]) -> Resolved:
+        """The texts of a request, sent with it or registered before, in its order.
+
+        Raises InvalidInput if no candidate has a text, NotReady if that is because none can be looked up.
+        """
+        texts = [candidate.text for candidate in candidates]
+        ids = {index: each.id for index, each in enumerate(candidates) if each.text is None and each.id is not None}
+        reason = "not registered, and sent without a text"
+        if ids:
+            try:
+                registered = await self.store.get_many(list(ids.values()))
+            except NotReady as error:
+                if len(ids) == len(candidates):
+                    raise
+                registered, reason = [None] * len(ids), str(error)
+            for index, text in zip(ids, registered, strict=True):
+                texts[index] = text
+        ranked = {index: text for index, text in enumerate(texts) if text is not None}
+        if not ranked:
+            raise InvalidInput(
+                "no candidate can be ranked: all came without a text, and none of their ids is registered"
+            )
+        missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
+        return Resolved(list(ranked.values()), list(ranked), missing)
+
+    async def forget(self, ids: Sequence[str]) -> int:
+        """Removes ids; returns how many were registered. Raises NotReady if Redis does not answer."""
+        return await self.store.delete_many(ids)
+
+    async def stored(self) -> None:
+        """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""
+        for scorer in self._precomputing:
+            await scorer.source.stored()
+
+    @property
+    def num_precomputing(self) -> int:
+        """How many scorers get a representation of each text."""
+        return len(self._precomputing)
+
+    @property
+    def _precomputing(self) -> list[AnyTextScorer]:
+        return [scorer for scorer in self.engine.text_scorers if scorer.prepared.scorer.precomputes]

@@ -1,0 +1,68 @@
+"""What an answer cost: each step with its start, from which metrics, response fields and traces are all made."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Span:
+    """A step of a stage: "tokenize", "cache", "encode", "queue" or "score". start, end: monotonic seconds."""
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What one stage did for a request.
+
+    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: how many it scored.
+    cache_hits + cache_misses: candidates looked up, if the scorer precomputes.
+    num_tokens: token ids of the query and of each candidate, cached ones included.  truncated_*: word pieces that did
+    not fit; of each scored candidate.
+    """
+
+    stage: str
+    start: float
+    end: float
+    spans: tuple[Span, ...]
+    num_candidates: int
+    num_tokens: int
+    truncated_query_tokens: int
+    truncated_candidate_tokens: Sequence[int]
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+    @property
+    def total_s(self) -> float:
+        return self.end - self.start
+
+    @property
+    def truncated_tokens(self) -> int:
+        """Word pieces of query and candidates that did not fit."""
+        return self.truncated_query_tokens + sum(self.truncated_candidate_tokens)
+
+    def seconds(self, step: str) -> float:
+        """How long a step took; 0 if the stage has no such step."""
+        return sum((span.seconds for span in self.spans if span.name == step), 0.0)
+
+
+@dataclass
+class Recorder:
+    """Collects spans on one clock."""
+
+    clock: Callable[[], float]
+    spans: list[Span] = field(default_factory=list)
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Records the time that the block takes, if it does not raise."""
+        start = self.clock()
+        yield
+        self.spans.append(Span(name, start, self.clock()))

@@ -1,0 +1,117 @@
+"""A model as it is served: stages in a row over one engine."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from bandrank.engine.engine import Engine
+from bandrank.engine.policy import AUTO, make_plan, strategies
+from bandrank.engine.ranking import Ranking, Stage, run_plan
+from bandrank.engine.text_scorer import CAUTION
+from bandrank.errors import UnknownModel
+from bandrank.metrics import Metrics
+
+SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """Ranks texts by its stages, the cheapest of which comes first.
+
+    name, aliases: what requests may call it.  dtype: in which its scorers compute.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    engine: Engine
+    dtype: torch.dtype
+    aliases: frozenset[str] = frozenset()
+
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies that requests may name."""
+        return strategies([stage.role for stage in self.stages])
+
+    async def rank(
+        self, query: str, texts: Sequence[str], *, strategy: str = AUTO, budget_s: float | None = None
+    ) -> Ranking:
+        """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
+
+        budget_s: within which the answer is due; a plan that is bounded leaves to its later stages what fits.
+        Raises InvalidInput for a strategy that the model does not have, Overloaded, DeadlineExceeded, ScoringFailed,
+        NotReady.
+        """
+        async with self.engine.admitted():
+            ranking = await self._rank(query, texts, strategy, budget_s)
+        observe(ranking, self.engine.metrics)
+        return ranking
+
+    async def self_test(self) -> None:
+        """Scores a real request with every stage; the metrics of requests leave it out. Raises what `rank` raises."""
+        for stage in self.stages:
+            await self._rank("is the service able to score?", SELF_TEST_TEXTS, stage.role.name, None)
+
+    async def _rank(self, query: str, texts: Sequence[str], strategy: str, budget_s: float | None) -> Ranking:
+        start = self.engine.clock()
+        plan = make_plan(
+            [stage.role for stage in self.stages],
+            strategy,
+            num_candidates=len(texts),
+            budget_s=budget_s,
+            predict_s=lambda index: self._predict_s(index, query, texts),
+        )
+        return await run_plan(
+            plan,
+            self.stages,
+            query,
+            texts,
+            deadline=start + self.engine.request_timeout_s,
+            answer_by=math.inf if budget_s is None else start + budget_s,
+        )
+
+    def _predict_s(self, stage: int, query: str, texts: Sequence[str]) -> float:
+        return self.engine.queue.wait_s + CAUTION * self.stages[stage].scorer.predict_s(query, texts)
+
+
+def observe(ranking: Ranking, metrics: Metrics) -> None:
+    """Puts the reports of an answered request into the metrics."""
+    reports = ranking.reports
+    metrics.tokenize_seconds.observe(sum(report.seconds("tokenize") for report in reports))
+    metrics.queue_seconds.observe(sum(report.seconds("queue") for report in reports))
+    metrics.score_seconds.observe(sum(report.seconds("score") for report in reports))
+    metrics.candidates.inc(len(ranking.candidates))
+    metrics.tokens.inc(ranking.num_tokens)
+    metrics.degraded.inc(ranking.degraded)
+    for report in reports:
+        metrics.stages.labels(report.stage).inc()
+        metrics.stage_candidates.labels(report.stage).inc(report.num_candidates)
+        metrics.stage_seconds.labels(report.stage).observe(report.total_s)
+        metrics.truncated_tokens.inc(report.truncated_tokens)
+        metrics.cache_candidates.labels("hit").inc(report.cache_hits)
+        metrics.cache_candidates.labels("miss").inc(report.cache_misses)
+
+
+class Models:
+    """The served models; the first one is the default."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self.default = models[0]
+        self.by_name = {model.name: model for model in models}
+
+    def find(self, name: str | None) -> ServedModel:
+        """The model of a name or an alias; the default one for None, "" and "default".
+
+        Raises UnknownModel, with the names that there are.
+        """
+        if not name:
+            return self.default
+        if name in self.by_name:
+            return self.by_name[name]
+        for model in self.by_name.values():
+            if name in model.aliases:
+                return model
+        if name == "default":
+            return self.default
+        raise UnknownModel(f"model {name[:100]!r} is not served here; models: {', '.join(self.by_name)}")

@@ -1,0 +1,41 @@
+"""From the event loop to the scoring thread and back."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bandrank.engine.batching import TaskQueue, deadline_exceeded
+from bandrank.engine.tasks import Candidate, Result, Task
+
+
+async def submit(queue: TaskQueue, task: Task[Candidate, Result], *, answer_by: float = math.inf) -> list[Result]:
+    """The task's results once the scoring thread has them; at `answer_by` those of the leading candidates that it has
+    by then. Cancelling the call frees the task's room in the queue.
+
+    answer_by: monotonic seconds.  Raises what `TaskQueue.put` raises, DeadlineExceeded, and what the lane raises.
+    """
+    queue.put(task)
+    future = asyncio.wrap_future(task.future)
+    reason = "cancelled"
+    try:
+        finished, _ = await asyncio.wait([future], timeout=min(task.deadline, answer_by) - queue.clock())
+        if finished:
+            return future.result()
+        reason = "expired"
+        if answer_by <= task.deadline:
+            return list(task.done_so_far)
+        raise deadline_exceeded()
+    finally:
+        if not task.future.done():
+            queue.discard(task, reason)
+
+
+@asynccontextmanager
+async def timeout(seconds: float) -> AsyncIterator[None]:
+    """asyncio.timeout that raises DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise deadline_exceeded() from None

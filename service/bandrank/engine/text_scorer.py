@@ -1,0 +1,115 @@
+"""One scorer with what it needs to score texts: its tokenizer, the source of its candidates and its lane."""
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from typing import Generic, TypeAlias
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.lanes import ScoreLane
+from bandrank.engine.reports import Span, StageReport
+from bandrank.engine.sources import CandidateSource
+from bandrank.engine.submit import submit
+from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
+from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.models.prepared import PreparedScorer
+
+CAUTION = 1.1  # a budget is filled up to the predicted time times this
+
+
+class TextScorer(Generic[Candidate]):
+    """Scores texts with one scorer; used from the event loop, by any number of served models."""
+
+    def __init__(
+        self,
+        name: str,
+        prepared: PreparedScorer,
+        tokenizer: RequestTokenizer,
+        queue: TaskQueue,
+        source: CandidateSource[Candidate],
+    ) -> None:
+        """name: tells the scorers of an engine apart."""
+        self.name = name
+        self.prepared = prepared
+        self.tokenizer = tokenizer
+        self.queue = queue
+        self.source = source
+        self.lane = ScoreLane(f"{name} score", prepared, source.to_ragged)
+
+    async def score(
+        self, stage: str, query: str, texts: Sequence[str], *, deadline: float, answer_by: float = math.inf
+    ) -> tuple[list[float], StageReport]:
+        """Raw scores of the leading texts: of all, unless `answer_by` comes first or is predicted to.
+
+        A text that comes twice is scored once: products over other rows of a batch may round differently, and the two
+        would be no tie.
+
+        stage: the name that the report gets.  deadline, answer_by: monotonic seconds.
+        Raises Overloaded, DeadlineExceeded, ScoringFailed, NotReady.
+        """
+        start = self.queue.clock()
+        self.queue.check_open()
+        index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        sourced = await self.source.fetch(query, list(index_of), deadline=deadline)
+        rows = self._rows(sourced.query, sourced.lengths)
+        num_fitting = self._num_fitting(rows, answer_by)
+        scores: list[float] = []
+        spans = list(sourced.spans)
+        if num_fitting:
+            task = Task(
+                self.lane,
+                sourced.query,
+                sourced.candidates[:num_fitting],
+                rows[:num_fitting],
+                self.queue.clock(),
+                deadline,
+            )
+            scores = await submit(self.queue, task, answer_by=answer_by)
+            end = self.queue.clock()
+            taken = task.first_taken or end
+            spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
+        answered = list(takewhile(lambda index: index < len(scores), (index_of[text] for text in texts)))
+        report = StageReport(
+            stage=stage,
+            start=start,
+            end=self.queue.clock(),
+            spans=tuple(spans),
+            num_candidates=len(answered),
+            num_tokens=len(sourced.query) + sum(sourced.num_tokens[index] for index in answered),
+            truncated_query_tokens=sourced.truncated_query_tokens,
+            truncated_candidate_tokens=[sourced.truncated_tokens[index] for index in answered],
+            cache_hits=sourced.cache_hits,
+            cache_misses=sourced.cache_misses,
+        )
+        return [scores[index] for index in answered], report
+
+    def predict_s(self, query: str, texts: Sequence[str]) -> float:
+        """Seconds that scoring texts of these lengths will take once they are taken, at the measured speed."""
+        per_character = self.tokenizer.tokens_per_character
+        lengths = [math.ceil(len(text) * per_character) for text in texts]
+        encode_s = self.source.predict_encode_s(sum(lengths))
+        if encode_s is not None:
+            return encode_s
+        query_tokens = math.ceil(len(query) * per_character)
+        rows = sum(self.prepared.scorer.num_rows(query_tokens, length) for length in lengths)
+        return self.queue.throughput.seconds(self.lane.name, rows)
+
+    async def close(self) -> None:
+        """Stores what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
+        await self.source.close()
+        self.tokenizer.close()
+
+    def _rows(self, query: TokenIds, lengths: Sequence[int]) -> list[float]:
+        cost = {length: self.prepared.scorer.num_rows(len(query), length) for length in set(lengths)}
+        return [cost[length] for length in lengths]
+
+    def _num_fitting(self, rows: Sequence[float], answer_by: float) -> int:
+        """How many leading candidates will be scored in time, behind those that are queued now."""
+        if math.isinf(answer_by) or not rows:
+            return len(rows)
+        time_left = answer_by - self.queue.clock() - self.queue.wait_s
+        seconds = self.queue.throughput.seconds
+        return sum(CAUTION * seconds(self.lane.name, sofar) <= time_left for sofar in accumulate(rows))
+
+
+AnyTextScorer: TypeAlias = TextScorer[TokenIds] | TextScorer[Payload]

@@ -1,0 +1,169 @@
+"""From settings to the engine and the models that it serves."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from bandrank.dtypes import DTYPES
+from bandrank.engine.assembly import ScorerOptions, add_text_scorer
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.engine import Engine
+from bandrank.engine.policy import Role
+from bandrank.engine.ranking import Stage
+from bandrank.engine.registry import CandidateRegistry
+from bandrank.engine.served import Models, ServedModel
+from bandrank.engine.text_scorer import AnyTextScorer
+from bandrank.errors import BadSetting
+from bandrank.metrics import Metrics
+from bandrank.model_settings import Dtype, ModelSettings
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.placement import usable_device
+from bandrank.settings import Settings
+
+FAST, ACCURATE = "fast", "accurate"  # the stages' names
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """What a served model is made of.
+
+    main: the scorer that the model is named after.  fast: one that precomputes, to go before it, or None.
+    """
+
+    name: str
+    main: LoadedModel
+    fast: LoadedModel | None = None
+    cascade_depth: int = 50
+    dtype: Dtype = "auto"
+
+    def __post_init__(self) -> None:
+        if self.fast is not None and not self.fast.scorer.precomputes:
+            raise BadSetting(
+                "fast_model",
+                f"must be a scorer that precomputes, {self.fast.name} is a {self.fast.scorer.architecture}",
+            )
+        if self.main.fusion is not None and self.fast is None:
+            raise BadSetting("model", f"{self.main.name} adds to the scores of {self.main.fusion.scorer}; serve both")
+
+
+@dataclass(frozen=True)
+class Serving:
+    """An engine with everything that it serves."""
+
+    engine: Engine
+    models: Models
+    registry: CandidateRegistry
+
+
+def load_models(requested: Sequence[ModelSettings]) -> list[ModelFiles]:
+    """Loads the models that settings name; a scorer that adds to the scores of another brings that one along.
+
+    Models that name the same scorer in the same dtype share it. Raises BadCheckpoint, BadSetting.
+    """
+
+    @cache
+    def load(model: str, revision: str, dtype: Dtype) -> LoadedModel:
+        del dtype  # a scorer computes in one dtype
+        return load_model(model, revision or None)
+
+    files = []
+    for each in requested:
+        main = load(each.model, each.revision, each.dtype)
+        partner = main.fusion.scorer if main.fusion is not None else ""
+        if partner and each.fast_model not in {"", partner}:
+            raise BadSetting(
+                "fast_model",
+                f"must be {partner}, or not be set: {main.name} adds to its scores; for another one set the model too",
+            )
+        name = each.fast_model or partner
+        fast = load(name, each.fast_revision, each.dtype) if name else None
+        files.append(ModelFiles(each.name, main, fast, each.cascade_depth, each.dtype))
+    return files
+
+
+def assemble(
+    files: Sequence[ModelFiles],
+    settings: Settings,
+    *,
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    on_death: Callable[[], None] = lambda: None,
+) -> Serving:
+    """An engine that has been started, and its models. Raises BadSetting for settings that cannot be met here."""
+    metrics = metrics or Metrics()
+    device = choose_device(settings.device)
+    engine = Engine(
+        device,
+        max_batch_rows=settings.max_batch_rows or None,
+        max_waiting_rows=settings.max_waiting_rows,
+        request_timeout_s=settings.request_timeout_s,
+        redis=_connect(settings, metrics),
+        metrics=metrics,
+        clock=clock,
+        on_death=on_death,
+    )
+    options = ScorerOptions(
+        backend=settings.kernels,
+        graphs=settings.cuda_graphs,
+        cache_dtype=settings.cache_dtype,
+        cache_memory_bytes=settings.cache_memory_bytes,
+        cache_ttl_s=settings.cache_ttl_s or None,
+        token_cache_bytes=settings.token_cache_bytes,
+        tokenizer_threads=settings.tokenizer_threads or None,
+    )
+    scorers: dict[int, AnyTextScorer] = {}
+
+    def scorer_of(model: LoadedModel, dtype: torch.dtype) -> AnyTextScorer:
+        if id(model) not in scorers:
+            scorers[id(model)] = add_text_scorer(engine, model, dtype=dtype, options=options)
+        return scorers[id(model)]
+
+    def served(each: ModelFiles) -> ServedModel:
+        dtype = choose_dtype(each.dtype, device)
+        main = scorer_of(each.main, dtype)
+        if each.fast is None:
+            stages = [Stage(Role(FAST if each.main.scorer.precomputes else ACCURATE), main)]
+        else:
+            weight = each.main.fusion.weight if each.main.fusion is not None else None
+            accurate = Role(ACCURATE, each.cascade_depth, weight)
+            stages = [Stage(Role(FAST), scorer_of(each.fast, dtype)), Stage(accurate, main)]
+        for stage in stages:
+            metrics.declare_stage(stage.role.name)
+        names = [model.name for model in (each.main, each.fast) if model is not None]
+        aliases = frozenset(names) | {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
+        return ServedModel(each.name, tuple(stages), engine, dtype, aliases)
+
+    models = Models([served(each) for each in files])
+    engine.start()
+    store = CandidateStore(engine.redis, max_bytes=settings.candidate_store_bytes)
+    return Serving(engine, models, CandidateRegistry(store, engine))
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a name; for "auto" a GPU if there is one, else the CPU. Raises BadSetting if it is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return usable_device(name)
+    except ValueError as error:
+        raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
+
+
+def choose_dtype(name: Dtype, device: torch.device) -> torch.dtype:
+    """The dtype of a name; "auto" is float32 on a CPU and float16 on a GPU."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.float16
+    return DTYPES[name]
+
+
+def _connect(settings: Settings, metrics: Metrics) -> RedisClient | None:
+    if not settings.redis_url:
+        return None
+    try:
+        return RedisClient.from_url(settings.redis_url, timeout_s=settings.redis_timeout_s, metrics=metrics)
+    except ValueError as error:
+        raise BadSetting("redis_url", str(error)) from error

@@ -1,0 +1,95 @@
+"""Scores are those that were recorded before the engine and the encoder were rebuilt, for every architecture and
+strategy.
+
+On the processor and with the torch that they were recorded with they are equal to the bit; elsewhere, where a library
+may add up in another order, to rounding.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from models.test_scorer_laws import VARIANTS, close
+from support.models import as_served, score_batch
+from support.recorded import DEPTH, QUERIES, demo_texts, draw_by_name, machine, recorded, texts_of
+
+from bandrank.engine.ranking import Ranking
+from bandrank.model_settings import ModelSettings
+from bandrank.serving import assemble, load_models
+from bandrank.settings import Settings
+
+RECORDED = recorded()
+TOLERANCE = 1e-4  # of scores of six layers, between -12 and 12
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """With several threads a product may be cut into other parts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def assert_recorded(scores: list[float], expected: list[float], *, tolerance: float) -> None:
+    """Equal, if this is the machine of the record; otherwise to rounding."""
+    assert scores == (expected if machine() == RECORDED["machine"] else pytest.approx(expected, abs=tolerance))
+
+
+def test_every_variant_is_recorded() -> None:
+    """One that joins needs no record; those recorded are all compared."""
+    assert RECORDED["architectures"].keys() <= VARIANTS.keys()
+
+
+@pytest.mark.parametrize("variant", RECORDED["architectures"])
+def test_scores_of_an_architecture(variant: str) -> None:
+    """Weights drawn by name, prepared for a CPU in float32."""
+    scorer = VARIANTS[variant]()
+    draw_by_name(scorer)
+    with torch.inference_mode():
+        scores = as_served(scorer)(score_batch(*texts_of(scorer))).tolist()
+
+    assert_recorded(scores, RECORDED["architectures"][variant], tolerance=10 * close(variant))
+
+
+@pytest.mark.parametrize("model", RECORDED["rankings"])
+def test_rankings_of_a_strategy(model: str) -> None:
+    """The shipped scorers over sixty passages: order, scores, stages and token counts."""
+    rankings = _rankings(model)
+    for asked, expected in RECORDED["rankings"][model].items():
+        strategy, count, query = asked.split(" ", 2)
+        ranking = rankings[strategy, int(count), query]
+        by_index = {candidate.index: candidate.score for candidate in ranking.candidates}
+
+        assert (ranking.strategy, ranking.num_tokens) == (expected["strategy"], expected["tokens"])
+        assert_recorded([by_index[index] for index in expected["indices"]], expected["scores"], tolerance=TOLERANCE)
+        assert sorted(by_index) == sorted(expected["indices"])
+        if machine() == RECORDED["machine"]:
+            assert [candidate.index for candidate in ranking.candidates] == expected["indices"]
+            assert [candidate.stage for candidate in ranking.candidates] == expected["stages"]
+
+
+@cache
+def _rankings(model: str) -> dict[tuple[str, int, str], Ranking]:
+    """By strategy, number of candidates and query."""
+    asked: dict[Any, Any] = {
+        (strategy, int(count), query): None
+        for strategy, count, query in (key.split(" ", 2) for key in RECORDED["rankings"][model])
+    }
+    settings = Settings(device="cpu", cascade_depth=DEPTH)
+    name = model.split(maxsplit=1)[0]  # "sparse-w4 over mix-b" brings mix-b along
+
+    async def rank() -> None:
+        files = load_models([ModelSettings(name=name, model=name, cascade_depth=DEPTH, dtype="float32")])
+        serving = assemble(files, settings)
+        for strategy, count, query in asked:
+            assert query in QUERIES
+            texts = demo_texts()[:count]
+            asked[strategy, count, query] = await serving.models.default.rank(query, texts, strategy=strategy)
+        await serving.engine.close()
+
+    asyncio.run(rank())
+    return asked

@@ -1,0 +1,74 @@
+"""Scores that were recorded once, on inputs that every later revision can make again.
+
+`tests/data/recorded_scores.json` was written before the engine and the encoder were rebuilt. Weights are drawn by the
+names of the tensors, so that they do not depend on the order in which modules are made.
+"""
+
+import json
+import platform
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.models import random_ids
+from torch import Tensor, nn
+
+FILE = Path(__file__).resolve().parents[1] / "data" / "recorded_scores.json"
+DEMO = FILE.parent / "demo"
+QUERIES = ("how do bees find their way home?", "why is the sky blue")
+DEPTH = 20  # of the cascade
+
+
+def recorded() -> dict[str, Any]:
+    """The file's content."""
+    content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return content
+
+
+def machine() -> dict[str, str]:
+    """What may change the last bits of a matrix product: the processor, and torch with the libraries it brings."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    # The flags decide which instructions a library picks; the name alone does not tell them.
+    facts = sorted({line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "flags"))})
+    processor = f"{platform.machine()} {zlib.crc32(' '.join(facts).encode()):08x}"
+    return {"processor": processor, "torch": torch.__version__, "threads": str(torch.get_num_threads())}
+
+
+def draw_by_name(module: nn.Module) -> None:
+    """Gives every tensor of `module` random values that depend on its name and shape alone."""
+    for name, tensor in module.state_dict().items():
+        tensor.copy_(_drawn(name, tensor))
+
+
+def _drawn(name: str, tensor: Tensor) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+    if "norm" in name:
+        return 0.1 * noise + float(name.endswith("weight"))
+    if name.endswith("bias"):
+        return 0.1 * noise
+    is_matrix = tensor.dim() == 2 and "embeddings" not in name and "codes" not in name
+    return noise * (1.5 * tensor.shape[1] ** -0.5 if is_matrix else 1.0)
+
+
+def texts_of(scorer: Any) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Token ids of three queries with 7, 0 and 3 candidates of 0 to 150 pieces, by the scorer's templates."""
+    rng = random.Random(0)
+
+    def ids(num_pieces: int, template: Any) -> list[int]:
+        pieces = random_ids(rng, num_pieces)[:-1]
+        if template.sentence_token is not None:
+            pieces[::7] = [template.sentence_token] * len(pieces[::7])
+        applied: list[int] = template.apply(pieces)[0]
+        return applied
+
+    queries = [ids(count, scorer.query_template) for count in (6, 0, 11)]
+    lengths = [[0, 1, 8, 9, 63, 150, 33], [], [40, 41, 2]]
+    return queries, [[ids(count, scorer.candidate_template) for count in group] for group in lengths]
+
+
+def demo_texts() -> list[str]:
+    """Sixty passages."""
+    lines = (DEMO / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record["text"] for record in map(json.loads, lines)]

@@ -1,0 +1,39 @@
+"""Models served in this process, without HTTP."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from support.models import loaded
+
+from bandrank.engine.served import ServedModel
+from bandrank.models.fusion import Fusion
+from bandrank.models.scorer import Scorer
+from bandrank.serving import ModelFiles, assemble
+from bandrank.settings import Settings
+
+
+def files_of(
+    scorer: Scorer, *, fast: Scorer | None = None, name: str = "tiny", depth: int = 50, fusion: Fusion | None = None
+) -> ModelFiles:
+    """What a served model of these scorers is made of. fusion: with whose scores those of `scorer` are summed."""
+    main = replace(loaded(scorer, name=name), fusion=fusion)
+    return ModelFiles(name, main, None if fast is None else loaded(fast, name=f"{name}-fast"), depth)
+
+
+@asynccontextmanager
+async def served(
+    scorer: Scorer,
+    *,
+    fast: Scorer | None = None,
+    settings: Settings | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    fusion: Fusion | None = None,
+) -> AsyncIterator[ServedModel]:
+    """A model on the CPU over an engine of its own, which is closed at the end."""
+    settings = settings or Settings(device="cpu")
+    files = files_of(scorer, fast=fast, depth=settings.cascade_depth, fusion=fusion)
+    serving = assemble([files], settings, clock=clock)
+    yield serving.models.default
+    await serving.engine.close()
