@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,12 +21,11 @@ from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.engine.reranker import Reranker
-from bandrank.errors import BandrankError
+from bandrank.errors import BadSetting, BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 from bandrank.models.scorer import Scorer
-from bandrank.models.shipped import ACCURATE
-from bandrank.settings import BadSetting, Settings
+from bandrank.settings import Settings, explain
 
 log = logging.getLogger("bandrank")
 
@@ -63,26 +63,29 @@ def main(arguments: list[str] | None = None) -> int:
             return precompute(Path(rest[0]), models, settings)
         return serve(models, settings) if command == "serve" else check(models, settings)
     except (BadSetting, BadCheckpoint) as error:
-        print(f"bandrank: {error}", file=sys.stderr)  # noqa: T201
+        print(f"bandrank: {explain(error) if isinstance(error, BadSetting) else error}", file=sys.stderr)  # noqa: T201
         return 2
 
 
 def load_served_models(settings: Settings) -> StageModels:
-    """The models that the settings name, or the default ones; a scorer that adds to another's brings that one along.
+    """The model that the settings name; a scorer that adds to another's scores brings that one along.
 
     Raises BadCheckpoint, BadSetting.
     """
-    main = load_model(settings.model or ACCURATE, settings.revision or None)
+    model, *others = settings.served_models()
+    if others:
+        raise BadSetting("models", f"must name one model, got {len(others) + 1}")
+    main = replace(load_model(model.model, model.revision or None), name=model.name)
     partner = main.fusion.scorer if main.fusion is not None else ""
-    if partner and settings.fast_model not in {"", partner}:
+    if partner and model.fast_model not in {"", partner}:
         raise BadSetting(
-            f"BANDRANK_FAST_MODEL must be {partner}, or not be set: {main.name} adds to its scores; "
-            "for another one set BANDRANK_MODEL too"
+            f"{settings.models}: fast_model of {model.name}" if settings.models else "fast_model",
+            f"must be {partner}, or not be set: {main.name} adds to its scores; for another one set model too",
         )
-    fast_model = settings.fast_model or partner
+    fast_model = model.fast_model or partner
     if not fast_model:
         return StageModels.of(main)
-    return StageModels(fast=load_model(fast_model, settings.fast_revision or None), accurate=main)
+    return StageModels(fast=load_model(fast_model, model.fast_revision or None), accurate=main)
 
 
 def serve(models: StageModels, settings: Settings) -> int:
@@ -177,11 +180,11 @@ def graphs_of(scorer: Scorer) -> str:
 def precompute(path: Path, models: StageModels, settings: Settings) -> int:
     """Fills Redis from a file; 1 if it could not be finished, and running it again goes on. Raises BadSetting."""
     if not settings.redis_url:
-        raise BadSetting("BANDRANK_REDIS_URL must be set: what is precomputed has to outlive this process")
+        raise BadSetting("redis_url", "must be set: what is precomputed has to outlive this process")
     if models.fast is None:
-        raise BadSetting(f"{models.main.name} does not precompute; set BANDRANK_FAST_MODEL")
+        raise BadSetting("fast_model", f"must be set: {models.main.name} does not precompute")
     if not path.is_file():
-        raise BadSetting(f"{path}: no such file")
+        raise BadSetting(str(path), "cannot be read: no such file")
 
     async def run() -> Precomputed:
         reranker = Reranker(models, settings)

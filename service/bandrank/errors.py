@@ -9,6 +9,8 @@ BandrankError
     ScoringFailed       500  the model failed; not the client's fault
     NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
     StoreFull           507  no room for more registered candidates
+
+BadSetting is for the operator alone.
 """
 
 from typing import ClassVar
@@ -65,3 +67,15 @@ class NotReady(BandrankError):
 class StoreFull(BandrankError):
     status = 507
     error_type = "store_full"
+
+
+class BadSetting(ValueError):
+    """A setting that cannot be used: its name, and what is expected of it.
+
+    name: of the setting's field, or the variable, file or table that is wrong.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} {reason}")
+        self.name = name
+        self.reason = reason

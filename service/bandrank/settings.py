@@ -1,130 +1,166 @@
-"""Settings of the service: each a BANDRANK_* environment variable and a flag, read once, passed down as values."""
+"""Settings of the service: each a BANDRANK_* variable, a flag and a key of a file, read once, passed down as values."""
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args, get_type_hints
+from pathlib import Path
+from typing import Any, Literal, Self
 
-Device = str  # "auto", "cpu", "cuda", "cuda:1", ...
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Kernels = Literal["auto", "cuda", "vectorized"]
-CudaGraphs = Literal["auto", "on", "off"]
-CacheDtype = Literal["float32", "float16", "int8"]
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
+from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
+
+from bandrank.errors import BadSetting
+from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml, refusal
+
+PREFIX = "BANDRANK_"
+RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S"})  # variables of the demo and of the soak test
+OF_ONE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
-class BadSetting(ValueError):
-    """A setting that cannot be used; the message names it and says what is expected."""
+class Settings(BaseModel):
+    """What an operator can set, in the order and the words of `--help` and of the README's table."""
 
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
-@dataclass(frozen=True)
-class Settings:
-    """What an operator can set.
-
-    model: a shipped scorer's name, a folder or a hub id; empty for the default one.  revision: of a hub model.
-    fast_model: one that precomputes, to go before `model` in a cascade; empty for none, or the one `model` adds to.
-    cascade_depth: how many candidates go on to the accurate scorer where no budget says otherwise.
-    kernels: what computes attention and norms; "auto" is our CUDA kernels where they can run, else plain torch,
-    "vectorized" plain torch, and "cuda" our kernels or nothing.
-    cuda_graphs: whether batches are replayed from CUDA graphs; "auto" is where they can be, "on" there or nothing.
-    redis_url: of the cache that replicas share; empty to cache in memory alone.  redis_timeout_s: after which a request
-    goes on without Redis.  cache_dtype: of cached representations.  cache_ttl_s: how long Redis keeps one; 0 for ever.
-    candidate_store_bytes: of texts registered by id, where there is no Redis to hold them.
-    max_batch_tokens: rows scored at once; 0 picks 4,096 on a CPU (its batches then stay in the cache) and 32,768 on a
-    GPU.  max_waiting_tokens: rows that may wait before requests are turned away.  request_timeout_s: after which a
-    request is answered with 504, and beyond which one that would have to wait is turned away at once.
-    tokenizer_threads: 0 means one per two cores.
-    """
-
-    model: str = ""
+    model: str = Field(default="sparse-w4", min_length=1)
+    """The scorer: a shipped name, a folder or a hub id."""
     revision: str = ""
+    """Revision of the model on the hub."""
     fast_model: str = ""
+    """A scorer that precomputes, to go first in a cascade; empty: the one that the model adds to, if any."""
     fast_revision: str = ""
-    cascade_depth: int = 50
+    """Revision of the fast model on the hub."""
+    cascade_depth: PositiveInt = 50
+    """Candidates that go on to the accurate scorer where no budget says otherwise."""
+    models: str = ""
+    """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     host: str = "0.0.0.0"  # noqa: S104 - a service in a container
-    port: int = 8000
-    device: Device = "auto"
+    """Address to listen on."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on."""
+    device: str = "auto"
+    """`auto`: a GPU if there is one, else the CPU; `cpu`; `cuda`; `cuda:N`."""
     dtype: Dtype = "auto"
-    kernels: Kernels = "auto"
-    cuda_graphs: CudaGraphs = "auto"
-    redis_url: str = ""
-    redis_timeout_s: float = 0.05
-    cache_memory_bytes: int = 256 * 1024 * 1024
-    cache_dtype: CacheDtype = "float16"
-    candidate_store_bytes: int = 1024 * 1024 * 1024
-    cache_ttl_s: float = 7 * 24 * 3600.0
-    max_batch_tokens: int = 0
-    max_waiting_tokens: int = 2_000_000
-    max_candidates: int = 2048
-    max_body_bytes: int = 16 * 1024 * 1024
-    request_timeout_s: float = 60.0
-    token_cache_bytes: int = 64 * 1024 * 1024
-    tokenizer_threads: int = 0
+    """`auto`: `float32` on a CPU, `float16` on a GPU; `bfloat16` pays on CPUs with AVX512-BF16 or AMX."""
+    kernels: Literal["auto", "cuda", "vectorized"] = "auto"
+    """`auto`: our CUDA kernels where they can run, else plain torch; `cuda`: or an error; `vectorized`: plain torch."""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """`auto`: a cross-encoder's batches are replayed from CUDA graphs where our kernels run; `on`: or an error;
+    `off`: launched one by one."""
+    max_batch_tokens: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
+    """Rows scored at once; 0: 4,096 on a CPU, 32,768 on a GPU."""
+    max_waiting_tokens: PositiveInt = 2_000_000
+    """Rows that may wait; a request beyond them gets 429."""
+    request_timeout_s: PositiveFloat = 60.0
+    """Seconds after which a request gets 504; one that would have to wait so long gets 429 at once."""
+    max_candidates: PositiveInt = 2048
+    """Candidates in a request; one with more gets 413."""
+    max_body_bytes: PositiveInt = 16 << 20
+    """Size of a request's body; a larger one gets 413."""
+    token_cache_bytes: NonNegativeInt = 64 << 20
+    """Size of the cache of token ids of recent texts."""
+    tokenizer_threads: NonNegativeInt = 0
+    """Threads of the tokenizer; 0: one per two cores."""
+    redis_url: str = Field(default="", repr=False)
+    """URL of the Redis that replicas share, for representations and registered candidates: `redis://`, `rediss://`,
+    `unix://`, `redis+cluster://`, `redis+sentinel://`."""
+    redis_timeout_s: PositiveFloat = 0.05
+    """Seconds after which a request goes on without Redis."""
+    cache_dtype: Literal["float32", "float16", "int8"] = "float16"
+    """Dtype of cached representations."""
+    cache_memory_bytes: NonNegativeInt = 256 << 20
+    """Size of the cache of representations in this process."""
+    cache_ttl_s: NonNegativeFloat = 7 * 24 * 3600.0
+    """Seconds that Redis keeps a representation; 0: for ever."""
+    candidate_store_bytes: NonNegativeInt = 1 << 30
+    """Room for registered texts where there is no Redis."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-
-    def __post_init__(self) -> None:
-        positive = (
-            "max_waiting_tokens",
-            "max_candidates",
-            "max_body_bytes",
-            "request_timeout_s",
-            "redis_timeout_s",
-            "cascade_depth",
-        )
-        for name in positive:
-            if not getattr(self, name) > 0:  # NaN too
-                raise BadSetting(f"{_variable(name)} must be above 0, got {getattr(self, name)}")
-        for name in (
-            "max_batch_tokens",
-            "token_cache_bytes",
-            "tokenizer_threads",
-            "cache_memory_bytes",
-            "cache_ttl_s",
-            "candidate_store_bytes",
-            "port",
-        ):
-            if getattr(self, name) < 0:
-                raise BadSetting(f"{_variable(name)} must be at least 0, got {getattr(self, name)}")
-        if self.port > 65535:
-            raise BadSetting(f"{_variable('port')} must be at most 65535, got {self.port}")
-        for name, kind in get_type_hints(Settings).items():
-            if (choices := get_args(kind)) and getattr(self, name) not in choices:
-                raise BadSetting(f"{_variable(name)} must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
+    """Lowest level that is logged."""
+    config: str = ""
+    """A TOML file of settings, named as here without the prefix and in lower case."""
 
     @classmethod
     def read(cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Self:
-        """Settings from the environment, overridden by flags such as `--max-batch-tokens`. Raises BadSetting.
+        """Settings from flags such as `--max-batch-tokens`, else the environment, else the file that `config` names.
 
-        An unknown BANDRANK_* variable is an error: a misspelt setting must not be lost in silence.
+        An unknown BANDRANK_* variable is an error: a misspelt setting must not be lost in silence; an empty one counts
+        as not set. Raises BadSetting.
         """
-        names = {field.name for field in fields(cls)}
-        parser = argparse.ArgumentParser(prog="bandrank serve", allow_abbrev=False)
-        for name in sorted(names):
-            parser.add_argument(
-                "--" + name.replace("_", "-"), help=f"or {_variable(name)}; default {getattr(cls, name)!r}"
-            )
-        flags = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
-        known = {_variable(name): name for name in names}
-        ours = {key: value for key, value in environ.items() if key.startswith("BANDRANK_") and value != ""}
+        known = {variable(name): name for name in cls.model_fields}
+        ours = {key: value for key, value in environ.items() if key.startswith(PREFIX) and value}
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
-            raise BadSetting(f"unknown settings {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-        texts = {known[key]: value for key, value in ours.items() if key in known} | flags
-        values: dict[str, Any] = {name: _convert(name, text, type(getattr(cls, name))) for name, text in texts.items()}
-        return cls(**values)
+            raise BadSetting(", ".join(unknown), f"is no setting; there are {', '.join(sorted(known))}")
+        flags = CliSettingsSource(_Flags, cli_parse_args=list(arguments))()
+        given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
+        path = given.get("config")
+        try:
+            return cls(**((read_toml(Path(path)) if path else {}) | given))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            name = str(wrong["loc"][0])
+            raise refusal(variable(name) if name in given else f"{path}: {name}", wrong) from None
+
+    def served_models(self) -> tuple[ModelSettings, ...]:
+        """The models to serve, the default one first. Raises BadSetting if those that `models` names cannot be used."""
+        if not self.models:
+            return (ModelSettings(name=self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
+        if beside := sorted(map(variable, OF_ONE_MODEL & self.model_fields_set)):
+            raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
+        return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)
 
 
-# Variables of the demo and the soak test, which share the prefix.
-RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S"})
+class _Flags(Settings, BaseSettings):
+    """Settings of the service, each a flag or an environment variable."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, cli_prog_name="bandrank serve", cli_kebab_case=True, cli_show_env_vars=True
+    )
 
 
-def _variable(name: str) -> str:
-    return "BANDRANK_" + name.upper()
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
 
 
-def _convert(name: str, text: str, kind: type) -> str | int | float:
-    if kind is str:
-        return text
-    try:
-        return int(text) if kind is int else float(text)
-    except ValueError:
-        raise BadSetting(f"{_variable(name)} must be a number, got {text!r}") from None
+def explain(error: BadSetting) -> str:
+    """The error's message, with the setting's variable for its name."""
+    name = variable(error.name) if error.name in Settings.model_fields else error.name
+    return f"{name} {error.reason}"
+
+
+def table() -> str:
+    """The settings as a Markdown table, which the README has."""
+    rows = ["| variable | value | default | |", "| --- | --- | --- | --- |"]
+    for name, facts in Settings.model_json_schema()["properties"].items():
+        choices = ", ".join(f"`{choice}`" for choice in facts.get("enum", ()))
+        bounds = [f"{sign} {facts[key]:g}" for key, sign in BOUNDS.items() if key in facts]
+        kind = f"{facts['type'].replace('string', 'text')} {', '.join(bounds)}".strip()
+        text = " ".join(facts["description"].split())
+        rows.append(f"| `{variable(name)}` | {choices or kind} | {_default(name)} | {text} |")
+    return "\n".join(rows) + "\n"
+
+
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤"}
+
+
+def _default(name: str) -> str:
+    value = Settings.model_fields[name].default
+    if isinstance(value, str):
+        return f"`{value}`" if value else ""
+    if name.endswith("_bytes"):
+        return f"{value >> 20:,} MiB"
+    return f"{value:,.15g}" if value >= 10_000 else f"{value:g}"
+
+
+if __name__ == "__main__":
+    print(table(), end="")  # noqa: T201

@@ -148,7 +148,7 @@ async def test_a_full_store_says_so_and_keeps_what_it_has() -> None:
         await register(running, {"b": "she she"})
         answer = await rerank(running, [{"id": "b"}, {"id": "a"}])
 
-    assert "BANDRANK_REDIS_URL" in message
+    assert "sets redis_url or candidate_store_bytes" in message
     assert [result["id"] for result in answer["results"]] == ["a", "b"]
 
 

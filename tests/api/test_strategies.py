@@ -116,4 +116,4 @@ async def test_a_strategy_without_its_scorer_is_told() -> None:
     async with running_app(lookup()) as running:
         response = await running.rerank({"query": "who", "candidates": WORDS, "strategy": "cascade"})
 
-    assert "BANDRANK_FAST_MODEL" in assert_error(response, 422, "invalid_input")
+    assert "sets fast_model" in assert_error(response, 422, "invalid_input")

@@ -16,8 +16,9 @@ from bandrank.engine.assembly import StageModels
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.precompute import LINES_AT_ONCE
 from bandrank.engine.reranker import Reranker
+from bandrank.errors import BadSetting
 from bandrank.models.ragged import Ragged
-from bandrank.settings import BadSetting, Settings
+from bandrank.settings import Settings
 
 WORDS = ("man", "she", "you", "he")
 NUM_LINES = 2 * LINES_AT_ONCE + 7
@@ -103,9 +104,9 @@ def test_a_redis_that_goes_away_ends_the_run_with_an_error(
 def test_what_is_missing_is_told(server: RedisServer, tmp_path: Path) -> None:
     """A Redis, a scorer that precomputes, a file."""
     path = write(tmp_path / "corpus.jsonl", records())
-    with pytest.raises(BadSetting, match="BANDRANK_REDIS_URL"):
+    with pytest.raises(BadSetting, match=r"^redis_url must be set"):
         precompute(path, models(), Settings(device="cpu"))
-    with pytest.raises(BadSetting, match="BANDRANK_FAST_MODEL"):
+    with pytest.raises(BadSetting, match=r"^fast_model must be set"):
         precompute(path, StageModels.of(loaded(lookup())), settings(server))
     with pytest.raises(BadSetting, match="no such file"):
         precompute(tmp_path / "nothing.jsonl", models(), settings(server))

@@ -15,11 +15,12 @@ from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.stage import Stage, StageName
 from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel
 from bandrank.models.placement import usable_device
-from bandrank.settings import BadSetting, Settings
+from bandrank.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class StageModels:
             raise ValueError("no model to serve")
         if self.fast is not None and not self.fast.scorer.precomputes:
             raise BadSetting(
-                f"BANDRANK_FAST_MODEL must be a scorer that precomputes, {self.fast.name} is a "
-                f"{self.fast.scorer.architecture}"
+                "fast_model",
+                f"must be a scorer that precomputes, {self.fast.name} is a {self.fast.scorer.architecture}",
             )
         if self.fusion is not None and self.fast is None:
-            raise BadSetting(f"{self.main.name} adds to the scores of {self.fusion.scorer}; serve both")
+            raise BadSetting("fast_model", f"must be {self.fusion.scorer}: {self.main.name} adds to its scores")
 
     @property
     def main(self) -> LoadedModel:
@@ -80,10 +81,10 @@ class StageBuilder:
             device=self.device, dtype=self.dtype, backend=settings.kernels, graphs=settings.cuda_graphs != "off"
         )
         if settings.kernels == "cuda" and (reason := scorer.why_no_kernels()):
-            raise BadSetting(f"BANDRANK_KERNELS=cuda cannot be for {model.name}: {reason}")
+            raise BadSetting("kernels", f"cannot be cuda for {model.name}: {reason}")
         # A fast scorer has no graphs, and that is no reason to do without the accurate one's.
         if settings.cuda_graphs == "on" and name == "accurate" and (reason := scorer.why_no_graphs()):
-            raise BadSetting(f"BANDRANK_CUDA_GRAPHS=on cannot be for {model.name}: {reason}")
+            raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
         codec = cache = None
         if scorer.precomputes:
             codec = RepresentationCodec(scorer.representation_size, settings.cache_dtype)
@@ -112,7 +113,7 @@ def connect(settings: Settings, metrics: Metrics) -> RedisClient | None:
     try:
         return RedisClient.from_url(settings.redis_url, timeout_s=settings.redis_timeout_s, metrics=metrics)
     except ValueError as error:
-        raise BadSetting(f"BANDRANK_REDIS_URL: {error}") from error
+        raise BadSetting("redis_url", f"cannot be used: {error}") from error
 
 
 def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:
@@ -124,7 +125,7 @@ def choose_device(settings: Settings) -> tuple[torch.device, torch.dtype]:
     try:
         device = usable_device(name)
     except ValueError as error:
-        raise BadSetting(f"BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
+        raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
     if settings.dtype == "auto":
         return device, torch.float32 if device.type == "cpu" else torch.float16
     return device, DTYPES[settings.dtype]

@@ -34,7 +34,7 @@ class CandidateStore:
         if size > self._max_bytes:
             raise StoreFull(
                 f"registered candidates would take {size} bytes of {self._max_bytes}; the operator sets "
-                "BANDRANK_REDIS_URL or BANDRANK_CANDIDATE_STORE_BYTES"
+                "redis_url or candidate_store_bytes"
             )
         self._texts.update(texts)
         self._bytes = size

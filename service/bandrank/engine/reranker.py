@@ -217,6 +217,6 @@ class Reranker:
     def _served(self, name: StageName) -> Stage:
         if name not in self.stages:
             others = " and ".join(self.stages)
-            setting = "BANDRANK_FAST_MODEL" if name == "fast" else "BANDRANK_MODEL"
+            setting = "fast_model" if name == "fast" else "model"
             raise InvalidInput(f"no {name} scorer is served here, only {others}; the operator sets {setting}")
         return self.stages[name]

@@ -1,0 +1,91 @@
+"""Several models to serve, as a TOML file or a folder of checkpoints names them."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic_core import ErrorDetails
+
+from bandrank.dtypes import DtypeName
+from bandrank.errors import BadSetting
+
+Dtype = Literal["auto", DtypeName]
+
+
+class ModelSettings(BaseModel, frozen=True, extra="forbid"):
+    """A model to serve. name: what requests say in `model`; the other fields are the settings of the same name."""
+
+    name: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    revision: str = ""
+    fast_model: str = ""
+    fast_revision: str = ""
+    cascade_depth: PositiveInt
+    dtype: Dtype
+
+
+class _ModelsFile(BaseModel, extra="forbid"):
+    models: tuple[ModelSettings, ...] = Field(min_length=1)
+
+
+def read_models(path: Path, *, cascade_depth: int, dtype: Dtype) -> tuple[ModelSettings, ...]:
+    """The models in a TOML file, in its order, or the checkpoints in a folder, sorted by name.
+
+    A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. The path of
+    a folder is relative to the file; a folder beside it comes before a shipped name or a hub id that is spelt alike.
+    cascade_depth, dtype: the defaults of each model. Raises BadSetting.
+    """
+    shared: dict[str, Any] = {"cascade_depth": cascade_depth, "dtype": dtype}
+    if path.is_dir():
+        folders = sorted(config.parent for config in path.glob("*/config.json"))
+        if not folders:
+            raise BadSetting(str(path), "must hold a folder for each checkpoint: none in it has a config.json")
+        return tuple(ModelSettings(name=folder.name, model=str(folder), **shared) for folder in folders)
+    content = read_toml(path)
+    if isinstance(tables := content.get("models"), list):
+        content["models"] = [shared | table if isinstance(table, dict) else table for table in tables]
+    try:
+        models = _ModelsFile.model_validate(content).models
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise refusal(f"{path}: {_location(wrong['loc'])}", wrong) from None
+    names = [model.name for model in models]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise BadSetting(f"{path}: models[{index}].name", f"must differ from the others, got {name!r} again")
+    return tuple(
+        model.model_copy(update={key: _located(getattr(model, key), path.parent) for key in ("model", "fast_model")})
+        for model in models
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises BadSetting."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(str(path), f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadSetting(str(path), f"is no TOML: {error}") from error
+
+
+def refusal(name: str, error: ErrorDetails) -> BadSetting:
+    """The first finding of a validation, said of the setting `name`; a URL's value is left out, for its password."""
+    if error["type"] == "missing":
+        return BadSetting(name, "is missing")
+    if error["type"] == "extra_forbidden":
+        return BadSetting(name, "is no setting")
+    reason = re.sub(r"^\w+ should", "must", error["msg"]).partition(", unable")[0]
+    return BadSetting(name, reason if "redis_url" in error["loc"] else f"{reason}, got {error['input']!r}")
+
+
+def _location(parts: tuple[int | str, ...]) -> str:
+    """("models", 1, "dtype") as models[1].dtype."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
+
+
+def _located(model: str, folder: Path) -> str:
+    path = (folder / model).absolute()
+    return str(path) if model.startswith(".") or (model and path.is_dir()) else model
