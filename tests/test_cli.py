@@ -10,7 +10,8 @@ from support.models import save_bi_encoder, save_cross_encoder
 
 from bandrank import __version__
 from bandrank.__main__ import USAGE, main
-from bandrank.models.shipped import ACCURATE, FAST
+from bandrank.models.shipped import FAST
+from bandrank.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     capsys.readouterr()
 
     assert main(["check", *model, "--kernels", "cuda"]) == 2
-    assert re.search(r"^bandrank: BANDRANK_KERNELS=cuda .*torch sees no GPU", capsys.readouterr().err)
+    assert re.search(r"^bandrank: BANDRANK_KERNELS cannot be cuda for .*torch sees no GPU", capsys.readouterr().err)
     assert main(["check", *model, "--kernels", "vectorized"]) == 0
     assert "plain torch: 'vectorized' was asked for" in capsys.readouterr().out
 
@@ -116,7 +117,7 @@ def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
 
     assert main(["check", *model, "--cuda-graphs", "on"]) == 2
-    assert re.search(r"^bandrank: BANDRANK_CUDA_GRAPHS=on .*torch sees no GPU", capsys.readouterr().err)
+    assert re.search(r"^bandrank: BANDRANK_CUDA_GRAPHS cannot be on for .*torch sees no GPU", capsys.readouterr().err)
     assert main(["check", *model, "--cuda-graphs", "off"]) == 0
     assert re.search(r"CUDA graphs +not used: they are switched off", capsys.readouterr().out)
 
@@ -140,7 +141,7 @@ def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixtu
     assert main(["check", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert f"{FAST} (mix_encoder)" in out
-    assert f"{ACCURATE} (cross_encoder)" in out
+    assert f"{Settings().model} (cross_encoder)" in out
     for stage in ("fast", "accurate"):
         assert re.search(rf"^{stage} attention +plain torch: .*the tensors are on cpu", out, re.MULTILINE)
     assert re.search(r"^fast CUDA graphs +not used: a mix_encoder is not captured$", out, re.MULTILINE)

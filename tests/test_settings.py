@@ -1,21 +1,25 @@
-"""Settings: from the environment and from flags, and refused by name when they cannot be used."""
+"""Settings: from flags, the environment and a file, and refused by name when they cannot be used."""
 
-from dataclasses import fields
+from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from bandrank.settings import BadSetting, Settings
+from bandrank.errors import BadSetting
+from bandrank.settings import Settings, explain, table
 
+ROOT = Path(__file__).resolve().parents[1]
 OTHER_VALUES = {
     "model": "org/model",
     "revision": "main",
+    "models": "models.toml",
     "host": "127.0.0.1",
     "port": 8123,
     "device": "cpu",
     "dtype": "bfloat16",
     "kernels": "vectorized",
     "cuda_graphs": "off",
-    "redis_url": "redis://localhost",
+    "redis_url": "redis+cluster://one:1,two:2",
     "max_batch_rows": 5000,
     "max_waiting_rows": 7,
     "max_candidates": 8,
@@ -33,6 +37,7 @@ OTHER_VALUES = {
     "tokenizer_threads": 3,
     "log_level": "debug",
 }
+NAMES = [*OTHER_VALUES, "config"]
 
 
 def variable(name: str) -> str:
@@ -45,18 +50,35 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def write(path: Path, text: str) -> str:
+    """The path of a file with this text."""
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
 def test_what_is_not_set_has_its_default() -> None:
     """The defaults that the README names."""
     settings = Settings.read(environ={})
 
     assert settings == Settings()
     assert (settings.host, settings.port, settings.device, settings.dtype) == ("0.0.0.0", 8000, "auto", "auto")  # noqa: S104
-    assert (settings.model, settings.redis_url, settings.max_batch_rows) == ("", "", 0)
+    assert (settings.model, settings.redis_url, settings.max_batch_rows) == ("sparse-w4", "", 0)
+
+
+def test_settings_look_at_nothing_but_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `read` reads the environment; what it returns stays as it was read."""
+    monkeypatch.setenv("BANDRANK_PORT", "7")
+
+    assert Settings().port == 8000
+    with pytest.raises(ValidationError):
+        Settings().port = 9
+    with pytest.raises(ValidationError):
+        Settings(port=-1)
 
 
 def test_every_setting_is_tried_below() -> None:
     """Each of them with a value that is not the default."""
-    assert {field.name for field in fields(Settings)} == OTHER_VALUES.keys()
+    assert set(Settings.model_fields) == set(NAMES)
     assert all(getattr(Settings(), name) != value for name, value in OTHER_VALUES.items())
 
 
@@ -70,30 +92,34 @@ def test_a_variable_sets_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
-def test_a_flag_comes_before_a_variable(name: str) -> None:
-    """What is typed is meant."""
-    value = str(OTHER_VALUES[name])
-    settings = Settings.read([flag(name), value], environ={variable(name): str(getattr(Settings(), name))})
+def test_a_flag_comes_before_a_variable_and_that_before_a_file(name: str, tmp_path: Path) -> None:
+    """What is typed is meant; a file is for what nobody said."""
+    value, default = OTHER_VALUES[name], getattr(Settings(), name)
+    file = ["--config", write(tmp_path / "bandrank.toml", f"{name} = {value!r}\n")]
+    environ = {variable(name): str(default)}
 
-    assert settings == Settings(**{name: OTHER_VALUES[name]})  # type: ignore[arg-type]  # one of many types
+    assert getattr(Settings.read(file, environ={}), name) == value
+    assert getattr(Settings.read(file, environ=environ), name) == (value if default == "" else default)
+    assert getattr(Settings.read([flag(name), str(value)], environ=environ), name) == value
 
 
 def test_an_empty_variable_is_not_set() -> None:
     """As compose files and Makefiles pass on what nobody set."""
-    assert Settings.read(environ={variable(name): "" for name in OTHER_VALUES}) == Settings()
+    assert Settings.read(environ=dict.fromkeys(map(variable, NAMES), "")) == Settings()
 
 
 def test_other_variables_are_none_of_ours() -> None:
     """Those of other programs, and those of the tests and demos that share the prefix."""
-    environ = {"PATH": "/bin", "PORT": "1", "BANDRANK_DEMO_DATA": "data", "BANDRANK_SOAK_S": "5"}
+    environ = {"PATH": "/bin", "PORT": "1", "bandrank_port": "1", "BANDRANK_DEMO_DATA": "data", "BANDRANK_SOAK_S": "5"}
 
     assert Settings.read(environ=environ) == Settings()
 
 
-def test_a_misspelt_variable_is_an_error() -> None:
+@pytest.mark.parametrize("name", ["BANDRANK_PROT", "BANDRANK_Port", "BANDRANK_"])
+def test_a_misspelt_variable_is_an_error(name: str) -> None:
     """Which names it, and what there is."""
-    with pytest.raises(BadSetting, match=r"BANDRANK_PROT.*BANDRANK_PORT"):
-        Settings.read(environ={"BANDRANK_PROT": "8000"})
+    with pytest.raises(BadSetting, match=rf"^{name} is no setting; there are .*BANDRANK_PORT"):
+        Settings.read(environ={name: "8000"})
 
 
 def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,41 +132,113 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
+    ("name", "text", "expected"),
     [
-        ("port", "eighty"),
-        ("port", "-1"),
-        ("port", "65536"),
-        ("port", "80.5"),
-        ("max_batch_rows", "-1"),
-        ("max_batch_rows", "1e3"),
-        ("max_waiting_rows", "0"),
-        ("max_candidates", "0"),
-        ("max_body_bytes", "-5"),
-        ("request_timeout_s", "0"),
-        ("request_timeout_s", "soon"),
-        ("request_timeout_s", "nan"),
-        ("token_cache_bytes", "-1"),
-        ("tokenizer_threads", "-1"),
-        ("dtype", "float64"),
-        ("kernels", "triton"),
-        ("cuda_graphs", "yes"),
-        ("log_level", "loud"),
+        ("port", "eighty", "must be a valid integer"),
+        ("port", "-1", "must be greater than or equal to 0"),
+        ("port", "65536", "must be less than or equal to 65535"),
+        ("port", "80.5", "must be a valid integer"),
+        ("cascade_depth", "0", "must be greater than 0"),
+        ("max_batch_rows", "-1", "must be greater than or equal to 0"),
+        ("max_batch_rows", "1e3", "must be a valid integer"),
+        ("max_waiting_rows", "0", "must be greater than 0"),
+        ("max_candidates", "0", "must be greater than 0"),
+        ("max_body_bytes", "-5", "must be greater than 0"),
+        ("request_timeout_s", "0", "must be greater than 0"),
+        ("request_timeout_s", "soon", "must be a valid number"),
+        ("request_timeout_s", "nan", "must be a finite number"),
+        ("request_timeout_s", "inf", "must be a finite number"),
+        ("redis_timeout_s", "0", "must be greater than 0"),
+        ("cache_memory_bytes", "-1", "must be greater than or equal to 0"),
+        ("cache_ttl_s", "-0.5", "must be greater than or equal to 0"),
+        ("candidate_store_bytes", "-1", "must be greater than or equal to 0"),
+        ("token_cache_bytes", "-1", "must be greater than or equal to 0"),
+        ("tokenizer_threads", "-1", "must be greater than or equal to 0"),
+        ("dtype", "float64", "must be 'auto', 'float32', 'bfloat16' or 'float16'"),
+        ("cache_dtype", "int4", "must be 'float32', 'float16' or 'int8'"),
+        ("kernels", "triton", "must be 'auto', 'cuda' or 'vectorized'"),
+        ("cuda_graphs", "yes", "must be 'auto', 'on' or 'off'"),
+        ("log_level", "loud", "must be 'debug', 'info', 'warning' or 'error'"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_named(name: str, text: str) -> None:
-    """With the variable and the value, from either source."""
-    for arguments, environ in ([], {variable(name): text}), ([f"{flag(name)}={text}"], {}):
-        with pytest.raises(BadSetting, match=variable(name)) as refused:
+def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: str, tmp_path: Path) -> None:
+    """With the variable or the file, what is expected, and the value."""
+    path = write(tmp_path / "bandrank.toml", f"{name} = '{text}'\n")
+    for arguments, environ, where in (
+        ([], {variable(name): text}, variable(name)),
+        ([f"{flag(name)}={text}"], {}, variable(name)),
+        ([], {"BANDRANK_CONFIG": path}, f"{path}: {name}"),
+    ):
+        with pytest.raises(BadSetting) as refused:
             Settings.read(arguments, environ=environ)
-        assert text in str(refused.value)
+        assert str(refused.value) == f"{where} {expected}, got {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, " cannot be read: No such file or directory"),
+        ("port = ", " is no TOML: "),
+        ("prot = 8000", ": prot is no setting"),
+        ("BANDRANK_PORT = 8000", ": BANDRANK_PORT is no setting"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(text: str | None, expected: str, tmp_path: Path) -> None:
+    """With what is wrong in it."""
+    path = str(tmp_path / "bandrank.toml")
+    if text is not None:
+        write(tmp_path / "bandrank.toml", text)
+
+    with pytest.raises(BadSetting) as refused:
+        Settings.read(["--config", path], environ={})
+    assert str(refused.value).startswith(path + expected)
+
+
+def test_a_password_is_never_shown(tmp_path: Path) -> None:
+    """Neither by settings that are printed nor by an error."""
+    settings = Settings.read(environ={"BANDRANK_REDIS_URL": "redis://:secret@host"})
+    path = write(tmp_path / "bandrank.toml", "redis_url = ['redis://:secret@host']")
+
+    assert "secret" not in f"{settings} {settings!r}"
+    for read in (
+        lambda: Settings.read(["--config", path], environ={}),
+        lambda: Settings(redis_url=["redis://:secret@host"]),  # type: ignore[arg-type]  # that is the claim
+    ):
+        with pytest.raises(ValueError, match="redis_url") as refused:
+            read()
+        assert "secret" not in str(refused.value)
+
+
+def test_an_error_is_explained_with_the_variable() -> None:
+    """Where it names a setting; another name is kept."""
+    assert explain(BadSetting("redis_url", "must be set")) == "BANDRANK_REDIS_URL must be set"
+    assert explain(BadSetting("models.toml: models[0].name", "is missing")) == "models.toml: models[0].name is missing"
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its flag and its variable."""
+    """With its flag, its variable and its description."""
     with pytest.raises(SystemExit) as ended:
         Settings.read(["--help"], environ={})
 
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
-    assert all(flag(name) in text and variable(name) in text for name in OTHER_VALUES)
+    assert all(f"{flag(name)} " in text and f"[env: {variable(name)}]" in text for name in NAMES)
+    assert all(" ".join(str(field.description).split()) in text for field in Settings.model_fields.values())
+
+
+def test_the_readme_has_the_table_of_settings() -> None:
+    """As `python -m bandrank.settings` prints it: each setting once, none without a description."""
+    assert table() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [line.split("`")[1] for line in table().splitlines()[2:]] == [*map(variable, Settings.model_fields)]
+    assert all(field.description for field in Settings.model_fields.values())
+    assert "| `BANDRANK_PORT` | integer ≥ 0, ≤ 65535 | 8000 | Port to listen on. |" in table()
+    assert "| `BANDRANK_CACHE_DTYPE` | `float32`, `float16`, `int8` | `float16` |" in table()
+    assert "| `BANDRANK_CACHE_MEMORY_BYTES` | integer ≥ 0 | 256 MiB |" in table()
+
+
+def test_variables_are_named_in_settings_alone() -> None:
+    """Everything else names a setting by its field, so that it can be set in another way."""
+    sources = (ROOT / "service").rglob("*.py")
+    naming = {path.name for path in sources if "BANDRANK_" in path.read_text(encoding="utf-8")}
+
+    assert naming == {"settings.py"}

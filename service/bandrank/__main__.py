@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.read(rest[1:] if command == "precompute" else rest)
         logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        files = load_models(settings.served_models())
+        files = load_models(settings)
         if command == "precompute":
             return precompute(Path(rest[0]), files, settings)
         return serve(files, settings) if command == "serve" else check(files, settings)
@@ -109,12 +109,14 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     facts = {
         "bandrank": __version__,
         "torch": f"{torch.__version__}, {torch.get_num_threads()} threads",
+        "models": ", ".join(serving.models.by_name),
         "device": describe(serving.engine.device),
+        "dtype": ", ".join(sorted({str(model.dtype) for model in serving.models.by_name.values()})),
     }
     stages = _stages(serving)
     for name, stage in stages.items():
         prepared = stage.scorer.prepared
-        facts[f"{name} model"] = f"{stage.scorer.name} ({prepared.scorer.architecture}, {prepared.dtype})"
+        facts[f"{name} model"] = f"{stage.scorer.name} ({prepared.scorer.architecture})"
         facts[f"{name} attention"] = attention_of(prepared)
     for name, fact in facts.items():
         print(f"{name:20} {fact}")  # noqa: T201

@@ -59,8 +59,8 @@ class Serving:
     registry: CandidateRegistry
 
 
-def load_models(requested: Sequence[ModelSettings]) -> list[ModelFiles]:
-    """Loads the models that settings name; a scorer that adds to the scores of another brings that one along.
+def load_models(settings: Settings) -> list[ModelFiles]:
+    """Loads the models that the settings name; a scorer that adds to the scores of another brings that one along.
 
     Models that name the same scorer in the same dtype share it. Raises BadCheckpoint, BadSetting.
     """
@@ -70,8 +70,7 @@ def load_models(requested: Sequence[ModelSettings]) -> list[ModelFiles]:
         del dtype  # a scorer computes in one dtype
         return load_model(model, revision or None)
 
-    files = []
-    for each in requested:
+    def load_files(each: ModelSettings) -> ModelFiles:
         main = load(each.model, each.revision, each.dtype)
         partner = main.fusion.scorer if main.fusion is not None else ""
         if partner and each.fast_model not in {"", partner}:
@@ -81,7 +80,16 @@ def load_models(requested: Sequence[ModelSettings]) -> list[ModelFiles]:
             )
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype) if name else None
-        files.append(ModelFiles(each.name, main, fast, each.cascade_depth, each.dtype))
+        return ModelFiles(each.name, main, fast, each.cascade_depth, each.dtype)
+
+    files = []
+    for each in settings.served_models():
+        try:
+            files.append(load_files(each))
+        except BadSetting as error:
+            if not settings.models:
+                raise
+            raise BadSetting(f"{settings.models}: {error.name} of {each.name}", error.reason) from None
     return files
 
 

@@ -158,4 +158,4 @@ def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
     ended = run("serve", BANDRANK_PORT="eighty")
 
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == "bandrank: BANDRANK_PORT must be a number, got 'eighty'\n"
+    assert ended.stderr == "bandrank: BANDRANK_PORT must be a valid integer, got 'eighty'\n"

@@ -19,6 +19,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from bandrank.metrics import Metrics
+from bandrank.settings import RESERVED, Settings, variable
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -63,8 +64,8 @@ def dashboard_expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]
     ]
     written += [(f"annotation {a['name']}", a["expr"]) for a in dashboard["annotations"]["list"]]
     for where, expression in written:
-        for variable, value in GRAFANA_VARIABLES.items():
-            expression = expression.replace(variable, value)  # noqa: PLW2901 -- the same expression, filled in
+        for placeholder, value in GRAFANA_VARIABLES.items():
+            expression = expression.replace(placeholder, value)  # noqa: PLW2901 -- the same expression, filled in
         yield where, expression
 
 
@@ -139,6 +140,19 @@ class TestContainers:
         assert any(line.startswith("cupy") for line in core)
         assert wrong.returncode == 1
         assert "'gpus'; it has bench, build, core" in wrong.stderr
+
+    def test_every_setting_they_name_is_one(self) -> None:
+        """A variable that the service does not know would keep it from starting."""
+        files = [ROOT / "Dockerfile", ROOT / "Makefile", ROOT / "docker-compose.yml", *DEPLOY.rglob("*")]
+        named = {
+            name
+            for path in files
+            if path.is_file()
+            for name in re.findall(r"BANDRANK_[A-Z_]+", path.read_text(encoding="utf-8"))
+        }
+
+        assert named <= {*map(variable, Settings.model_fields), *RESERVED}
+        assert {"BANDRANK_MODEL", "BANDRANK_PORT", "BANDRANK_REDIS_URL"} <= named
 
 
 class TestPrometheusFiles:

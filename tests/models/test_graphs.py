@@ -153,7 +153,7 @@ def test_a_large_batch_is_left_to_the_caller() -> None:
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), "a lower BANDRANK_MAX_BATCH_TOKENS"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "a lower max_batch_rows"),
         (RuntimeError("operation not permitted\nmore"), "report it"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_capture_that_fails_costs_no_request(
 
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert remedy in record.message
-    assert "BANDRANK_CUDA_GRAPHS=off" in record.message
+    assert "set cuda_graphs to off" in record.message
     assert lab.runner.obstacle is not None
     assert str(error).splitlines()[0] in lab.runner.obstacle
     assert (len(lab.runner), lab.device.captures, lab.device.replays) == (1, 2, 2)

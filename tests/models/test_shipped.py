@@ -3,9 +3,11 @@
 import pytest
 
 from bandrank.models.loading import load_model
-from bandrank.models.shipped import ACCURATE, FAST, names, shipped
+from bandrank.models.shipped import FAST, names, shipped
+from bandrank.settings import Settings
 from bandrank_training.scoring import Question, score_offline
 
+ACCURATE = Settings().model
 MOST_BYTES = 70_000_000
 QUESTIONS = {
     "how do bees find their way home?": [

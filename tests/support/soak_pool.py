@@ -88,7 +88,7 @@ def tiny_cross_encoder(folder: Path) -> Path:
 
 async def _score(model: str, queries: Sequence[str], texts: Sequence[str]) -> list[list[float]]:
     settings = Settings(model=model)
-    serving = assemble(load_models(settings.served_models()), settings)
+    serving = assemble(load_models(settings), settings)
     scores = []
     for query in queries:
         ranking = await serving.models.default.rank(query, texts)

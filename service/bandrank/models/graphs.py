@@ -134,10 +134,10 @@ class GraphRunner:
     def _give_up(self, error: RuntimeError) -> None:
         """No further capture is tried: each would cost a request its time. Graphs that are there go on."""
         self.obstacle = f"capture failed ({type(error).__name__}: {str(error).splitlines()[0]})"
-        remedy = "a lower BANDRANK_MAX_BATCH_ROWS leaves more memory" if _is_out_of_memory(error) else "report it"
+        remedy = "a lower max_batch_rows leaves more memory" if _is_out_of_memory(error) else "report it"
         log.warning(
             "a CUDA graph could not be captured; batches of new sizes are launched kernel by kernel until the service "
-            "is restarted: %s, or set BANDRANK_CUDA_GRAPHS=off",
+            "is restarted: %s, or set cuda_graphs to off",
             remedy,
             exc_info=error,
         )

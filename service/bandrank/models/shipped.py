@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FOLDER = Path(__file__).parent.parent / "checkpoints"
-FAST, ACCURATE = "mix-b", "sparse-w4"  # what is served where no other model is named
+FAST = "mix-b"  # the scorer that precomputes
 
 
 def shipped(name: str) -> Path | None:

@@ -1,0 +1,153 @@
+"""The models to serve: one that the settings name, or those in a file or a folder."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.models import save_bi_encoder
+
+from bandrank.__main__ import main
+from bandrank.errors import BadSetting
+from bandrank.model_settings import ModelSettings
+from bandrank.models.shipped import FAST
+from bandrank.settings import Settings, explain
+
+ONE = {"name": "one", "model": "org/one"}
+
+
+def toml(path: Path, *models: dict[str, Any]) -> str:
+    """The path of a file that lists these models."""
+    lines = [line for model in models for line in ("[[models]]", *(f"{key} = {text!r}" for key, text in model.items()))]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def served(models: str, **more: Any) -> tuple[ModelSettings, ...]:
+    """The models that a file or a folder names."""
+    return Settings(models=models, **more).served_models()
+
+
+def test_one_model_is_named_by_the_settings() -> None:
+    """It goes by the name under which it is loaded."""
+    facts: dict[str, Any] = {"model": "org/m", "revision": "r", "fast_model": "f", "fast_revision": "s"}
+    facts |= {"cascade_depth": 3, "dtype": "float16"}
+
+    assert Settings(**facts).served_models() == (ModelSettings(name="org/m", **facts),)
+    assert [model.name for model in Settings().served_models()] == ["sparse-w4"]
+
+
+def test_a_file_lists_models(tmp_path: Path) -> None:
+    """In its order; what a model does not say, the settings do."""
+    two = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
+    path = toml(tmp_path / "models.toml", ONE, two | {"cascade_depth": 3, "dtype": "float16"})
+
+    assert served(path, cascade_depth=9, dtype="bfloat16") == (
+        ModelSettings(name="one", model="org/one", cascade_depth=9, dtype="bfloat16"),
+        ModelSettings(**two, cascade_depth=3, dtype="float16"),
+    )
+
+
+def test_folders_are_relative_to_the_file(tmp_path: Path) -> None:
+    """Names that are none, and absolute paths, are left alone."""
+    (tmp_path / "here").mkdir()
+    names = ["here", "./here", "./missing", str(tmp_path), "sparse-w4", "org/model"]
+    path = toml(tmp_path / "models.toml", *({"name": name, "model": name, "fast_model": name} for name in names))
+    expected = [str(tmp_path / "here")] * 2 + [str(tmp_path / "missing"), str(tmp_path), "sparse-w4", "org/model"]
+
+    assert [model.model for model in served(path)] == expected
+    assert [model.fast_model for model in served(path)] == expected
+    assert served(toml(tmp_path / "models.toml", ONE))[0].fast_model == ""
+
+
+def test_a_folder_of_checkpoints(tmp_path: Path) -> None:
+    """Each sub-folder with a config.json, by name."""
+    for name in ("b", "a", "c"):
+        (tmp_path / name).mkdir()
+    for name in ("b", "a"):
+        (tmp_path / name / "config.json").write_text("{}")
+
+    assert served(str(tmp_path), dtype="float16") == tuple(
+        ModelSettings(name=name, model=str(tmp_path / name), cascade_depth=50, dtype="float16") for name in ("a", "b")
+    )
+
+
+def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    """A checkpoint itself is one."""
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(BadSetting, match=r"none in it has a config\.json") as refused:
+        served(str(tmp_path))
+    assert str(refused.value).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([ONE, ONE | {"name": "two", "dtype": "int3"}],
+         "models[1].dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'int3'"),
+        ([ONE | {"cascade_depth": 0}], "models[0].cascade_depth must be greater than 0, got 0"),
+        ([ONE | {"revison": "r"}], "models[0].revison is no setting"),
+        ([{"name": "one"}], "models[0].model is missing"),
+        ([{"model": "org/one"}], "models[0].name is missing"),
+        ([ONE | {"name": ""}], "models[0].name must have at least 1 character, got ''"),
+        ([ONE, ONE], "models[1].name must differ from the others, got 'one' again"),
+        ([], "models is missing"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    """With the file, the table and the key."""
+    path = toml(tmp_path / "models.toml", *models)
+
+    with pytest.raises(BadSetting) as refused:
+        served(path)
+    assert str(refused.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("models = 1", ": models must be a valid tuple, got 1"),
+        ("models = [1]", ": models[0] must be"),
+        ("models = []", ": models must have at least 1 item"),
+        ("[[model]]", ": model"),
+        ("[[models", " is no TOML: "),
+        (None, " cannot be read: No such file"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    """By name, whatever it holds."""
+    path = tmp_path / "models.toml"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(BadSetting) as refused:
+        served(str(path))
+    assert str(refused.value).startswith(f"{path}{message}")
+
+
+def test_several_models_are_not_set_beside_one() -> None:
+    """One of the two would be lost in silence."""
+    for name in ("model", "revision", "fast_model", "fast_revision"):
+        settings = Settings.read(["--models", "models.toml"], environ={f"BANDRANK_{name.upper()}": "sparse-w4"})
+        with pytest.raises(BadSetting) as refused:
+            settings.served_models()
+        assert explain(refused.value) == f"BANDRANK_MODELS cannot be set beside BANDRANK_{name.upper()}"
+
+
+def test_a_model_of_a_file_is_served_under_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And loaded from the folder beside the file."""
+    save_bi_encoder(tmp_path / "checkpoint")
+    path = toml(tmp_path / "models.toml", {"name": "ours", "model": "checkpoint"})
+    capsys.readouterr()
+
+    assert main(["check", "--models", path, "--device", "cpu"]) == 0
+    assert "ours (bi_encoder)" in capsys.readouterr().out
+
+
+def test_a_model_of_a_file_that_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the file, not with a variable that nobody set."""
+    path = toml(tmp_path / "models.toml", {"name": "ours", "model": "sparse-w4", "fast_model": "org/other"})
+    capsys.readouterr()
+
+    assert main(["check", "--models", path]) == 2
+    assert capsys.readouterr().err.startswith(f"bandrank: {path}: fast_model of ours must be {FAST}, or not be set: ")
