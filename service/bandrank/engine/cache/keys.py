@@ -51,7 +51,7 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
     add(tokenizer.to_str().encode())
     for name, tensor in sorted(side.weights.items()):
         add(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        add(memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+        add(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hasher.digest()
 
 
