@@ -78,7 +78,6 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     memory through the graph of its bucket.
     """
     model = build(lab, size, pattern)
-    model.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
     backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
     model.encoder.prepare_for(Execution(backend))
@@ -91,9 +90,10 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
             model,
             batch,
             plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=size.head_dim, backend=backend),
+            cls_only=cls_only,
         )
 
-    found = eager(lab, lambda: model.score(batch))
+    found = eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
     fuse_norms(model)
     found |= graphed(lab, on_card)
     if cls_only and pattern.shares_queries:
@@ -132,15 +132,14 @@ def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
     model = build(lab, size, sparse(WINDOW))
-    model.cls_only_last_layer = False
     shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
     plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
-    run = device_part(lab, model, request(lengths), plan)
+    run = device_part(lab, model, request(lengths), plan, cls_only=False)
     return {**eager(lab, run), **graphed(lab, lambda: run)}
 
 
 def device_part(
-    lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan
+    lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan, *, cls_only: bool
 ) -> Callable[[], Sequence[Tensor]]:
     """`score` without what the host does once a request."""
     tokens = packed(model, batch)
@@ -149,7 +148,7 @@ def device_part(
 
     def run() -> Sequence[Tensor]:
         hidden = model.encoder.embeddings(*inputs)
-        if model.cls_only_last_layer:
+        if cls_only:
             return [model.head(model.encoder.forward_cls(hidden, count, plan))]
         return [model.head(model.encoder(hidden, plan)[:count])]
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from transformers import BertForSequenceClassification
 
 from bandrank.models import hf_weights
 from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers.encoder import EncoderLayer
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank_kernels import Backend
@@ -37,14 +39,14 @@ class Options:
     """How a forward pass is run."""
 
     backend: Backend
-    cls_only_last_layer: bool = True
+    cls_only: bool = True
 
 
 OPTIONS = [
     Options("vectorized"),
-    Options("vectorized", cls_only_last_layer=False),
+    Options("vectorized", cls_only=False),
     Options("reference"),
-    Options("reference", cls_only_last_layer=False),
+    Options("reference", cls_only=False),
 ]
 SPARSE_4 = sparse(4)
 PATTERNS = {
@@ -95,9 +97,9 @@ def scores_of(
 ) -> list[float]:
     """Our scores of one batch."""
     scorer.encoder.prepare_for(Execution(options.backend))
-    scorer.cls_only_last_layer = options.cls_only_last_layer
     with torch.inference_mode():
-        return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
+        run = partial(scorer.launch, cls_only=options.cls_only)
+        return scorer.score_packed(score_batch(queries, candidates), run).tolist()
 
 
 def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: AttentionPattern) -> CrossEncoder:
@@ -240,5 +242,9 @@ def test_prepared_scorer_scores_the_same(
 def test_options_are_those_of_the_scorer() -> None:
     """A scorer starts with the fast options, which the other tests hold against the slow ones."""
     scorer = tiny_cross_encoder()
+    rows: list[int] = []
+    last: EncoderLayer = scorer.encoder.layers[-1]  # type: ignore[assignment]  # a ModuleList forgets
+    last.up.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    scorer(score_batch([[9, SEP_ID]], [[[9, SEP_ID], [SEP_ID]]]))
 
-    assert (scorer.encoder.execution.backend, scorer.cls_only_last_layer) == ("auto", True)
+    assert (scorer.encoder.execution.backend, rows) == ("auto", [2])

@@ -128,6 +128,23 @@ def test_scores_come_while_candidates_are_encoded() -> None:
     assert counts == [2, 4, 6, 8, 10]
 
 
+@pytest.mark.parametrize(("kind", "words"), [("cross-encoder", 6), ("bi-encoder", 5)])
+def test_a_limit_on_candidates_cuts_the_long_ones(kind: str, words: int) -> None:
+    """To as many words as leave room for what the template adds; the scorer's template is as it was, and a limit above
+    its own does nothing.
+    """
+    model, limited = loaded(SCORERS[kind]()), loaded(SCORERS[kind]())
+    text = random_text(random.Random(5), 30)
+    asked = [Question("who", [text, " ".join(text.split()[:words]), "man"])]
+    whole = next(score_offline(model).score(asked))
+    cut = next(score_offline(limited, max_candidate_tokens=7).score(asked))
+
+    assert cut == pytest.approx([whole[1], whole[1], whole[2]], abs=TOLERANCE)
+    assert abs(whole[0] - whole[1]) > 1000 * TOLERANCE
+    assert limited.scorer.candidate_template == model.scorer.candidate_template
+    assert next(score_offline(model, max_candidate_tokens=10**6).score(asked)) == pytest.approx(whole, abs=TOLERANCE)
+
+
 def test_representations_of_many_rows_stay_apart() -> None:
     """Each candidate of a ColBERT keeps its own number of token embeddings."""
     scorer = OfflineScorer(loaded(tiny_colbert()))

@@ -18,7 +18,7 @@ from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
 from bandrank_training.scoring import score_offline
-from bandrank_training.tuning import intercept, shift, tune
+from bandrank_training.tuning import intercept, shifted, tune
 
 
 def mix_encoder() -> Scorer:
@@ -77,4 +77,4 @@ def test_the_best_weight_of_a_fusion_is_found(tmp_path: Path) -> None:
 def test_a_scorer_without_a_constant_is_told() -> None:
     """A bi-encoder's cosine is what it is."""
     with pytest.raises(BadInput, match="a bi_encoder has no constant to set; leave out --tune"):
-        shift(tiny_bi_encoder(), 1.0)
+        shifted(tiny_bi_encoder(), 1.0)

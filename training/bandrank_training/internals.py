@@ -5,6 +5,7 @@ Both run as they always do; forward hooks pick up what passes through their laye
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,8 +35,8 @@ def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tens
     of_candidates, of_queries = [each[0] for each in seen], [each[1] for each in seen]
     of_candidates.append(student.interaction(candidates.values))
     of_queries.append(student.interaction(_query_states(student, batch.queries)))
-    with torch.no_grad(), recording([layer.qkv for layer in _layers(teacher)]) as wanted, _all_rows(teacher):
-        teacher.score(_without_cls(batch, candidates=True))
+    with torch.no_grad(), recording([layer.qkv for layer in _layers(teacher)]) as wanted:
+        teacher.score_packed(_without_cls(batch, candidates=True), partial(teacher.launch, cls_only=False))
     theirs = [each[0] for each in wanted]
     heads = student.config.encoder.num_heads
     losses = []
@@ -100,16 +101,6 @@ class _Rows:
 
     def candidate(self, pair: int) -> slice:
         return slice(*self._candidates[pair : pair + 2].tolist())
-
-
-@contextmanager
-def _all_rows(teacher: CrossEncoder) -> Iterator[None]:
-    """The last layer run for all rows."""
-    before, teacher.cls_only_last_layer = teacher.cls_only_last_layer, False
-    try:
-        yield
-    finally:
-        teacher.cls_only_last_layer = before
 
 
 def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:

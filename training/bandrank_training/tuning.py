@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bandrank.models.architectures import CrossEncoder, MixEncoder
+from bandrank.models.checkpoint import assemble
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.scorer import Scorer
@@ -21,6 +22,7 @@ from bandrank_training.scoring import OfflineScorer
 
 WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
 BISECTIONS = 60
+BIAS = "head.classifier.bias"
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Tuned:
 def tune(model: LoadedModel, dev: DevSet) -> Tuned:
     """Sets the weight that is best on dev, of equals the one nearest to the old, and then the constant.
 
-    The model's scorer is changed in place. Raises BadInput for a scorer that has no constant, BadCheckpoint.
+    Raises BadInput for a scorer that has no constant, BadCheckpoint.
     """
     scores = dev.scores(OfflineScorer.as_it_is(TextEncoder(model.tokenizer, model.scorer)))  # it will be saved again
     by_weight: dict[float, float] = {}
@@ -48,8 +50,7 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
         model, scores = replace(model, fusion=replace(model.fusion, weight=best)), fused[best]
     labels = [label > 0 for group in dev.groups for label in group.labels or ()]
     constant = intercept([score for found in scores for score in found], labels)
-    shift(model.scorer, constant)
-    return Tuned(model, by_weight, constant)
+    return Tuned(replace(model, scorer=shifted(model.scorer, constant)), by_weight, constant)
 
 
 def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
@@ -66,16 +67,17 @@ def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
     return float((low + high) / 2)
 
 
-def shift(scorer: Scorer, constant: float) -> None:
-    """Adds a constant to all scores. Raises BadInput for a scorer that cannot."""
+def shifted(scorer: Scorer, constant: float) -> Scorer:
+    """The scorer with a constant added to all scores. Raises BadInput for a scorer that has none to add it to."""
+    config, weights = scorer.config, scorer.state_dict()
     match scorer:
         case CrossEncoder():
-            scorer.head.classifier.bias.detach().add_(constant)
-        case MixEncoder() if scorer.config.bi_encoder_weight:
-            bias = scorer.config.bi_encoder_bias + constant
-            scorer.config = replace(scorer.config, bi_encoder_bias=bias)
+            weights[BIAS] = weights[BIAS] + constant
+        case MixEncoder() if config.bi_encoder_weight:
+            config = replace(config, bi_encoder_bias=config.bi_encoder_bias + constant)
         case _:
             raise BadInput(f"a {scorer.architecture} has no constant to set; leave out --tune")
+    return assemble(type(scorer), config, weights, source="the tuned scorer")
 
 
 def _fuse(fusion: Fusion, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:

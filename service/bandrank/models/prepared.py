@@ -32,14 +32,9 @@ class Capturable(Protocol):
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
         """`Scorer.score`, where `run` computes the packed batch."""
 
-    def launch(self, packed: PackedTokens) -> Tensor:
-        """(num_candidates,) the scores of a packed batch, kernel by kernel."""
-
-    def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:
-        """The plan of a packed batch, with launches sized for `capacity`."""
-
-    def compute(self, inputs: PackedInputs) -> Tensor:
-        """(num_candidates,) the scores of packed rows on the device."""
+    def launch(self, packed: PackedTokens) -> Tensor: ...
+    def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan: ...
+    def compute(self, inputs: PackedInputs) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -113,20 +108,21 @@ def prepare(
     graphs: bool | GraphDevice = False,
 ) -> PreparedScorer:
     """Takes a scorer over to serve it: its weights go to `device`, frozen, in `dtype` (a module named `head` keeps its
-    own), its encoder is computed by `backend`, and its batches are replayed from CUDA graphs where they can be
-    (`why_no_graphs`).
+    dtype), and every layer that can compute in several ways is told which to use. Whoever gave the scorer away may go
+    on reading its templates, costs and weights.
 
-    graphs: whether to capture any, or the device to capture them with.
+    backend: of the kernels; "auto" falls back to plain torch and says so in `why_no_kernels`.
+    graphs: whether batches are replayed from CUDA graphs where they can be, or the device to capture them with.
     """
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     for name, module in scorer.named_children():
         if name != "head":
             module.to(dtype)
     without_kernels = _why_no_kernels(scorer, backend)
-    if graphs is False:
-        replay: Replay | str = "they are switched off"
-    elif not isinstance(scorer, Capturable):
-        replay = f"a {scorer.architecture} is not captured"
+    if not isinstance(scorer, Capturable):
+        replay: Replay | str = f"a {scorer.architecture} is not captured"
+    elif graphs is False:
+        replay = "they are switched off"
     elif reason := without_kernels or _why_not_one_launch(scorer.config.encoder, dtype):
         replay = reason
     else:

@@ -1,8 +1,8 @@
 """The one interface between the engine and every architecture."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -37,6 +37,17 @@ class TokenTemplate:
         room = max(0, limit - len(self.prefix) - len(self.suffix))
         cut = sum(piece != self.sentence_token for piece in pieces[room:])
         return [*self.prefix, *pieces[:room], *self.suffix], cut
+
+
+@dataclass(frozen=True)
+class CandidateSide:
+    """What a scorer's representations of candidates depend on, beside the candidates' token ids.
+
+    config: plain values by name.  weights: tensors by the names that they have in the scorer's state_dict.
+    """
+
+    config: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
 
 
 def check_limits(config: Any, *, least: int = 2) -> None:
@@ -85,6 +96,12 @@ class Scorer(nn.Module, ABC):
         """The same scores from token ids on both sides."""
         return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
 
+    def candidate_side(self) -> CandidateSide:
+        """All that `encode_candidates` reads, and nothing of the query's side if that can be told apart; by default the
+        whole config and all weights.
+        """
+        return CandidateSide(asdict(self.config), self.state_dict())
+
     def candidate_limit(self, query_tokens: int) -> int:
         """The most token ids a candidate may have beside a query of `query_tokens`; by default the template's limit."""
         del query_tokens
@@ -103,3 +120,9 @@ class Scorer(nn.Module, ABC):
         """Takes over a trained encoder's weights, to be trained further; what it lacks keeps its random start."""
         self.encoder.load_state_dict(encoder.state_dict())
         return self
+
+    def _candidate_side(self, config: Sequence[str], weights: tuple[str, ...]) -> CandidateSide:
+        """These fields of the config, and the weights whose names start like one of `weights`."""
+        fields, state = asdict(self.config), self.state_dict()
+        named = {name: tensor for name, tensor in state.items() if name.startswith(weights)}
+        return CandidateSide({name: fields[name] for name in config}, named)

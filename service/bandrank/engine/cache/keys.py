@@ -11,6 +11,7 @@ import torch
 from bandrank.engine.cache.codec import VERSION, PayloadDtype
 from bandrank.models.scorer import Scorer
 
+FINGERPRINT_VERSION = 2  # of what is hashed: 1 took in the query side too
 BUCKETS = 64  # hash tags: entries spread over a cluster's slots, and a request still needs few commands
 
 
@@ -27,7 +28,8 @@ def digest(text: str) -> bytes:
 
 
 def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
-    """16 bytes that stand for all that a candidate's payload depends on, apart from its text.
+    """16 bytes that stand for all that a candidate's payload depends on, apart from its text: a scorer whose query side
+    was trained further has the fingerprint that it had.
 
     The dtype in which a prepared scorer computes is that of its weights, and so among it; where they are is not.
     """
@@ -37,18 +39,19 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
         hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would be ("a", "bc")
         hasher.update(part)
 
+    side = scorer.candidate_side()
     facts = {
-        "version": VERSION,
+        "version": [FINGERPRINT_VERSION, VERSION],
         "architecture": scorer.architecture,
-        "config": asdict(scorer.config),
+        "config": side.config,
         "candidate_template": asdict(scorer.candidate_template),
         "payload_dtype": payload_dtype,
     }
     add(json.dumps(facts, sort_keys=True).encode())
     add(tokenizer.to_str().encode())
-    for name, tensor in sorted(scorer.state_dict().items()):
+    for name, tensor in sorted(side.weights.items()):
         add(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        add(memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()))
+        add(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hasher.digest()
 
 

@@ -20,7 +20,7 @@ from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
 from bandrank.models.ragged import Ragged, offsets
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,9 @@ class ColBERT(Scorer):
         cu_seqlens = offsets(kept.astype(np.int64))[tokens.cu_seqlens]
         rows = states.values[torch.from_numpy(kept).to(states.values.device)]
         return Ragged(self._project(rows), cu_seqlens)
+
+    def candidate_side(self) -> CandidateSide:
+        return self._candidate_side(("encoder", "skipped_ids", "dim"), ("encoder.", "projection."))
 
     def score(self, batch: ScoreBatch) -> Tensor:
         queries = self._encode_queries(batch.queries)

@@ -61,7 +61,6 @@ class CrossEncoder(Scorer):
         super().__init__()
         self.config: CrossEncoderConfig = config
         self.attention = config.pattern
-        self.cls_only_last_layer = True  # for tests: no score depends on it beyond rounding
         self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
@@ -98,18 +97,22 @@ class CrossEncoder(Scorer):
         )
         return parts.best(run(packed), len(batch.candidates))
 
-    def launch(self, packed: PackedTokens) -> Tensor:
-        """(num_candidates,) the scores of a packed batch, kernel by kernel."""
-        return self.compute(PackedInputs.of(packed, self.plan(packed.rows), self.encoder.device))
+    def launch(self, packed: PackedTokens, *, cls_only: bool = True) -> Tensor:
+        """(num_candidates,) the scores of a packed batch, kernel by kernel.
+
+        cls_only: whether the last layer runs for [CLS] alone; no score depends on it beyond rounding.
+        """
+        plan = self.plan(packed.rows)
+        return self.compute(PackedInputs.of(packed, plan, self.encoder.device), cls_only=cls_only)
 
     def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:
         """The plan of a packed batch, as `Encoder.plan` makes it."""
         return self.encoder.plan(rows, self.config.pattern, capacity)
 
-    def compute(self, inputs: PackedInputs) -> Tensor:
+    def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) the scores of packed rows. Launches, and nothing that makes the host wait."""
         types = inputs.token_types if self.config.token_types else torch.zeros_like(inputs.token_types)
         hidden = self.encoder.embeddings(inputs.ids, inputs.positions, types)
-        if self.cls_only_last_layer:
+        if cls_only:
             return self.head(self.encoder.forward_cls(hidden, inputs.num_candidates, inputs.plan))  # type: ignore[no-any-return]
         return self.head(self.encoder(hidden, inputs.plan)[: inputs.num_candidates])  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 Each text's positions start at 0; candidates have token type 1.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged, offsets, places
-from bandrank.models.scorer import Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide, Scorer, TokenTemplate, check_limits
 from bandrank_kernels.windowed_attention import PackedRows
 
 
@@ -69,6 +69,12 @@ class Deformer(Scorer):
         """Each token's state between the lower and the upper layers."""
         states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))
         return Ragged(states.values.float(), states.cu_seqlens)
+
+    def candidate_side(self) -> CandidateSide:
+        """The lower layers, as if the encoder had no others."""
+        lower = tuple(f"encoder.layers.{layer}." for layer in range(self.config.split))
+        encoder = asdict(self.config.encoder) | {"num_layers": self.config.split}
+        return replace(self._candidate_side((), ("encoder.embeddings.", *lower)), config={"encoder": encoder})
 
     def score(self, batch: ScoreBatch) -> Tensor:
         if len(batch.candidates) == 0:

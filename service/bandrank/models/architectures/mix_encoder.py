@@ -21,7 +21,7 @@ from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfi
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged, offsets, places
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,9 @@ class MixEncoder(Scorer):
             states = tower.read(self.encoder, tokens)
             rows = attend_codes_apart(self.context_codes, states).flatten(0, 1)
         return Ragged(rows, count * np.arange(len(tokens) + 1))
+
+    def candidate_side(self) -> CandidateSide:
+        return self._candidate_side(("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes"))
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:
         """Last states of the texts, each behind the codes as the first input vectors."""

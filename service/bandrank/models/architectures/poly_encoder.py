@@ -18,7 +18,7 @@ from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
 
 BLOCK_CANDIDATES = 4096  # looked at in one go: with 64 codes their weights take 1 MB
 
@@ -92,6 +92,10 @@ class PolyEncoder(Scorer):
         states = tower.read(self.candidate_encoder or self.encoder, tokens)
         vectors = pool(states, self.config.reduction) * self.config.output_scaling
         return Ragged(vectors, np.arange(len(tokens) + 1))
+
+    def candidate_side(self) -> CandidateSide:
+        tower = "encoder." if self.candidate_encoder is None else "candidate_encoder."
+        return self._candidate_side(("encoder", "reduction", "output_scaling"), (tower,))
 
     def score(self, batch: ScoreBatch) -> Tensor:
         states = tower.read(self.encoder, batch.queries)

@@ -18,7 +18,7 @@ from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.padded import like_lengths
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
 
 BLOCK_ROWS = 4096  # candidate rows at once: their states, 6 MB of 384 dimensions, stay in a CPU's cache
 
@@ -82,6 +82,9 @@ class VIRT(Scorer):
         """Each token's state before the last layer."""
         states = tower.read(self.encoder, tokens)
         return Ragged(states.values.float(), states.cu_seqlens)
+
+    def candidate_side(self) -> CandidateSide:
+        return self._candidate_side(("encoder",), ("encoder.",))
 
     def score(self, batch: ScoreBatch) -> Tensor:
         queries = tower.read(self.encoder, batch.queries)

@@ -1,0 +1,122 @@
+"""A fingerprint changes with what representations depend on and with nothing else: tensor by tensor, field by field."""
+
+import random
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from support.models import random_ids, random_scorer, tiny_tokenizer
+from support.variants import PRECOMPUTING, VARIANTS
+
+from bandrank.engine.cache.keys import fingerprint
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+
+Encoded = tuple[list[int], list[int], bytes]
+
+# Another value of every field of a config, by architecture; of the encoder's those that leave its weights' shapes.
+ENCODER = {"encoder.num_layers": 4, "encoder.num_heads": 2, "encoder.layer_norm_eps": 1e-3}
+TEXTS = ENCODER | {"cls_id": 7, "sep_id": 8, "max_query_tokens": 20, "max_candidate_tokens": 40}
+OTHER_VALUES: dict[str, dict[str, Any]] = {
+    "bi_encoder": ENCODER | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40},
+    "colbert": TEXTS
+    | {"mask_id": 9, "query_marker": 10, "candidate_marker": 11, "skipped_ids": (), "dim": 8, "floor": True}
+    | {"similarity": "l2", "augment": False, "attend_to_masks": True},
+    "deformer": TEXTS | {"split": 2, "candidate_cls": True},
+    "mix_encoder": TEXTS
+    | {"interaction_layers": (1,), "num_embeddings": 2, "pool": "last", "similarity": "scaled_dot"}
+    | {"bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5},
+    "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5},
+    "virt": TEXTS | {"similarity": "dot"},
+}
+# What changes in some variants to another value than in the others.
+SWITCHED: dict[str, dict[str, Any]] = {
+    "mix_encoder b": {"strategy": "C"},
+    "mix_encoder codes dot": {"strategy": "S"},
+    "poly_encoder learnt": {"codes": "first", "reduction": "cls", "separate_towers": True, "scaled": False},
+    "poly_encoder first apart": {"codes": "learnt", "separate_towers": False, "scaled": True},
+}
+QUERY_OF_MIX = {"interaction_layers", "pool", "similarity", "bi_encoder_weight", "bi_encoder_bias", "max_query_tokens"}
+# Fields of the query side: all that another value of them changes is read when a query is there.
+QUERY_FIELDS: dict[str, set[str]] = {
+    "bi_encoder mean": set(),
+    "colbert v2": {
+        *("mask_id", "query_marker", "similarity", "augment", "attend_to_masks", "floor", "max_query_tokens"),
+    },
+    "deformer": {"encoder.num_layers", "cls_id", "max_query_tokens"},
+    "mix_encoder b": {*QUERY_OF_MIX, "cls_id"},
+    "mix_encoder codes dot": QUERY_OF_MIX,
+    "poly_encoder learnt": {"codes", "num_codes", "scaled", "max_query_tokens"},
+    "poly_encoder first apart": {"codes", "num_codes", "scaled", "max_query_tokens"},
+    "virt": {"similarity", "max_query_tokens"},
+}
+
+
+def fingerprint_of(scorer: Scorer) -> bytes:
+    """With the tiny tokenizer and float32 payloads."""
+    return fingerprint(scorer, tiny_tokenizer(), "float32")
+
+
+@torch.inference_mode()
+def encoded(scorer: Scorer) -> Encoded:
+    """All that is stored of some texts: word pieces cut, lengths, and the bits of the representations."""
+    rng = random.Random(0)
+    applied = [scorer.candidate_template.apply(random_ids(rng, count)[:-1]) for count in (0, 1, 9, 33, 300)]
+    found = scorer.encode_candidates(Ragged.from_token_ids([ids for ids, _ in applied]))
+    return [cut for _, cut in applied], found.lengths.tolist(), found.values.numpy().tobytes()
+
+
+@pytest.mark.parametrize("variant", PRECOMPUTING)
+def test_a_fingerprint_covers_the_tensors_that_candidates_are_encoded_with(variant: str) -> None:
+    """Each tensor in turn is moved: the fingerprint changes if and only if representations do."""
+    scorer = VARIANTS[variant]()
+    before, as_encoded = fingerprint_of(scorer), encoded(scorer)
+    seen: dict[bool, list[str]] = {True: [], False: []}
+    for number, (name, tensor) in enumerate(scorer.state_dict().items()):
+        kept = tensor.clone()
+        tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)), alpha=0.1)
+        is_other = fingerprint_of(scorer) != before
+        assert (encoded(scorer) != as_encoded) == is_other, name
+        seen[is_other].append(name)
+        tensor.copy_(kept)
+
+    assert (fingerprint_of(scorer), encoded(scorer)) == (before, as_encoded)
+    assert seen[True]
+    assert bool(seen[False]) == (scorer.candidate_side().weights.keys() != scorer.state_dict().keys())
+
+
+@pytest.mark.parametrize("variant", QUERY_FIELDS)
+def test_a_fingerprint_covers_the_fields_that_candidates_are_encoded_by(variant: str) -> None:
+    """Each field in turn has another value, over the same weights: what changes neither fingerprint nor representations
+    are the fields of the query side.
+    """
+    scorer = VARIANTS[variant]()
+    others = OTHER_VALUES[variant.split(maxsplit=1)[0]] | SWITCHED.get(variant, {})
+    assert {name.split(".")[0] for name in others} == {field.name for field in fields(scorer.config)}
+    before, as_encoded = fingerprint_of(scorer), encoded(scorer)
+    same_fingerprint, same_encoded = set(), set()
+    for name, value in others.items():
+        changed = with_other(scorer, name, value)
+        if fingerprint_of(changed) == before:
+            same_fingerprint.add(name)
+        if encoded(changed) == as_encoded:
+            same_encoded.add(name)
+
+    assert same_fingerprint == same_encoded == QUERY_FIELDS[variant]
+
+
+def with_other(scorer: Scorer, name: str, value: Any) -> Scorer:
+    """The same weights, in the same memory, under a config with another value; weights of other shapes are drawn."""
+    *outer, field = name.split(".")
+    inner = replace(scorer.config.encoder, **{field: value}) if outer else value
+    config = replace(scorer.config, **{outer[0] if outer else field: inner})
+    assert config != scorer.config
+    changed = random_scorer(type(scorer)(config), seed=9)
+    ours = scorer.state_dict()
+    fitting = {
+        name: ours[name] if name in ours and ours[name].shape == drawn.shape else drawn
+        for name, drawn in changed.state_dict().items()
+    }
+    changed.load_state_dict(fitting, assign=True)
+    return changed

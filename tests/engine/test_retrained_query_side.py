@@ -1,0 +1,52 @@
+"""A scorer whose query side was trained further is served from the cache that the scorer before it filled."""
+
+import pytest
+import torch
+from support.models import loaded
+from support.precomputing import tiny_mix_encoder
+from support.redis_server import RedisServer
+
+from bandrank.engine.assembly import StageModels
+from bandrank.engine.reranker import Ranking, Reranker
+from bandrank.models.scorer import Scorer
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = ["man", "she", "you and he", "", "who was the man"]
+
+
+async def ranking_of(scorer: Scorer, server: RedisServer | None) -> Ranking:
+    """What a service of the scorer says, which keeps nothing in memory, and in Redis all that it encoded."""
+    redis_url = "" if server is None else server.url
+    settings = Settings(device="cpu", redis_url=redis_url, cache_memory_bytes=0)
+    reranker = Reranker(StageModels.of(loaded(scorer)), settings)
+    ranking = await reranker.rerank("who was she", TEXTS)
+    await reranker.close()
+    return ranking
+
+
+async def test_another_query_side_scores_what_the_first_one_cached(server: RedisServer) -> None:
+    """Every candidate is a hit, and its score that of a cold cache, which is not the first one's."""
+    retrained = tiny_mix_encoder()
+    with torch.no_grad():
+        for weight in retrained.interactions.parameters():
+            weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)), alpha=0.2)
+    first = await ranking_of(tiny_mix_encoder(), server)
+    warm, cold = await ranking_of(retrained, server), await ranking_of(retrained, None)
+
+    assert [ranking.stages[0].cache_hits for ranking in (first, warm, cold)] == [0, len(TEXTS), 0]
+    assert warm.candidates == cold.candidates
+    assert {each.score for each in warm.candidates}.isdisjoint(each.score for each in first.candidates)
+
+
+async def test_another_candidate_encoder_reads_nothing_of_the_first_one(server: RedisServer) -> None:
+    """Although the query side is the same."""
+    other = tiny_mix_encoder()
+    with torch.no_grad():
+        other.context_codes[0, 0] += 1
+    await ranking_of(tiny_mix_encoder(), server)
+    ranking = await ranking_of(other, server)
+
+    assert ranking.stages[0].cache_hits == 0
+    assert ranking.candidates == (await ranking_of(other, None)).candidates

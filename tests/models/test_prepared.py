@@ -1,0 +1,81 @@
+"""What `prepare` decides is told by what it returns, and stays so."""
+
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.scorers import lookup
+from support.tokenizer import SEP_ID
+
+from bandrank.models.layers.execution import MANY_ROWS
+from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.scorer import Scorer
+
+CPU = torch.device("cpu")
+
+
+def test_a_prepared_scorer_is_a_value() -> None:
+    """Nobody sets anything on it."""
+    prepared = prepare(tiny_bi_encoder(), device=CPU, dtype=torch.float32)
+
+    with pytest.raises(FrozenInstanceError):
+        prepared.device = torch.device("meta")  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("make", "graphs", "reason"),
+    [
+        (tiny_bi_encoder, True, "a bi_encoder is not captured"),
+        (tiny_cross_encoder, False, "they are switched off"),
+        (lambda: tiny_cross_encoder(pattern=sparse(4)), True, "the tensors are on cpu"),
+    ],
+)
+def test_why_there_are_no_graphs(make: Callable[[], Scorer], graphs: bool, reason: str) -> None:
+    """The architecture, the operator, or what stands in the way of the kernels."""
+    prepared = prepare(make(), device=CPU, dtype=torch.float32, graphs=graphs)
+
+    assert reason in (prepared.why_no_graphs() or "")
+    assert prepared.graph_bytes == 0
+
+
+def test_why_there_are_no_kernels() -> None:
+    """Another backend was asked for, the device has none, or there is nothing to compute."""
+    asked = prepare(tiny_bi_encoder(), device=CPU, dtype=torch.float32, backend="reference")
+    on_cpu = prepare(tiny_bi_encoder(), device=CPU, dtype=torch.float32)
+    without = prepare(lookup(man=1.0), device=CPU, dtype=torch.float32)
+
+    assert asked.why_no_kernels == "'reference' was asked for"
+    assert "the tensors are on cpu" in (on_cpu.why_no_kernels or "")
+    assert without.why_no_kernels == "it has no encoder"
+
+
+def test_every_layer_is_told_how_to_compute() -> None:
+    """The encoder and each norm get the backend, and weights are laid out."""
+    scorer = tiny_cross_encoder()
+    prepare(scorer, device=CPU, dtype=torch.float32, backend="vectorized")
+    norms = [module for module in scorer.modules() if isinstance(module, LayerNorm)]
+    linears = [module for module in scorer.modules() if isinstance(module, Linear)]
+
+    assert {each.execution.backend for each in (scorer.encoder, *norms)} == {"vectorized"}
+    assert {each.execution.fused_from for each in norms} == {MANY_ROWS}
+    assert {each._packed is not None for each in linears} == {torch.backends.mkldnn.is_available()}  # type: ignore[no-untyped-call]  # torch has no annotation here
+
+
+def test_a_scorer_in_training_stays_so() -> None:
+    """It scores as it does, and its mode, its gradients and its layers are left alone."""
+    scorer = tiny_cross_encoder().train()
+    batch = score_batch([[9, SEP_ID]], [[[9, 10, SEP_ID], [SEP_ID]]])
+    prepared = PreparedScorer.in_training(scorer)
+    scores = prepared(batch)
+
+    assert torch.equal(scores, scorer(batch))
+    assert scores.requires_grad
+    assert scorer.training
+    assert all(module._packed is None for module in scorer.modules() if isinstance(module, Linear))
+    assert (prepared.device, prepared.dtype) == (CPU, torch.float32)
+    assert prepared.why_no_graphs() == "it is being trained"
