@@ -1,5 +1,6 @@
 """The models to serve: one that the settings name, or those in a file or a folder."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,9 @@ def test_a_model_of_a_file_is_served_under_its_name(tmp_path: Path, capsys: pyte
     capsys.readouterr()
 
     assert main(["check", "--models", path, "--device", "cpu"]) == 0
-    assert "ours (bi_encoder)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.search(r"^models +ours$", out, re.MULTILINE)
+    assert f"{tmp_path / 'checkpoint'} (bi_encoder)" in out
 
 
 def test_a_model_of_a_file_that_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

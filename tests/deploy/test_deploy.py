@@ -72,6 +72,8 @@ def dashboard_expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]
 def exposition() -> CollectorRegistry:
     """What a service that has loaded a model exposes before its first request."""
     metrics = Metrics()
+    for stage in ("fast", "accurate"):
+        metrics.declare_stage(stage)
     metrics.build_info.labels(version="1.0", model="m", device="cpu", dtype="float32").set(1)
     return metrics.registry
 

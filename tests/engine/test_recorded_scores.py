@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from models.test_scorer_laws import VARIANTS, close
 from support.models import as_served, score_batch
 from support.recorded import DEPTH, QUERIES, demo_texts, draw_by_name, machine, recorded, texts_of
+from support.variants import VARIANTS
 
 from bandrank.engine.ranking import Ranking
-from bandrank.model_settings import ModelSettings
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
@@ -52,7 +51,7 @@ def test_scores_of_an_architecture(variant: str) -> None:
     with torch.inference_mode():
         scores = as_served(scorer)(score_batch(*texts_of(scorer))).tolist()
 
-    assert_recorded(scores, RECORDED["architectures"][variant], tolerance=10 * close(variant))
+    assert_recorded(scores, RECORDED["architectures"][variant], tolerance=1e-4)
 
 
 @pytest.mark.parametrize("model", RECORDED["rankings"])
@@ -79,12 +78,11 @@ def _rankings(model: str) -> dict[tuple[str, int, str], Ranking]:
         (strategy, int(count), query): None
         for strategy, count, query in (key.split(" ", 2) for key in RECORDED["rankings"][model])
     }
-    settings = Settings(device="cpu", cascade_depth=DEPTH)
     name = model.split(maxsplit=1)[0]  # "sparse-w4 over mix-b" brings mix-b along
+    settings = Settings(device="cpu", model=name, cascade_depth=DEPTH)
 
     async def rank() -> None:
-        files = load_models([ModelSettings(name=name, model=name, cascade_depth=DEPTH, dtype="float32")])
-        serving = assemble(files, settings)
+        serving = assemble(load_models(settings), settings)
         for strategy, count, query in asked:
             assert query in QUERIES
             texts = demo_texts()[:count]

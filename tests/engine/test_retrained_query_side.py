@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from support.models import loaded
 from support.precomputing import tiny_mix_encoder
 from support.redis_server import RedisServer
+from support.serving import served
 
-from bandrank.engine.assembly import StageModels
-from bandrank.engine.reranker import Ranking, Reranker
+from bandrank.engine.ranking import Ranking
 from bandrank.models.scorer import Scorer
 from bandrank.settings import Settings
 
@@ -20,10 +19,8 @@ async def ranking_of(scorer: Scorer, server: RedisServer | None) -> Ranking:
     """What a service of the scorer says, which keeps nothing in memory, and in Redis all that it encoded."""
     redis_url = "" if server is None else server.url
     settings = Settings(device="cpu", redis_url=redis_url, cache_memory_bytes=0)
-    reranker = Reranker(StageModels.of(loaded(scorer)), settings)
-    ranking = await reranker.rerank("who was she", TEXTS)
-    await reranker.close()
-    return ranking
+    async with served(scorer, settings=settings) as model:
+        return await model.rank("who was she", TEXTS)
 
 
 async def test_another_query_side_scores_what_the_first_one_cached(server: RedisServer) -> None:
@@ -35,7 +32,7 @@ async def test_another_query_side_scores_what_the_first_one_cached(server: Redis
     first = await ranking_of(tiny_mix_encoder(), server)
     warm, cold = await ranking_of(retrained, server), await ranking_of(retrained, None)
 
-    assert [ranking.stages[0].cache_hits for ranking in (first, warm, cold)] == [0, len(TEXTS), 0]
+    assert [ranking.reports[0].cache_hits for ranking in (first, warm, cold)] == [0, len(TEXTS), 0]
     assert warm.candidates == cold.candidates
     assert {each.score for each in warm.candidates}.isdisjoint(each.score for each in first.candidates)
 
@@ -48,5 +45,5 @@ async def test_another_candidate_encoder_reads_nothing_of_the_first_one(server: 
     await ranking_of(tiny_mix_encoder(), server)
     ranking = await ranking_of(other, server)
 
-    assert ranking.stages[0].cache_hits == 0
+    assert ranking.reports[0].cache_hits == 0
     assert ranking.candidates == (await ranking_of(other, None)).candidates
