@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank_kernels.grouping import Ints, padded_runs
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Sources
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Bools, Ints, Spans
+from bandrank_kernels.windowed_attention.spans import Bools, Spans
 
 BLOCK_ROWS = 32  # rows; a window wider than this takes blocks as wide as itself
 MAX_CHUNK_KEYS = 1 << 12
@@ -113,10 +114,10 @@ def plan_blocks(
         )
 
     return [
-        chunk(firsts[begin:end], height)
+        chunk(firsts[run], height)
         for firsts, height in block_sets
         if len(firsts)
-        for begin, end in _cut(_num_keys(rows, pattern, owner, firsts, height))
+        for run in padded_runs(_num_keys(rows, pattern, owner, firsts, height).tolist(), MAX_CHUNK_KEYS)
     ]
 
 
@@ -151,16 +152,3 @@ def _num_keys(rows: PackedRows, pattern: AttentionPattern, owner: Ints, firsts: 
     return (
         height + 2 * pattern.window + cls.totals * pattern.candidate_to_cls + query.totals * pattern.candidate_to_query
     )
-
-
-def _cut(num_keys: Ints) -> Iterator[tuple[int, int]]:
-    """Consecutive blocks cut into chunks: padded to its widest block, each holds MAX_CHUNK_KEYS, or one block."""
-    begin = 0
-    widest = 0
-    for end, keys in enumerate(num_keys.tolist()):
-        if end > begin and max(widest, keys) * (end - begin + 1) > MAX_CHUNK_KEYS:
-            yield begin, end
-            begin, widest = end, 0
-        widest = max(widest, keys)
-    if len(num_keys):
-        yield begin, len(num_keys)

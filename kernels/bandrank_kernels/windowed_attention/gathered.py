@@ -1,6 +1,5 @@
 """Attention of whole sequences: gathered into groups of like length, padded little, one SDPA call a group."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank_kernels.grouping import like_lengths
 from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Piece, Sources
-from bandrank_kernels.windowed_attention.spans import Ints, Spans
+from bandrank_kernels.windowed_attention.spans import Spans
 
-LENGTH_RATIO = 1.15  # longest over shortest sequence of a group: 7 % padding at most on average
-LENGTH_SLACK = 8  # rows: below this, padding costs less than one more call
 MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it in the last-level cache of a CPU
 
 
@@ -109,25 +107,12 @@ class ClsGroup(Piece):
 
 def plan_groups(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> list[SequenceGroup]:
     """Groups that cover all sequences with at least one query row. Sequence i attends from queries[i] to keys[i]."""
+    attending = np.flatnonzero(queries.totals)
+    queries, keys = queries.take(attending), keys.take(attending)
     return [
         _plan_group(queries.take(which), keys.take(which), device=device, dtype=dtype)
-        for which in _like_lengths(keys.totals, np.flatnonzero(queries.totals))
+        for which in like_lengths(keys.totals, MAX_GROUP_ROWS)
     ]
-
-
-def _like_lengths(lengths: Ints, chosen: Ints) -> Iterator[Ints]:
-    """`chosen` sequences cut into groups of like length."""
-    order = chosen[np.argsort(lengths[chosen], kind="stable")]
-    start = 0
-    for end in range(1, len(order) + 1):
-        shortest = lengths[order[start]]
-        if end < len(order):
-            longest = lengths[order[end]]
-            fits = longest <= max(shortest * LENGTH_RATIO, shortest + LENGTH_SLACK)
-            if fits and (end - start + 1) * longest <= MAX_GROUP_ROWS:
-                continue
-        yield order[start:end]
-        start = end
 
 
 def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> SequenceGroup:
