@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from bandrank_kernels.arrays import Ints
 
 LENGTH_RATIO = 1.15  # longest over shortest sequence of a group: 7 % padding at most on average
 LENGTH_SLACK = 8  # rows: below this, padding costs less than one more group

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from bandrank_kernels.grouping import Ints, padded_runs
+from bandrank_kernels.arrays import Bools, Ints
+from bandrank_kernels.grouping import padded_runs
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Sources
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Bools, Spans
+from bandrank_kernels.windowed_attention.spans import Spans
 
 BLOCK_ROWS = 32  # rows; a window wider than this takes blocks as wide as itself
 MAX_CHUNK_KEYS = 1 << 12

@@ -4,17 +4,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.launch import Launch, struct_of
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
 from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
-from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.tiles import Int32s, Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Dtype, Gradient
 from bandrank_kernels.windowed_attention.rows import PackedRows
-
-Ints = npt.NDArray[np.int32]
 
 FLOAT_BYTES = 4
 GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
@@ -29,8 +27,8 @@ class GradientTables:
     """
 
     tiles: Tiles
-    first_vectors: Ints
-    totals: Ints
+    first_vectors: Int32s
+    totals: Int32s
     num_vectors: int
     num_candidate_tiles: int
 
@@ -123,11 +121,11 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
     counts, query_counts = np.maximum(1, -(-lengths // tile_rows)), -(-query_lengths // tile_rows)
     query_of_tile = np.concatenate([np.repeat(owner, counts), np.repeat(np.arange(rows.num_queries), query_counts)])
     steps = 3 + 2 * query_lengths
-    bounds = np.concatenate([[0], np.cumsum(steps[query_of_tile])])
+    bounds = offsets(steps[query_of_tile])
     if bounds[-1] > np.iinfo(np.int32).max:
         raise ValueError(f"partial sums must be countable in int32, got {bounds[-1]} vectors")
-    tile_bounds = np.concatenate([[0], np.cumsum(counts)])
-    first_query_tiles = tile_bounds[-1] + np.cumsum(query_counts) - query_counts
+    tile_bounds = offsets(counts)
+    first_query_tiles = tile_bounds[-1] + offsets(query_counts)[:-1]
 
     num_candidates = rows.num_candidates
     cls = np.zeros((num_candidates, 8), np.int64)
@@ -138,7 +136,7 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
 
     query = np.repeat(np.arange(rows.num_queries), query_lengths)
     begin, end = (np.searchsorted(owner, np.arange(rows.num_queries), side) for side in ("left", "right"))
-    number = 1 + np.arange(len(query)) - rows.cu_queries[query]  # of the row among the globals
+    number = 1 + indices_within(query_lengths)  # of the row among the globals
     totals = np.zeros((len(query), 8), np.int64)
     totals[:, 0] = rows.first_query_row + np.arange(len(query))
     totals[:, 1] = 1

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from bandrank.models.ragged import Offsets
-from bandrank_kernels.grouping import Ints, like_lengths
+from bandrank_kernels.arrays import Bools, Ints
+from bandrank_kernels.grouping import like_lengths
 
 
-def padded_groups(cu_seqlens: Offsets, max_rows: int) -> Iterator[tuple[Ints, Ints, npt.NDArray[np.bool_]]]:
+def padded_groups(cu_seqlens: Offsets, max_rows: int) -> Iterator[tuple[Ints, Ints, Bools]]:
     """Groups of `like_lengths`, shortest first: sequences (n,), their row numbers (n, width), and which rows are real.
 
     Padding repeats the sequence's last row, or is row 0.
