@@ -8,7 +8,6 @@ A window wider than the sequence, a window of 0, and sequences of length 0 are l
 All three are differentiable, any number of times, with memory linear in the length; each is its own kernel on a GPU.
 """
 
-import torch
 from torch import Tensor
 
 from bandrank_kernels.band_products import ops
@@ -22,7 +21,7 @@ def band_qk(query: Tensor, key: Tensor, window: int, *, backend: Backend = "auto
     band[i, j] = query[i] . key[i + j - window], and 0, which is no score, where that key lies outside the sequence.
     Raises ValueError if the two do not fit together or window < 0, BackendUnavailable.
     """
-    return ops.call(torch.ops.bandrank.band_qk, query, key, window, backend)
+    return ops.BAND_QK(query, key, window, backend)
 
 
 def band_pv(band: Tensor, value: Tensor, *, backend: Backend = "auto") -> Tensor:
@@ -32,7 +31,7 @@ def band_pv(band: Tensor, value: Tensor, *, backend: Backend = "auto") -> Tensor
     out[i] = sum over j of band[i, j] * value[i + j - window].
     Raises ValueError if the two do not fit together or the band has an even number of columns, BackendUnavailable.
     """
-    return ops.call(torch.ops.bandrank.band_pv, band, value, backend)
+    return ops.BAND_PV(band, value, backend)
 
 
 def band_ptv(band: Tensor, value: Tensor, *, backend: Backend = "auto") -> Tensor:
@@ -42,4 +41,4 @@ def band_ptv(band: Tensor, value: Tensor, *, backend: Backend = "auto") -> Tenso
     out[k] = sum over i of band[i, k - i + window] * value[i], abs(k - i) <= window.
     Raises what `band_pv` raises.
     """
-    return ops.call(torch.ops.bandrank.band_ptv, band, value, backend)
+    return ops.BAND_PTV(band, value, backend)

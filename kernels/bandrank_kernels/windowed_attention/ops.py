@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank_kernels.operators import register
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.interface import plan_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -22,7 +23,6 @@ from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
 KEPT_PLANS = 8  # batches: that of the running forward, and of backwards to come
 _LAYOUT = "Tensor cu_queries, Tensor cu_candidates, Tensor candidate_query, int? window"
-_LIBRARY = torch.library.Library("bandrank", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch leaves it bare
 
 
 def sparse_pattern(window: int | None) -> AttentionPattern:
@@ -39,8 +39,7 @@ def attend(qkv: Tensor, rows: PackedRows, window: int | None) -> tuple[Tensor, T
     Differentiable once, by the first result. Raises ValueError if the shapes do not fit.
     """
     layout = (torch.from_numpy(offsets) for offsets in (rows.cu_queries, rows.cu_candidates, rows.candidate_query))
-    out, lse = torch.ops.bandrank.windowed_attention(qkv, *layout, window)
-    return out, lse
+    return FORWARD(qkv, *layout, window)
 
 
 def _sum_dtype(qkv: Tensor) -> torch.dtype:
@@ -133,21 +132,18 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    result = torch.ops.bandrank.windowed_attention_backward(gradient, *ctx.saved_tensors, ctx.window)
-    return result, None, None, None, None
+    return BACKWARD(gradient, *ctx.saved_tensors, ctx.window), None, None, None, None
 
 
-for _name, _schema, _run, _fake in (
-    ("windowed_attention", f"(Tensor qkv, {_LAYOUT}) -> (Tensor, Tensor)", _forward, _fake_forward),
-    (
-        "windowed_attention_backward",
-        f"(Tensor gradient, Tensor qkv, Tensor out, Tensor lse, {_LAYOUT}) -> Tensor",
-        _backward,
-        _fake_backward,
-    ),
-):
-    _LIBRARY.define(_name + _schema)  # type: ignore[no-untyped-call]  # likewise
-    for _key in ("CPU", "CUDA"):
-        _LIBRARY.impl(_name, _run, _key)  # type: ignore[no-untyped-call]  # likewise
-    torch.library.register_fake(f"bandrank::{_name}", _fake, lib=_LIBRARY)
-torch.library.register_autograd("bandrank::windowed_attention", _differentiate, setup_context=_keep, lib=_LIBRARY)
+FORWARD = register(
+    f"windowed_attention(Tensor qkv, {_LAYOUT}) -> (Tensor, Tensor)",
+    _forward,
+    _fake_forward,
+    keep=_keep,
+    backward=_differentiate,
+)
+BACKWARD = register(
+    f"windowed_attention_backward(Tensor gradient, Tensor qkv, Tensor out, Tensor lse, {_LAYOUT}) -> Tensor",
+    _backward,
+    _fake_backward,
+)
