@@ -8,11 +8,11 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from bandrank_kernels.cuda import read_source
+from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
 from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, struct_of
 from bandrank_kernels.windowed_attention.cuda.params import ABSORBED_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
-from bandrank_kernels.windowed_attention.cuda.variants import C_TYPES, FOLDER, HALF_DTYPES, TENSOR_CORES, Dtype
+from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
 
 # No two blocks share a passage then. Of long candidates, the partial results of 12 heads add a tenth to what is read.
 TILE_ROWS = 256

@@ -6,11 +6,12 @@ from typing import get_args
 
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Dtype, Variant, Wide, choose_variant
+from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Variant, Wide, choose_variant
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 

@@ -7,11 +7,12 @@ import numpy as np
 from torch import Tensor
 
 from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Launch, struct_of
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
 from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Int32s, Tiles, plan_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Dtype, Gradient
+from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
 FLOAT_BYTES = 4

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bandrank_kernels.cuda import dtype_name
 from bandrank_kernels.launch import VECTOR_BYTES, Launch, is_vectorizable, launch
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention.capacity import Capacity
@@ -24,7 +25,7 @@ from bandrank_kernels.windowed_attention.cuda.absorbed import (
 from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward
 from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, GradientTables, plan_tables
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import Gradient, dtype_name
+from bandrank_kernels.windowed_attention.cuda.variants import Gradient
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan

@@ -3,19 +3,13 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, get_args
 
-import torch
-
-from bandrank_kernels.cuda import read_source
+from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
 from bandrank_kernels.launch import Kernel
 
-Dtype = Literal["float16", "bfloat16", "float32"]
-
-C_TYPES: dict[Dtype, str] = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
 GradientPart = Literal["rows", "columns"]
 GRADIENT_PARTS: tuple[GradientPart, ...] = ("rows", "columns")
-HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
 HEAD_DIMS = (32, 64)
 TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
 
@@ -27,11 +21,6 @@ SHARED = (
     f"{FOLDER}/cls_row.cuh",
     f"{FOLDER}/quad.cuh",
 )
-
-
-def dtype_name(dtype: torch.dtype) -> Dtype:
-    """As variants are told apart; the name of a dtype that has none is returned too, to be refused by name."""
-    return cast("Dtype", str(dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True)
@@ -205,6 +194,6 @@ SHIPPED: tuple[Variant, ...] = (
         for dtype, (head_dim, band_tiles, global_tiles) in product(HALF_DTYPES, NARROW_MIN_BLOCKS)
     ),
     *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, (4, 8))),
-    *(Simt(dtype, head_dim) for dtype, head_dim in product(C_TYPES, HEAD_DIMS)),
-    *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(C_TYPES, HEAD_DIMS, GRADIENT_PARTS)),
+    *(Simt(dtype, head_dim) for dtype, head_dim in product(get_args(Dtype), HEAD_DIMS)),
+    *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(get_args(Dtype), HEAD_DIMS, GRADIENT_PARTS)),
 )
