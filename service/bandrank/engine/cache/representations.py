@@ -1,6 +1,5 @@
 """Representations of candidates by the digest of their text: from memory, from Redis, or computed once."""
 
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ class Lookup:
     memory_hits: int
     redis_hits: int
     misses: int
-    redis_s: float
 
 
 class RepresentationCache:
@@ -66,12 +64,11 @@ class RepresentationCache:
         memory_hits = len(keys) - len(missing)
         self._count("memory", {"hit": memory_hits, "miss": len(missing)})
         if not missing or self._redis is None:
-            return Lookup(found, memory_hits, 0, len(missing), 0.0)
-        begun = time.monotonic()
+            return Lookup(found, memory_hits, 0, len(missing))
         stored = await self._from_redis(self._redis, missing)
         payloads = [stored.get(key) if payload is None else payload for key, payload in zip(keys, found, strict=True)]
         redis_hits = sum(key in stored for key in missing)
-        return Lookup(payloads, memory_hits, redis_hits, len(missing) - redis_hits, time.monotonic() - begun)
+        return Lookup(payloads, memory_hits, redis_hits, len(missing) - redis_hits)
 
     async def compute_missing(
         self, keys: Sequence[bytes], compute: Callable[[list[bytes]], Awaitable[list[bytes]]]
