@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
@@ -75,7 +75,8 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     memory through the graph of its bucket.
     """
     model = build(lab, size, pattern)
-    model.cls_only_last_layer = cls_only
+    if not cls_only:
+        model.encoder.forward_cls = partial(forward_whole, model.encoder)  # type: ignore[method-assign]
     # Full attention has no kernel of ours.
     model.encoder.backend = lab.backend if pattern.shares_queries else "vectorized"
     batch, backend = request(lengths), model.encoder.backend
@@ -128,7 +129,7 @@ def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
     model = build(lab, size, sparse(WINDOW))
-    model.cls_only_last_layer = False
+    model.encoder.forward_cls = partial(forward_whole, model.encoder)  # type: ignore[method-assign]
     shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
     plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
     run = device_part(lab, model, request(lengths), plan)
@@ -145,11 +146,14 @@ def device_part(
 
     def run() -> Sequence[Tensor]:
         hidden = model.encoder.embeddings(*inputs)
-        if model.cls_only_last_layer:
-            return [model.head(model.encoder.forward_cls(hidden, count, plan))]
-        return [model.head(model.encoder(hidden, plan)[:count])]
+        return [model.head(model.encoder.forward_cls(hidden, count, plan))]
 
     return run
+
+
+def forward_whole(encoder: Encoder, hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
+    """`Encoder.forward_cls` with a last layer that computes all rows."""
+    return encoder(hidden, plan)[:num_candidates]  # type: ignore[no-any-return]
 
 
 def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:

@@ -18,13 +18,14 @@ from support.models import (
     tiny_hf_cross_encoder,
 )
 from support.tokenizer import SENTENCE_ID, SEP_ID
+from torch import Tensor
 from transformers import BertForSequenceClassification
 
 from bandrank.models import hf_weights
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank_kernels import Backend
-from bandrank_kernels.windowed_attention import AttentionPattern
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan
 
 # float32 through three layers in another order of summation; scores are of the order of 1.
 CLOSE = 1e-5
@@ -35,14 +36,14 @@ class Options:
     """How a forward pass is run."""
 
     backend: Backend
-    cls_only_last_layer: bool = True
+    whole_last_layer: bool = False  # for all rows, as it is defined, instead of for [CLS] alone
 
 
 OPTIONS = [
     Options("vectorized"),
-    Options("vectorized", cls_only_last_layer=False),
+    Options("vectorized", whole_last_layer=True),
     Options("reference"),
-    Options("reference", cls_only_last_layer=False),
+    Options("reference", whole_last_layer=True),
 ]
 SPARSE_4 = sparse(4)
 PATTERNS = {
@@ -92,8 +93,14 @@ def scores_of(
     scorer: CrossEncoder, queries: list[list[int]], candidates: list[list[list[int]]], options: Options
 ) -> list[float]:
     """Our scores of one batch."""
-    scorer.encoder.backend, scorer.cls_only_last_layer = options.backend, options.cls_only_last_layer
-    with torch.inference_mode():
+    scorer.encoder.backend = options.backend
+
+    def forward_whole(hidden: Tensor, num_candidates: int, plan: AttentionPlan) -> Tensor:
+        return scorer.encoder(hidden, plan)[:num_candidates]  # type: ignore[no-any-return]
+
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        if options.whole_last_layer:
+            patch.setattr(scorer.encoder, "forward_cls", forward_whole)
         return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
 
 
@@ -235,8 +242,6 @@ def test_prepared_scorer_scores_the_same(
     assert scores_of(prepared, queries, candidates, OPTIONS[0]) == pytest.approx(before, abs=CLOSE)
 
 
-def test_options_are_those_of_the_scorer() -> None:
-    """A scorer starts with the fast options, which the other tests hold against the slow ones."""
-    scorer = tiny_cross_encoder()
-
-    assert (scorer.encoder.backend, scorer.cls_only_last_layer) == ("auto", True)
+def test_the_backend_is_chosen_by_the_device() -> None:
+    """A scorer starts with "auto", which the other tests hold against the slow ones."""
+    assert tiny_cross_encoder().encoder.backend == "auto"

@@ -34,9 +34,10 @@ def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tens
     of_candidates, of_queries = [each[0] for each in seen], [each[1] for each in seen]
     of_candidates.append(student.interaction(candidates.values))
     of_queries.append(student.interaction(_query_states(student, batch.queries)))
-    with torch.no_grad(), recording([layer.qkv for layer in _layers(teacher)]) as wanted, _all_rows(teacher):
+    # A cross-encoder projects no row but [CLS] in its last layer: the states that enter the layers are projected here.
+    with torch.no_grad(), recording([teacher.encoder.embeddings, *_layers(teacher)[:-1]]) as entering:
         teacher.score(_without_cls(batch, candidates=True))
-    theirs = [each[0] for each in wanted]
+        theirs = [layer.qkv(each[0]) for layer, each in zip(_layers(teacher), entering, strict=True)]
     heads = student.config.encoder.num_heads
     losses = []
     rows = _Rows(batch, candidate_cls=1)
@@ -62,9 +63,9 @@ def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -
     split = student.config.split
     with recording([*_layers(student)[split:-1], student.head.pooler]) as seen:
         student(batch)
-    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.pooler]) as wanted:
+    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.pooler]) as expected:
         teacher.score(_without_cls(batch, candidates=False))
-    pairs = zip(seen, wanted, strict=True)
+    pairs = zip(seen, expected, strict=True)
     return torch.stack([(ours[-1] - theirs[-1]).square().mean() for ours, theirs in pairs]).mean()
 
 
@@ -100,16 +101,6 @@ class _Rows:
 
     def candidate(self, pair: int) -> slice:
         return slice(*self._candidates[pair : pair + 2].tolist())
-
-
-@contextmanager
-def _all_rows(teacher: CrossEncoder) -> Iterator[None]:
-    """The last layer run for all rows."""
-    before, teacher.cls_only_last_layer = teacher.cls_only_last_layer, False
-    try:
-        yield
-    finally:
-        teacher.cls_only_last_layer = before
 
 
 def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:

@@ -65,7 +65,6 @@ class CrossEncoder(Scorer):
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__()
         self.config: CrossEncoderConfig = config
-        self.cls_only_last_layer = True  # for tests: no score depends on it beyond rounding
         self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
@@ -135,9 +134,7 @@ class CrossEncoder(Scorer):
         """(num_candidates,) the scores of packed rows. Launches, and nothing that makes the host wait."""
         types = inputs.token_types if self.config.token_types else torch.zeros_like(inputs.token_types)
         hidden = self.encoder.embeddings(inputs.ids, inputs.positions, types)
-        if self.cls_only_last_layer:
-            return self.head(self.encoder.forward_cls(hidden, inputs.num_candidates, inputs.plan))  # type: ignore[no-any-return]
-        return self.head(self.encoder(hidden, inputs.plan)[: inputs.num_candidates])  # type: ignore[no-any-return]
+        return self.head(self.encoder.forward_cls(hidden, inputs.num_candidates, inputs.plan))  # type: ignore[no-any-return]
 
     def _score_packed(self, packed: PackedTokens) -> Tensor:
         if self.graphs is not None and not torch.is_grad_enabled() and not torch.is_autocast_enabled(self.device.type):
