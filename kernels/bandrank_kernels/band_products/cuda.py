@@ -66,7 +66,7 @@ def source(family: Family) -> str:
 
 
 def instances(family: Family) -> list[Kernel]:
-    """All that can be asked for of one family."""
+    """All kernels of one family that a plan can choose."""
     if family == "tensor_core":
         dtypes = [dtype for dtype in DTYPES if dtype.itemsize == 2]
         arguments = [(dtype, slices) for dtype in dtypes for slices in range(1, MOST_SLICES + 1)]
@@ -91,7 +91,7 @@ class Rows:
 
     @property
     def struct(self) -> tuple[int, int, int, int]:
-        """In the order of ROWS: an address, then strides in elements."""
+        """The fields of ROWS, in order: an address, then strides in elements."""
         return self.tensor.data_ptr(), self.outer, self.inner, self.tensor.stride(-2)
 
 
@@ -182,7 +182,7 @@ def _elements_at_once(rows: Sequence[Rows]) -> int:
 
 
 def _pitch_bytes(dtype: torch.dtype) -> int:
-    """Of a row of `SLICE_DIMS` sums in shared memory."""
+    """The distance between rows of `SLICE_DIMS` sums in shared memory."""
     return SLICE_DIMS * max(dtype.itemsize, 4) + VECTOR_BYTES
 
 

@@ -18,8 +18,8 @@ from bandrank_kernels.operators import register
 _BACKENDS = {"reference": reference, "vectorized": vectorized, "cuda": cuda}
 
 
-def _backend(asked: Backend, device: torch.device) -> ModuleType:
-    return _BACKENDS[choose_backend(asked, device)]
+def _backend(backend: Backend, device: torch.device) -> ModuleType:
+    return _BACKENDS[choose_backend(backend, device)]
 
 
 def _check_pair(names: str, left: Tensor, right: Tensor) -> None:
@@ -81,7 +81,7 @@ def _fake_sums(band: Tensor, value: Tensor, backend: Backend = "auto") -> Tensor
     return value.new_empty(value.shape)
 
 
-# Autograd's context is torch's own and has no type.
+# Autograd's context has no type.
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
     ctx.save_for_backward(*inputs[:2])
     ctx.backend = inputs[-1]

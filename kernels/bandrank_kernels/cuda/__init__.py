@@ -1,4 +1,4 @@
-"""CUDA kernels as text, and what their launchers share."""
+"""CUDA source text and the dtypes of kernels, which all launchers share."""
 
 from bandrank_kernels.cuda.dtypes import C_TYPES, HALF_DTYPES, Dtype, dtype_name
 from bandrank_kernels.cuda.source import read_source

@@ -54,13 +54,13 @@ def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
 
 @functools.cache
 def kernel(dtype: torch.dtype, num_parts: int, num_addends: int) -> Kernel:
-    """For rows of up to `num_parts` parts of 256 columns."""
+    """The kernel for rows of up to `num_parts` parts of 256 columns."""
     source = read_source("cuda/primitives.cuh", f"row_norms/{FILE}")
     return Kernel(source, f"norm_of_sum<{C_TYPES[dtype_name(dtype)]}, {num_parts}, {num_addends}>")
 
 
 def instances() -> list[Kernel]:
-    """All that can be asked for."""
+    """All kernels that `plan` can choose."""
     return [
         kernel(getattr(torch, name), num_parts, num_addends)
         for name in get_args(Dtype)
@@ -94,7 +94,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
 
 
 def _struct(addend: Addend) -> tuple[int, int, int, int]:
-    """In the order of ADDEND."""
+    """The fields of ADDEND, in order."""
     rows, numbers = addend
     return rows.data_ptr(), 0 if numbers is None else numbers.data_ptr(), rows.shape[0], rows.stride(0)
 
@@ -105,8 +105,8 @@ def _readable(addend: Addend) -> Addend:
 
 
 def _in_pieces(tensor: Tensor) -> Tensor:
-    """The same numbers where 16 bytes can be read at once."""
-    # Nearly always so, and found out in a tenth of the time: hidden_size is a multiple of 8.
+    """The tensor, or a copy of it from which 16 bytes can be read at once."""
+    # Nearly always true, and ten times as fast to check: hidden_size is a multiple of 8.
     if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
         return tensor
     return tensor if is_vectorizable(tensor) else tensor.clone(memory_format=torch.contiguous_format)

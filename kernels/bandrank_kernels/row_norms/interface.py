@@ -1,8 +1,8 @@
-"""The two places of BERT where a LayerNorm follows a sum of rows (Devlin et al. 2019; Ba et al. 2016, Layer
+"""The two operations of BERT in which a LayerNorm follows a sum of rows (Devlin et al. 2019; Ba et al. 2016, Layer
 Normalization, arXiv 1607.06450).
 
-Both are differentiable. A bias of the linear layer before is no argument: the matrix product adds it in its epilogue,
-to numbers that it holds in registers anyway.
+Both are differentiable. The bias of the preceding linear layer is not an argument: the matrix product adds it in its
+epilogue, to numbers that it holds in registers anyway.
 """
 
 from torch import Tensor

@@ -1,6 +1,6 @@
 """The two operations as torch operators: checked, dispatched to a backend, differentiable once.
 
-The backward computes the sum again, in plain torch and in the dtype of the rows; from there it is LayerNorm's own.
+The backward computes the sum again, in plain torch and in the dtype of the rows; the rest is LayerNorm's backward.
 """
 
 import functools
@@ -18,7 +18,7 @@ from bandrank_kernels.row_norms.addends import Addend, check
 
 _BACKENDS = {"reference": reference, "vectorized": vectorized, "cuda": cuda}
 
-AddendsOf = Callable[..., list[Addend]]  # from what an operator's arguments begin with
+AddendsOf = Callable[..., list[Addend]]  # takes the arguments that come before the norm's
 
 
 def _added(x: Tensor, residual: Tensor) -> list[Addend]:
@@ -29,9 +29,9 @@ def _embedded(*tables: Tensor) -> list[Addend]:
     return [Addend(rows, numbers) for rows, numbers in zip(tables[:3], tables[3:], strict=True)]
 
 
-@functools.cache  # asked twice in every layer, and the answer is always the same
-def _backend(asked: Backend, device: torch.device, dtype: torch.dtype, hidden_size: int) -> ModuleType:
-    return _BACKENDS[choose_backend(asked, device, unsupported=cuda.why_unsupported(dtype, hidden_size))]
+@functools.cache  # called twice in every layer, always with the same result
+def _backend(backend: Backend, device: torch.device, dtype: torch.dtype, hidden_size: int) -> ModuleType:
+    return _BACKENDS[choose_backend(backend, device, unsupported=cuda.why_unsupported(dtype, hidden_size))]
 
 
 def _run(addends_of: AddendsOf, *arguments: Any) -> Tensor:  # an operator's, as its schema has them
@@ -51,7 +51,7 @@ def _fake(addends_of: AddendsOf, *arguments: Any) -> Tensor:  # likewise
     return out
 
 
-# Autograd's context is torch's own and has no type.
+# Autograd's context has no type.
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
     *tensors, ctx.eps, _ = inputs
     ctx.save_for_backward(*tensors)

@@ -16,18 +16,18 @@ MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it
 
 @dataclass(frozen=True)
 class SequenceGroup(HeadsPiece):
-    """Sequences padded together; every query row of one sees every key row of the same. From queries (num_rows,
-    num_heads, head_dim), and keys and values (num_rows, 2, num_heads, head_dim).
+    """Sequences padded together; every query row of a sequence sees all its key rows. Gathers from queries
+    (num_rows, num_heads, head_dim), and keys and values (num_rows, 2, num_heads, head_dim).
 
     query_index, key_index: (n, width) row numbers.  key_bias: (n, 1, 1, width) 0 or -inf, None when nothing is padded.
-    out_rows: the row numbers of the real query rows.  out_places: where they lie in the flattened (n * width).
+    out_rows: the row numbers of the real query rows.  out_indices: their indices in the flattened (n * width).
     """
 
     query_index: Tensor
     key_index: Tensor
     key_bias: Tensor | None
     out_rows: Tensor
-    out_places: Tensor
+    out_indices: Tensor
 
     def bias_for(self, query: Tensor) -> Tensor | None:
         """The key bias in the dtype of the queries, which autocast may have changed."""
@@ -49,10 +49,10 @@ class SequenceGroup(HeadsPiece):
 
     def rows(self, attended: Tensor) -> Tensor:
         rows = attended.transpose(1, 2).flatten(0, 1)
-        return rows if len(self.out_places) == len(rows) else rows.index_select(0, self.out_places)
+        return rows if len(self.out_indices) == len(rows) else rows.index_select(0, self.out_indices)
 
     def spread(self, rows: Tensor) -> Tensor:
-        padded = rows.new_zeros((self.query_index.numel(), *rows.shape[1:])).index_copy_(0, self.out_places, rows)
+        padded = rows.new_zeros((self.query_index.numel(), *rows.shape[1:])).index_copy_(0, self.out_indices, rows)
         return padded.view(*self.query_index.shape, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
@@ -71,7 +71,7 @@ class SequenceGroup(HeadsPiece):
 class ClsGroup(Piece):
     """The same sequences in the absorbed last layer: the heads of a [CLS] row are the query rows of one attention.
 
-    From queries (num_candidates, num_heads, hidden_size) and rows (num_rows, hidden_size).
+    Gathers from queries (num_candidates, num_heads, hidden_size) and rows (num_rows, hidden_size).
     """
 
     group: SequenceGroup
@@ -79,7 +79,7 @@ class ClsGroup(Piece):
 
     @property
     def candidates(self) -> Tensor:
-        """(n,)."""
+        """(n,) row numbers of the [CLS] rows."""
         return self.group.query_index[:, 0]
 
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
@@ -123,11 +123,11 @@ def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: tor
         bias = torch.zeros(key_real.shape, dtype=dtype).masked_fill_(torch.from_numpy(~key_real), -torch.inf)[
             :, None, None, :
         ]
-    places = np.flatnonzero(query_real)
+    indices = np.flatnonzero(query_real)
     return SequenceGroup(
         query_index=torch.from_numpy(query_index).to(device),
         key_index=torch.from_numpy(key_index).to(device),
         key_bias=None if bias is None else bias.to(device),
-        out_rows=torch.from_numpy(query_index.reshape(-1)[places]).to(device),
-        out_places=torch.from_numpy(places).to(device),
+        out_rows=torch.from_numpy(query_index.reshape(-1)[indices]).to(device),
+        out_indices=torch.from_numpy(indices).to(device),
     )

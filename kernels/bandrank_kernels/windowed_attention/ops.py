@@ -1,8 +1,8 @@
 """Windowed attention of one layer as torch operators: what autograd and torch.compile see of a fused kernel.
 
-The layout of a batch travels as three tensors in host memory, the fields of `PackedRows`; what is planned from them is
-kept under their contents, so that the layers of a batch share it. The forward operator returns what its backward needs:
-the result and the log-sum-exp of each row. Backward of the backward is not defined.
+The layout of a batch is passed as three tensors in host memory, the fields of `PackedRows`. Plans are cached by their
+contents, so that the layers of a batch share one. The forward operator returns what its backward needs: the result and
+the log-sum-exp of each row. The backward is not differentiable.
 """
 
 import functools
@@ -21,12 +21,12 @@ from bandrank_kernels.windowed_attention.pieces import split
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
-KEPT_PLANS = 8  # batches: that of the running forward, and of backwards to come
+KEPT_PLANS = 8  # of the batch in the forward pass, and of those whose backward is still to run
 _LAYOUT = "Tensor cu_queries, Tensor cu_candidates, Tensor candidate_query, int? window"
 
 
 def sparse_pattern(window: int | None) -> AttentionPattern:
-    """The sparse cross-encoder's, the only one that is fused: query rows see neither [CLS] nor candidates."""
+    """The sparse cross-encoder's pattern, the only fused one: query rows see neither [CLS] nor candidates."""
     return AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
 
 
@@ -69,7 +69,7 @@ def _kept_plan(
     device: torch.device,
     dtype: torch.dtype,
     head_dim: int,
-    stream: int,  # noqa: ARG001  # a part of the key
+    stream: int,  # noqa: ARG001  # a part of the cache's key
 ) -> tuple[int, CudaPlan | VectorizedPlan]:
     rows = PackedRows(*(np.frombuffer(content, np.int64) for content in layout))
     plan = plan_attention(rows, sparse_pattern(window), device=device, dtype=dtype, head_dim=head_dim)
@@ -121,7 +121,7 @@ def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_a
     return result.to(qkv.dtype)
 
 
-def _fake_backward(gradient: Tensor, qkv: Tensor, *_: Any) -> Tensor:  # noqa: ARG001  # the operator's own arguments
+def _fake_backward(gradient: Tensor, qkv: Tensor, *_: Any) -> Tensor:  # noqa: ARG001  # as the operator's schema has them
     return qkv.new_empty(qkv.shape)
 
 

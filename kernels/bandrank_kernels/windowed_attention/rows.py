@@ -1,4 +1,4 @@
-"""Where the rows of a batch lie: [CLS of every candidate | each query once | candidates]."""
+"""The layout of a batch's rows: [CLS of every candidate | each query once | candidates]."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""The absorbed last layer in one launch: its kernels, which of them a batch gets, and the launch. Needs no GPU."""
+"""The absorbed last layer in one launch: its kernels, the choice among them, and the launch. Needs no GPU."""
 
 import math
 from abc import ABC, abstractmethod
@@ -40,12 +40,12 @@ class AbsorbedVariant(ABC):
     """One instance of a kernel template."""
 
     file: ClassVar[str]
-    others: ClassVar[tuple[str, ...]]  # files that its source begins with
+    others: ClassVar[tuple[str, ...]]  # files at the start of its source
     dtype: Dtype
 
     @property
     def kernel(self) -> Kernel:
-        """What the launcher compiles."""
+        """The kernel for the launcher to compile."""
         files = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", *self.others, f"{FOLDER}/absorbed.cuh")
         return Kernel(read_source(*files, f"{FOLDER}/{self.file}"), self.name_expression)
 
@@ -61,16 +61,16 @@ class AbsorbedVariant(ABC):
 
     @abstractmethod
     def threads(self, num_heads: int) -> int:
-        """Of a block."""
+        """Threads of a block."""
 
     @abstractmethod
     def shared_bytes(self, hidden_size: int) -> int:
-        """Of a block."""
+        """Dynamic shared memory of a block, in bytes."""
 
 
 @dataclass(frozen=True)
 class AbsorbedMma(AbsorbedVariant):
-    """On tensor cores (absorbed_mma.cuh). warps: of a block.  slices: of 32 columns that each of them has."""
+    """Runs on tensor cores (absorbed_mma.cuh). warps: warps of a block.  slices: slices of 32 columns of each warp."""
 
     file = "absorbed_mma.cuh"
     others = ("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh")
@@ -97,7 +97,7 @@ class AbsorbedMma(AbsorbedVariant):
 
 @dataclass(frozen=True)
 class AbsorbedSimt(AbsorbedVariant):
-    """Without tensor cores, in float32 arithmetic (absorbed_simt.cuh). pieces: of 16 bytes that each lane has."""
+    """Runs in float32 arithmetic without tensor cores (absorbed_simt.cuh). pieces: 16-byte pieces of each lane."""
 
     file = "absorbed_simt.cuh"
     others = (f"{FOLDER}/quad.cuh",)
@@ -143,7 +143,7 @@ def choose_absorbed(dtype: Dtype, hidden_size: int, capability: tuple[int, int])
 
 @dataclass(frozen=True, eq=False)
 class AbsorbedPlan:
-    """All of a launch but the tensors. tiles: (num_tiles, 8) int32, of candidates alone, to be copied to the device."""
+    """A launch without its tensors. tiles: (num_tiles, 8) int32, those of candidates, to be copied to the device."""
 
     variant: AbsorbedVariant
     tiles: Tiles

@@ -1,4 +1,4 @@
-"""The plan of the backward pass: two launches, whose partial sums go to places that are settled here."""
+"""The plan of the backward pass: two launches, and the layout of the partial sums between them."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
 
 @dataclass(frozen=True)
 class GradientTables:
-    """What both launches read, in int32, to be copied to the device (gradient.cuh).
+    """The int32 tables that both launches read, to be copied to the device (gradient.cuh).
 
     tiles: (num_tiles, 8), those of candidates first.  first_vectors: (num_tiles,) where a tile's partials begin.
     totals: (num_totals, 8), one for each query row and each [CLS].
@@ -36,7 +36,7 @@ class GradientTables:
 
 @dataclass(frozen=True, eq=False)
 class GradientPlan:
-    """All of the two launches but the tensors. window: in tokens; the longest candidate's for no limit."""
+    """The two launches without their tensors. window: in tokens; the longest candidate's length for no limit."""
 
     dtype: Dtype
     head_dim: int
@@ -63,7 +63,7 @@ class GradientPlan:
         first_vectors: Tensor,
         totals: Tensor,
     ) -> list[Launch]:
-        """Those that write `result`, (num_rows, 3, num_heads, head_dim), to be made in order; none for no rows.
+        """The launches that write `result`, (num_rows, 3, num_heads, head_dim), in order. No rows, no launches.
 
         towards: the gradient by `out`.  qkv: `is_readable`.  All others are contiguous.  delta: (num_rows, num_heads)
         float32 of scratch.  partials: `num_partials` of it.  tiles, first_vectors, totals: `tables` on the device.
@@ -113,10 +113,10 @@ class GradientPlan:
 
 
 def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
-    """Where partials lie, and which of them make which row.
+    """The layout of the partial sums, and which of them add up to which row.
 
-    A tile leaves 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates lie one behind the other, and so
-    do the query's own: each total is two runs of equal steps.
+    A tile writes 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates are consecutive, and so are those
+    of the query: each total is the sum of two runs of equal steps.
     """
     query_lengths, lengths, owner = np.diff(rows.cu_queries), np.diff(rows.cu_candidates), rows.candidate_query
     counts, query_counts = np.maximum(1, -(-lengths // tile_rows)), -(-query_lengths // tile_rows)

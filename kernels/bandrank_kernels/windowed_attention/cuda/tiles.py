@@ -17,8 +17,8 @@ Tiles = Int32s
 def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None) -> Tiles:
     """Tiles of up to `tile_rows` rows: those of the candidates in order, then those of the queries.
 
-    An empty candidate has one tile, for its [CLS]; an empty query has none. capacity: as many tiles are returned, the
-    last of them unused, so that a captured graph has one grid size.
+    An empty candidate has one tile, for its [CLS]; an empty query has none. capacity: the number of tiles
+    to return, the last of them unused, so that a captured graph has one grid size.
     Returns (num_tiles, TILE_INTS) int32. Raises ValueError if there are more than `capacity`, or rows beyond int32.
     """
     lengths, first_rows = np.diff(rows.cu_queries), rows.first_query_row + rows.cu_queries[:-1]
@@ -29,13 +29,13 @@ def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None)
 
 
 def plan_candidate_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None) -> Tiles:
-    """The same without those of the queries."""
+    """Tiles of the candidates alone, as `plan_tiles` makes them."""
     candidates = _candidates(rows)
     return _cut(rows, candidates, _tile_counts(candidates, tile_rows), tile_rows, capacity)
 
 
 def _candidates(rows: PackedRows) -> Ints:
-    """(num_candidates, 5): what all tiles of a candidate share, in the order of `Tile`."""
+    """(num_candidates, 5): the fields that all tiles of a candidate share, in the order of `Tile`."""
     query_lengths, lengths = np.diff(rows.cu_queries), np.diff(rows.cu_candidates)
     candidates, owner = np.arange(rows.num_candidates), rows.candidate_query
     # The row that a tile of an empty candidate may read is its [CLS].
@@ -49,7 +49,7 @@ def _tile_counts(candidates: Ints, tile_rows: int) -> Ints:
 
 
 def _cut(rows: PackedRows, sequences: Ints, counts: Ints, tile_rows: int, capacity: int | None) -> Tiles:
-    """`counts` tiles of each sequence."""
+    """Cuts each sequence into as many tiles as `counts` says."""
     if rows.num_rows > np.iinfo(np.int32).max:
         raise ValueError(f"row numbers must fit in int32, got {rows.num_rows} rows")
     num_tiles = np.repeat(counts, counts)

@@ -1,4 +1,4 @@
-"""The kernels that are shipped: which there are, and which one a batch gets."""
+"""The kernels that are shipped, and the choice of one for a batch."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Variant(ABC):
 
     @property
     def source(self) -> str:
-        """The text to compile: one translation unit that includes nothing of ours."""
+        """The text to compile: one translation unit that includes only CUDA's headers."""
         return read_source(*SHARED, f"{FOLDER}/{self.file}")
 
     @property
     def kernel(self) -> Kernel:
-        """What the launcher compiles."""
+        """The kernel for the launcher to compile."""
         return Kernel(self.source, self.name_expression)
 
     @property
@@ -68,7 +68,7 @@ class Variant(ABC):
 class Narrow(Variant):
     """Windows up to 16 and queries up to 63 rows, on tensor cores, all in registers (narrow.cuh).
 
-    band_tiles: of 8 keys, for 15 rows and their windows.  global_tiles: of 8 keys, for [CLS] and the query.
+    band_tiles: tiles of 8 keys for 15 rows and their windows.  global_tiles: tiles of 8 keys for [CLS] and the query.
     """
 
     file = "narrow.cuh"
@@ -135,7 +135,7 @@ class Wide(Variant):
 
     @property
     def bytes_per_key(self) -> int:
-        """Of shared memory: a row of K and one of V."""
+        """Shared memory of a key: a row of K and one of V."""
         return 2 * 2 * self.head_dim
 
 
