@@ -1,4 +1,4 @@
-"""The one rule that says which backend of an operation runs."""
+"""The one rule that decides which backend of an operation runs."""
 
 import functools
 import logging
@@ -14,34 +14,34 @@ Backend = Literal["auto", "cuda", "vectorized", "reference"]
 
 
 class BackendUnavailable(RuntimeError):
-    """The backend that was asked for by name cannot run here; the message says why."""
+    """A backend requested by name cannot run here; the message says why."""
 
 
-def choose_backend(asked: Backend, device: torch.device, *, unsupported: str | None = None) -> Backend:
-    """The backend that will run for `asked` on `device`; never a silent fallback.
+def choose_backend(backend: Backend, device: torch.device, *, unsupported: str | None = None) -> Backend:
+    """The backend that runs on `device` when `backend` is requested; there is no silent fallback.
 
-    unsupported: why the operation's CUDA kernels cannot compute what is asked, None if they can. "auto" is "cuda" where
+    unsupported: why the operation's CUDA kernels cannot run this call, None if they can. "auto" is "cuda" where
     they can run and "vectorized" elsewhere, and logs in one line, once per reason, which of the two it is and why.
-    Raises BackendUnavailable if a backend asked for by name cannot run, ValueError for an unknown name.
+    Raises BackendUnavailable if a backend requested by name cannot run, ValueError for an unknown name.
     """
-    match asked:
+    match backend:
         case "auto":
             obstacle = cuda_obstacle(device) or unsupported
             _log_choice(device.type, obstacle)
             return "cuda" if obstacle is None else "vectorized"
         case "vectorized" | "reference":
-            return asked
+            return backend
         case "cuda":
             obstacle = cuda_obstacle(device) or unsupported
             if obstacle is not None:
                 raise BackendUnavailable(f"backend 'cuda' cannot run: {obstacle}; 'auto' and 'vectorized' can")
-            return asked
-    raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}; got {asked!r}")
+            return backend
+    raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}; got {backend!r}")
 
 
 @functools.cache
 def _log_choice(device_type: str, obstacle: str | None) -> None:
-    """Once per process and reason: what happens in every layer of every batch is no event."""
+    """Logs a choice once per process and reason, since every layer of every batch makes it."""
     if obstacle is None:
         log.info("CUDA kernels run")
     elif device_type == "cuda":

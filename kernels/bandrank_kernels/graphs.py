@@ -1,5 +1,5 @@
-"""CUDA graphs: what a call launches, recorded once and launched again at about the price of one launch; and the
-streams and events that bring its inputs there while the device computes something else.
+"""CUDA graphs: the launches of a call, recorded once and repeated at about the cost of one launch; and the streams and
+events with which its inputs are transferred while the device computes something else.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from torch import Tensor
 
 
 class Event(Protocol):
-    """A place in a stream's work, as `torch.cuda.Event` is. One that was never recorded is behind everybody."""
+    """A point in a stream's work, like `torch.cuda.Event`. One that was never recorded counts as reached."""
 
     def record(self) -> None:
-        """Moves it to the end of what is enqueued on the current stream."""
+        """Moves the event to the end of the work enqueued on the current stream."""
 
     def wait(self) -> None:
-        """What is enqueued on the current stream from now on waits for it."""
+        """Makes work enqueued on the current stream from now on wait for the event."""
 
     def synchronize(self) -> None:
-        """The host waits for it."""
+        """Makes the host wait for the event."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A call that was recorded. output: where each replay leaves its result, until another graph of the device is
-    replayed.  replay: enqueues it all on the current stream.  release: gives it up, when no replay runs.
+    """A recorded call. output: holds the result of a replay until another graph of the device is replayed.
+    replay: enqueues the call on the current stream.  release: frees the graph; no replay may be running.
     """
 
     output: Tensor
@@ -36,12 +36,12 @@ class Captured:
 
 
 class GraphDevice(Protocol):
-    """What a runner of graphs asks of a device."""
+    """The operations of a device that a runner of graphs needs."""
 
     device: torch.device
 
     def active(self) -> AbstractContextManager[object]:
-        """Makes it the current device."""
+        """Makes this the current device."""
 
     def copying(self) -> AbstractContextManager[object]:
         """Makes the stream of copies to the device the current one."""
@@ -55,28 +55,28 @@ class GraphDevice(Protocol):
         """(num_bytes,) uint8 on the device."""
 
     def copy(self, to: Tensor, source: Tensor) -> None:
-        """Enqueued on the current stream."""
+        """Enqueues a copy on the current stream."""
 
     def capture(self, call: Callable[[], Tensor]) -> Captured:
-        """Records what `call` launches, which must not depend on numbers on the device or allocate by itself.
+        """Records the launches of `call`, which must not depend on numbers on the device or allocate memory itself.
 
         Raises RuntimeError if that cannot be captured, torch.OutOfMemoryError among others.
         """
 
     def graph_bytes(self) -> int:
-        """Memory that its graphs hold."""
+        """Bytes of device memory that the graphs hold."""
 
 
 class CudaGraphs:
     """A GPU. All graphs share one pool of memory, so that together they take about as much as the largest: they must be
-    replayed one after the other, and what one leaves is read before the next is replayed.
+    replayed one after the other, and the output of one read before the next is replayed.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         with self.active():
             self._pool = torch.cuda.graph_pool_handle()
-            # A stream of its own: nothing that others do on theirs is recorded.
+            # A separate stream, so that work on other streams is not recorded.
             self._capturing, self._copying = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it bare
 
     def active(self) -> AbstractContextManager[object]:

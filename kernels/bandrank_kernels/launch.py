@@ -1,11 +1,11 @@
-"""CuPy RawKernels on torch tensors: nothing is copied, nothing allocated, nothing waited for.
+"""CuPy RawKernels on torch tensors, without copies, allocations or synchronisation.
 
 A kernel takes one argument, a C struct by value, laid out by a NumPy structured dtype of the same fields. Addresses in
 it are `tensor.data_ptr()`; outputs were allocated by torch, so that CuPy's memory pool never competes with torch's. It
 runs on torch's current stream, and so inside `torch.cuda.graph` too, once the same kernel has been launched in the same
 thread before capture: to load a module is not capturable. CUDA's limits are checked in Python, before the launch.
 
-This is the only file that imports cupy, when a kernel may first be wanted.
+This is the only file that imports cupy, the first time a kernel may be needed.
 """
 
 import functools
@@ -21,7 +21,7 @@ import torch
 
 MAX_GRID = 2**31 - 1  # blocks along x
 MAX_BLOCK_THREADS = 1024
-DEFAULT_SHARED_BYTES = 48 * 1024  # more must be asked for, function by function
+DEFAULT_SHARED_BYTES = 48 * 1024  # more must be requested, function by function
 VECTOR_BYTES = 16  # the widest load and store
 OLDEST_CAPABILITY = (7, 5)  # what the compiler of CUDA 13 still knows
 
@@ -105,7 +105,7 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """One launch, decided but not made: blocks along x, threads of a block, the struct, dynamic shared memory.
+    """A launch that has been planned: blocks along x, threads of a block, the struct, dynamic shared memory.
 
     holds: the tensors behind the struct's addresses, some of which may be copies that nobody else holds.
     """
@@ -138,7 +138,7 @@ class Launch:
 
 
 class _Stream:
-    """What cupy reads of a stream."""
+    """The only attribute of a stream that cupy reads."""
 
     __slots__ = ("ptr",)
 
@@ -148,7 +148,7 @@ class _Stream:
 
 @contextmanager
 def _current(device: torch.device) -> Iterator[None]:
-    """Makes `device` torch's and cupy's current one: each may have a CUDA runtime of its own to tell."""
+    """Makes `device` the current one of torch and of cupy, which may use separate CUDA runtimes."""
     with torch.cuda.device(device), _import_cupy().cuda.Device(device.index):
         yield
 
@@ -168,7 +168,7 @@ class _LoadedKernel:
         self._allowed_bytes = DEFAULT_SHARED_BYTES
 
     def allow(self, shared_bytes: int) -> None:
-        """Raises the limit on dynamic shared memory, once: not capturable, so that a warm-up must have asked for it."""
+        """Raises the limit on dynamic shared memory once. This cannot be captured, so a warm-up must come first."""
         if shared_bytes > self._allowed_bytes:
             with _current(self._device):
                 self._raw.max_dynamic_shared_size_bytes = shared_bytes
@@ -180,13 +180,13 @@ _loading = threading.Lock()
 
 
 def load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
-    """The kernel's handle on `device`, compiled if this is the first that is heard of it."""
-    found = _loaded.get((kernel, device.index))
-    if found is None:
-        with _loading:  # two threads of a service may come first
-            found = _loaded.get((kernel, device.index)) or _LoadedKernel(kernel, device)
-            _loaded[kernel, device.index] = found
-    return found
+    """The kernel's handle on `device`, compiled when it is first used there."""
+    loaded = _loaded.get((kernel, device.index))
+    if loaded is None:
+        with _loading:  # two threads may both launch it first
+            loaded = _loaded.get((kernel, device.index)) or _LoadedKernel(kernel, device)
+            _loaded[kernel, device.index] = loaded
+    return loaded
 
 
 def launch(request: Launch, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Batches on their way to a device, one of them going over while the one before is computed."""
+"""Transfers of batches to a device, each beside the computation of the batch before."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -10,9 +10,9 @@ from bandrank_kernels.graphs import GraphDevice
 
 
 class _Slot:
-    """One of two ways over.
+    """One of two pairs of buffers.
 
-    arrived: the host buffer was read, and may be written again.  read: the landing buffer was.
+    arrived: the host buffer has been read, and may be written again.  read: the landing buffer has been read.
     """
 
     def __init__(self, device: GraphDevice, num_bytes: int) -> None:
@@ -32,12 +32,12 @@ class Staging:
     """
 
     def __init__(self, device: GraphDevice, num_bytes: int) -> None:
-        """num_bytes: of the largest batch, `transfer.num_bytes`."""
+        """num_bytes: `transfer.num_bytes` of the largest batch."""
         self._device, self.num_bytes = device, num_bytes
         self._slots = cycle([_Slot(device, num_bytes) for _ in range(2)])
 
     def refill(self, tensors: Sequence[Tensor], inputs: Tensor) -> None:
-        """Enqueues it; the next work on the current stream finds the tensors there.
+        """Enqueues the transfer of a batch; later work on the current stream sees its tensors in `inputs`.
 
         tensors: in host memory; they may be changed as soon as this returns.  inputs: (transfer.num_bytes(tensors),)
         uint8 on the device.

@@ -1,4 +1,4 @@
-"""Tensors between the host and a device, in copies that nobody waits for before they are needed."""
+"""Copies of tensors between the host and a device, awaited only when they are needed."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,10 +9,10 @@ ALIGNMENT = 16  # bytes, the widest load of a kernel
 
 
 def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Copies of tensors in host memory, which share one allocation on `device`.
+    """Copies tensors in host memory to one allocation on `device`, in one transfer.
 
-    They are laid out in one pinned buffer, which goes over in one transfer on the current stream; torch keeps the
-    buffer until that is done. Each has its own shape and dtype and starts at a multiple of ALIGNMENT bytes.
+    They are laid out in one pinned buffer, which is copied on the current stream; torch keeps it until then. Each has
+    its own shape and dtype and starts at a multiple of ALIGNMENT bytes.
     Raises ValueError if one is not in host memory.
     """
     staging = torch.empty(num_bytes(tensors), dtype=torch.uint8, pin_memory=device.type == "cuda")
@@ -21,7 +21,7 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
 
 def to_host(tensor: Tensor) -> Callable[[], Tensor]:
-    """Enqueues the copying of a tensor to host memory. What is returned waits for the copy, and gives it."""
+    """Enqueues a copy of a tensor to host memory, and returns a function that waits for it and returns it."""
     if tensor.device.type != "cuda":
         return lambda: tensor
     host = torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -37,7 +37,7 @@ def to_host(tensor: Tensor) -> Callable[[], Tensor]:
 
 
 def num_bytes(tensors: Sequence[Tensor]) -> int:
-    """Of the tensors laid out in one buffer."""
+    """Size of one buffer in which the tensors are laid out."""
     return sum(_room(tensor) for tensor in tensors)
 
 
@@ -51,7 +51,7 @@ def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """What lies in a buffer where tensors of the same shapes and dtypes were laid out."""
+    """The tensors in a buffer in which tensors like `like`, in shape and dtype, were laid out."""
     starts, start = [], 0
     for tensor in like:
         starts.append(start)

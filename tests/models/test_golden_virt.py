@@ -25,7 +25,7 @@ from transformers import BertModel
 
 from bandrank.models.architectures import VIRT
 from bandrank.models.layers.encoder import Encoder
-from bandrank.models.layers.padded import like_lengths
+from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import offsets
 
 CPU = torch.device("cpu")
@@ -85,9 +85,9 @@ def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
     """Each row of each sequence has one place; a group is small, and wastes little."""
     cu_seqlens = offsets(lengths)
     found: list[int] = []
-    for chosen, rows, real in like_lengths(cu_seqlens, max_rows):
-        for index, places, kept in zip(chosen, rows, real, strict=True):
-            assert places[kept].tolist() == list(range(cu_seqlens[index], cu_seqlens[index + 1]))
+    for chosen, rows, real in padded_groups(cu_seqlens, max_rows):
+        for index, indices, kept in zip(chosen, rows, real, strict=True):
+            assert indices[kept].tolist() == list(range(cu_seqlens[index], cu_seqlens[index + 1]))
         assert rows.size == 0 or ((rows >= 0).all() and (rows < max(1, cu_seqlens[-1])).all())
         assert len(chosen) == 1 or rows.size <= max_rows
         assert np.diff(cu_seqlens)[chosen].max() <= max(1.15 * np.diff(cu_seqlens)[chosen].min(), 8 + real.sum(1).min())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.models import score_batch
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets, places
+from bandrank.models.ragged import Ragged, indices_within, offsets
 from bandrank.models.scorer import TokenTemplate
 
 token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
@@ -75,9 +75,11 @@ def test_groups_of_a_block() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=6))
-def test_places_within_sequences(lengths: list[int]) -> None:
+def test_indices_within_sequences(lengths: list[int]) -> None:
     """Each sequence counts its rows from 0."""
-    assert places(np.array(lengths, np.int64)).tolist() == [place for length in lengths for place in range(length)]
+    assert indices_within(np.array(lengths, np.int64)).tolist() == [
+        index for length in lengths for index in range(length)
+    ]
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(2, 12), st.one_of(st.none(), st.integers(2, 30)))

@@ -270,12 +270,15 @@ def test_a_recipe_that_cannot_be_used_is_told(
     assert printed.count("\n") == 1
 
 
-def test_no_loss_and_no_file_are_told(tmp_path: Path) -> None:
-    """A run needs both."""
+def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
+    """A run needs a file with a loss, and a dtype that needs no scaled one."""
     paths = write_toy(tmp_path)
     plain = {"out": "x", "model": {}, "data": {"groups": [paths["groups"]]}, "losses": [], "optimiser": {"steps": 1}}
     write_lines(tmp_path / "recipe.toml", toml(plain))
     with pytest.raises(BadRecipe, match=r"recipe\.toml: a recipe needs at least one"):
+        read_recipe(tmp_path / "recipe.toml")
+    write_lines(tmp_path / "recipe.toml", toml(plain | {"losses": [{"name": "ranknet"}], "precision": "float16"}))
+    with pytest.raises(BadRecipe, match=r"recipe\.toml: precision: float16 would need a scaled loss"):
         read_recipe(tmp_path / "recipe.toml")
     with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
         read_recipe(tmp_path / "none.toml")

@@ -63,9 +63,9 @@ def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -
     split = student.config.split
     with recording([*_layers(student)[split:-1], student.head.pooler]) as seen:
         student(batch)
-    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.pooler]) as wanted:
+    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.pooler]) as expected:
         teacher.score(_without_cls(batch, candidates=False))
-    pairs = zip(seen, wanted, strict=True)
+    pairs = zip(seen, expected, strict=True)
     return torch.stack([(ours[-1] - theirs[-1]).square().mean() for ours, theirs in pairs]).mean()
 
 

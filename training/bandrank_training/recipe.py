@@ -4,8 +4,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from bandrank.dtypes import DtypeName
 from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank_training.errors import BadRecipe
@@ -122,12 +123,14 @@ class TrainingRecipe:
     fusion: Fusion | None = None
     dev: DevRecipe | None = None
     seed: int = 1
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: DtypeName = "float32"
     checkpoint_minutes: float = 5.0
 
     def __post_init__(self) -> None:
         if not self.losses and not self.model_losses:
             raise ValueError("a recipe needs at least one [[losses]]")
+        if self.precision == "float16":
+            raise ValueError("precision: float16 would need a scaled loss, which bfloat16 does without")
         if self.fusion is not None and any(loss.name == "in_batch" for loss in self.losses):
             raise ValueError("fusion: groups have no scores of other groups' candidates, which loss 'in_batch' needs")
 

@@ -15,6 +15,7 @@ from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
+from bandrank_kernels.grouping import runs_within
 from bandrank_training.placement import CPU, Placement
 
 
@@ -123,7 +124,7 @@ class OfflineScorer:
         missing = sorted({text for text in candidates if text not in self._representations}, key=len)
         pieces = self._texts.pieces(missing)
         tokens = [ids for ids, _ in self._texts.candidates(pieces, query_tokens=0)]
-        for part in _within(self._max_batch_tokens, [len(ids) for ids in tokens]):
+        for part in runs_within([len(ids) for ids in tokens], self._max_batch_tokens):
             found = self._scorer.encode_candidates(Ragged.from_token_ids(tokens[part]))
             for index, text in enumerate(missing[part]):
                 self._representations[text] = found[index].cpu().clone()
@@ -146,7 +147,7 @@ class OfflineScorer:
     @torch.inference_mode()
     def _score_all(self, asked: Sequence["_Asked"]) -> Iterator[list[float]]:
         pairs = [(one, index) for one in asked for index in range(len(one.candidates))]
-        for part in _within(self._max_batch_tokens, [one.costs[index] for one, index in pairs]):
+        for part in runs_within([one.costs[index] for one, index in pairs], self._max_batch_tokens):
             groups = [(one, [index for _, index in run]) for one, run in groupby(pairs[part], itemgetter(0))]
             batch = ScoreBatch(
                 Ragged.from_token_ids([one.query for one, _ in groups]),
@@ -166,14 +167,3 @@ class _Asked:
     costs: list[float]  # of each, in rows of the encoder
     scores: list[float]
     rows: float  # what it takes in all, so that a bar moves while candidates are encoded
-
-
-def _within(budget: int, costs: Sequence[float]) -> list[slice]:
-    """Consecutive runs whose costs add up to `budget` at most, each of at least one item."""
-    runs, begin, spent = [], 0, 0.0
-    for index, cost in enumerate(costs):
-        if index > begin and spent + cost > budget:
-            runs.append(slice(begin, index))
-            begin, spent = index, 0.0
-        spent += cost
-    return [*runs, slice(begin, len(costs))] if len(costs) > begin else runs

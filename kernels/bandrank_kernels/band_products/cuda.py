@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank_kernels.cuda import read_source
+from bandrank_kernels.cuda import C_TYPES, dtype_name, read_source
 from bandrank_kernels.launch import (
     DEFAULT_SHARED_BYTES,
     VECTOR_BYTES,
@@ -29,12 +29,7 @@ from bandrank_kernels.launch import (
 
 Family = Literal["simt", "tensor_core"]
 
-STORAGE = {
-    torch.float16: "__half",
-    torch.bfloat16: "__nv_bfloat16",
-    torch.float32: "float",
-    torch.float64: "double",  # for gradcheck on a GPU
-}
+DTYPES = tuple(getattr(torch, name) for name in C_TYPES)  # float64 for gradcheck on a GPU
 # struct Rows and struct BandParams of band.cuh, which a test compares byte by byte.
 ROWS = np.dtype([("first", np.uint64), ("outer", np.int64), ("inner", np.int64), ("row", np.int64)], align=True)
 PARAMS = np.dtype(
@@ -71,12 +66,12 @@ def source(family: Family) -> str:
 
 
 def instances(family: Family) -> list[Kernel]:
-    """All that can be asked for of one family."""
+    """All kernels of one family that a plan can choose."""
     if family == "tensor_core":
-        dtypes = [dtype for dtype in STORAGE if dtype.itemsize == 2]
+        dtypes = [dtype for dtype in DTYPES if dtype.itemsize == 2]
         arguments = [(dtype, slices) for dtype in dtypes for slices in range(1, MOST_SLICES + 1)]
     else:
-        arguments = [(dtype, count) for dtype in STORAGE for count in (VECTOR_BYTES // dtype.itemsize, 1)]
+        arguments = [(dtype, count) for dtype in DTYPES for count in (VECTOR_BYTES // dtype.itemsize, 1)]
     suffix = "mma" if family == "tensor_core" else "simt"
     scores = [_kernel(family, f"band_qk_{suffix}", dtype, number) for dtype, number in arguments]
     sides = (False, True)
@@ -96,7 +91,7 @@ class Rows:
 
     @property
     def struct(self) -> tuple[int, int, int, int]:
-        """In the order of ROWS: an address, then strides in elements."""
+        """The fields of ROWS, in order: an address, then strides in elements."""
         return self.tensor.data_ptr(), self.outer, self.inner, self.tensor.stride(-2)
 
 
@@ -177,7 +172,7 @@ def plan_sums(band: Tensor, value: Tensor, sums: Tensor, capability: tuple[int, 
 
 
 def _kernel(family: Family, name: str, dtype: torch.dtype, *arguments: int | bool) -> Kernel:
-    template = ", ".join([STORAGE[dtype], *(str(argument).lower() for argument in arguments)])
+    template = ", ".join([C_TYPES[dtype_name(dtype)], *(str(argument).lower() for argument in arguments)])
     return Kernel(source(family), f"{name}<{template}>")
 
 
@@ -187,7 +182,7 @@ def _elements_at_once(rows: Sequence[Rows]) -> int:
 
 
 def _pitch_bytes(dtype: torch.dtype) -> int:
-    """Of a row of `SLICE_DIMS` sums in shared memory."""
+    """The distance between rows of `SLICE_DIMS` sums in shared memory."""
     return SLICE_DIMS * max(dtype.itemsize, 4) + VECTOR_BYTES
 
 

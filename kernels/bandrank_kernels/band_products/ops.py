@@ -13,21 +13,13 @@ from torch import Tensor
 
 from bandrank_kernels.band_products import cuda, reference, vectorized
 from bandrank_kernels.dispatch import Backend, choose_backend
+from bandrank_kernels.operators import register
 
 _BACKENDS = {"reference": reference, "vectorized": vectorized, "cuda": cuda}
-# `define` and `impl` rather than the `custom_op` decorator, which costs each call some microseconds more.
-_LIBRARY = torch.library.Library("bandrank", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch leaves it bare
 
 
-def call(operator: Any, *arguments: object) -> Tensor:  # torch.ops has no types
-    """The operator's only result."""
-    result = operator(*arguments)
-    assert isinstance(result, Tensor), "an operator without a result. This is a bug."
-    return result
-
-
-def _backend(asked: Backend, device: torch.device) -> ModuleType:
-    return _BACKENDS[choose_backend(asked, device)]
+def _backend(backend: Backend, device: torch.device) -> ModuleType:
+    return _BACKENDS[choose_backend(backend, device)]
 
 
 def _check_pair(names: str, left: Tensor, right: Tensor) -> None:
@@ -63,17 +55,20 @@ def _window(band: Tensor) -> int:
 
 def _run_qk(query: Tensor, key: Tensor, window: int, backend: Backend = "auto") -> Tensor:
     _check_qk(query, key, window)
-    return call(_backend(backend, query.device).band_qk, query, key, window)
+    band: Tensor = _backend(backend, query.device).band_qk(query, key, window)
+    return band
 
 
 def _run_pv(band: Tensor, value: Tensor, backend: Backend = "auto") -> Tensor:
     _check_band(band, value)
-    return call(_backend(backend, band.device).band_pv, band, value)
+    sums: Tensor = _backend(backend, band.device).band_pv(band, value)
+    return sums
 
 
 def _run_ptv(band: Tensor, value: Tensor, backend: Backend = "auto") -> Tensor:
     _check_band(band, value)
-    return call(_backend(backend, band.device).band_ptv, band, value)
+    sums: Tensor = _backend(backend, band.device).band_ptv(band, value)
+    return sums
 
 
 def _fake_qk(query: Tensor, key: Tensor, window: int, backend: Backend = "auto") -> Tensor:  # noqa: ARG001
@@ -86,7 +81,7 @@ def _fake_sums(band: Tensor, value: Tensor, backend: Backend = "auto") -> Tensor
     return value.new_empty(value.shape)
 
 
-# Autograd's context is torch's own and has no type.
+# Autograd's context has no type.
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
     ctx.save_for_backward(*inputs[:2])
     ctx.backend = inputs[-1]
@@ -94,10 +89,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: A
 
 def _backward_qk(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     (query, key), (to_query, to_key, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    ops = torch.ops.bandrank
     return (
-        ops.band_pv(gradient, key, ctx.backend) if to_query else None,
-        ops.band_ptv(gradient, query, ctx.backend) if to_key else None,
+        BAND_PV(gradient, key, ctx.backend) if to_query else None,
+        BAND_PTV(gradient, query, ctx.backend) if to_key else None,
         None,
         None,
     )
@@ -105,31 +99,29 @@ def _backward_qk(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 def _backward_pv(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     (band, value), (to_band, to_value, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    ops = torch.ops.bandrank
     return (
-        ops.band_qk(gradient, value, _window(band), ctx.backend) if to_band else None,
-        ops.band_ptv(band, gradient, ctx.backend) if to_value else None,
+        BAND_QK(gradient, value, _window(band), ctx.backend) if to_band else None,
+        BAND_PTV(band, gradient, ctx.backend) if to_value else None,
         None,
     )
 
 
 def _backward_ptv(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     (band, value), (to_band, to_value, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    ops = torch.ops.bandrank
     return (
-        ops.band_qk(value, gradient, _window(band), ctx.backend) if to_band else None,
-        ops.band_pv(band, gradient, ctx.backend) if to_value else None,
+        BAND_QK(value, gradient, _window(band), ctx.backend) if to_band else None,
+        BAND_PV(band, gradient, ctx.backend) if to_value else None,
         None,
     )
 
 
-for _name, _schema, _run, _fake, _backward in (
-    ("band_qk", "(Tensor query, Tensor key, int window, str backend='auto')", _run_qk, _fake_qk, _backward_qk),
-    ("band_pv", "(Tensor band, Tensor value, str backend='auto')", _run_pv, _fake_sums, _backward_pv),
-    ("band_ptv", "(Tensor band, Tensor value, str backend='auto')", _run_ptv, _fake_sums, _backward_ptv),
-):
-    _LIBRARY.define(f"{_name}{_schema} -> Tensor")  # type: ignore[no-untyped-call]  # likewise
-    for _key in ("CPU", "CUDA"):
-        _LIBRARY.impl(_name, _run, _key)  # type: ignore[no-untyped-call]  # likewise
-    torch.library.register_fake(f"bandrank::{_name}", _fake, lib=_LIBRARY)
-    torch.library.register_autograd(f"bandrank::{_name}", _backward, setup_context=_keep, lib=_LIBRARY)
+BAND_QK = register(
+    "band_qk(Tensor query, Tensor key, int window, str backend='auto') -> Tensor",
+    _run_qk,
+    _fake_qk,
+    keep=_keep,
+    backward=_backward_qk,
+)
+_SUMS = "(Tensor band, Tensor value, str backend='auto') -> Tensor"
+BAND_PV = register(f"band_pv{_SUMS}", _run_pv, _fake_sums, keep=_keep, backward=_backward_pv)
+BAND_PTV = register(f"band_ptv{_SUMS}", _run_ptv, _fake_sums, keep=_keep, backward=_backward_ptv)

@@ -55,7 +55,7 @@ class Blocks:
         return dense.as_strided((*dense.shape[:-1], 2 * self.window + 1), steps)
 
     def outside(self, device: torch.device) -> Tensor:
-        """(count, height, 2 * window + 1) bool: does a place of the band lie outside the sequence?"""
+        """(count, height, 2 * window + 1) bool: which entries of the band lie outside the sequence."""
         column = torch.arange(2 * self.window + 1, device=device) - self.window
         other = torch.arange(self.count * self.height, device=device)[:, None] + column
         return ((other < 0) | (other >= self.length)).view(self.count, self.height, -1)

@@ -1,5 +1,6 @@
-"""CUDA kernels as text, and what their launchers share."""
+"""CUDA source text and the dtypes of kernels, which all launchers share."""
 
+from bandrank_kernels.cuda.dtypes import C_TYPES, HALF_DTYPES, Dtype, dtype_name
 from bandrank_kernels.cuda.source import read_source
 
-__all__ = ["read_source"]
+__all__ = ["C_TYPES", "HALF_DTYPES", "Dtype", "dtype_name", "read_source"]

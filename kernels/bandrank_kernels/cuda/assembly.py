@@ -1,7 +1,7 @@
-"""Machine code without a GPU: NVRTC, the compiler that CuPy calls, through ctypes.
+"""Compiles kernels to machine code without a GPU, by NVRTC, the compiler that CuPy calls, through ctypes.
 
-Its library and CUDA's headers come from the wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime (in `bandrank[dev]`), else
-from a toolkit in CUDA_PATH or /usr/local/cuda.
+NVRTC's library and CUDA's headers come from the wheels nvidia-cuda-nvrtc and nvidia-cuda-runtime (in `bandrank[dev]`),
+or else from a toolkit in CUDA_PATH or /usr/local/cuda.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ OPTIONS = ("-std=c++17",)
 
 
 class AssemblerNotFound(RuntimeError):
-    """There is no NVRTC here, or no CUDA headers; the message says what to install."""
+    """NVRTC or CUDA's headers are not installed; the message says what to install."""
 
 
 class AssemblyError(RuntimeError):
@@ -28,7 +28,7 @@ class AssemblyError(RuntimeError):
 
 @dataclass(frozen=True)
 class Assembly:
-    """What one kernel takes on one architecture: registers a thread, and bytes a thread keeps in memory instead."""
+    """What one kernel uses on one architecture: registers per thread, and bytes per thread spilled to memory."""
 
     registers: int
     spilled_bytes: int
@@ -37,7 +37,7 @@ class Assembly:
 def assemble(source: str, kernels: Sequence[str], arch: str) -> dict[str, Assembly]:
     """Compiles one translation unit to machine code for `arch`, such as "sm_90", with the options that CuPy uses.
 
-    kernels: name expressions.  Returns what each takes. Raises AssemblerNotFound, AssemblyError.
+    kernels: name expressions.  Returns what each uses. Raises AssemblerNotFound, AssemblyError.
     """
     nvrtc, headers = _nvrtc()
     options = [*OPTIONS, *CUPY_OPTIONS, f"-arch={arch}", f"-I{headers}", "--ptxas-options=-v"]
@@ -58,14 +58,14 @@ def assemble(source: str, kernels: Sequence[str], arch: str) -> dict[str, Assemb
 
 
 def nvrtc_version() -> str:
-    """Of the compiler found here, such as "13.0". Raises AssemblerNotFound."""
+    """Version of the installed compiler, such as "13.0". Raises AssemblerNotFound."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _nvrtc()[0].nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
 
 
 def _usage(log: str) -> Iterator[tuple[str, Assembly]]:
-    """Lowered names with what ptxas says of them."""
+    """Lowered names with the figures that ptxas reports."""
     for part in re.split(r"Compiling entry function '", log)[1:]:
         registers = re.search(r"Used (\d+) registers", part)
         spills = re.search(r"(\d+) bytes spill stores", part)

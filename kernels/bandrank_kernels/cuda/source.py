@@ -1,4 +1,4 @@
-"""CUDA text out of the package's files."""
+"""CUDA source text from the package's files."""
 
 from functools import cache
 from importlib import resources
@@ -10,8 +10,8 @@ PACKAGE = "bandrank_kernels"
 def read_source(*files: str) -> str:
     """The named files of this package, one after the other, as one translation unit.
 
-    files: paths below `bandrank_kernels`, such as "cuda/primitives.cuh". They include nothing of ours: CuPy's cache of
-    compiled kernels is keyed by this text alone, and an edited include would run the old kernel.
+    files: paths below `bandrank_kernels`, such as "cuda/primitives.cuh". They include none of these
+    files: CuPy caches compiled kernels by this text alone, and would run the old kernel after an edit of an include.
     """
     return "\n".join(_read(path) for path in files)
 

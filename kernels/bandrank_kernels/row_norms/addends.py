@@ -1,4 +1,4 @@
-"""What both operations sum: rows as they are, or rows of a table by their numbers."""
+"""The terms of the sums in both operations: rows, or rows of a table by their numbers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class Addend(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Rows of the sum."""
+        """Number of rows of the sum."""
         return (self.rows if self.numbers is None else self.numbers).shape[0]
 
 

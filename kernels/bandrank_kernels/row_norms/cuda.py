@@ -6,17 +6,17 @@ first.
 
 import functools
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank_kernels.cuda import read_source
+from bandrank_kernels.cuda import C_TYPES, Dtype, dtype_name, read_source
 from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, launch, struct_of
 from bandrank_kernels.row_norms.addends import Addend
 
 FILE = "norm_of_sum.cu"
-STORAGE = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float32: "float"}
 # struct Addend and struct NormParams of the source, which a test compares byte by byte.
 ADDEND = np.dtype(
     [("rows", np.uint64), ("numbers", np.uint64), ("num_rows", np.int64), ("row_stride", np.int64)], align=True
@@ -45,7 +45,7 @@ MOST_PARTS = 4  # a lane then holds 32 columns: more would cost occupancy, and n
 
 def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
     """Why the kernel cannot run, as a clause for an error message; None if it can."""
-    if dtype not in STORAGE:
+    if dtype_name(dtype) not in get_args(Dtype):
         return f"rows must be float16, bfloat16 or float32, got {dtype}"
     if hidden_size % COLUMNS or not 0 < hidden_size <= MOST_PARTS * PART_COLUMNS:
         return f"hidden_size must be a multiple of {COLUMNS} up to {MOST_PARTS * PART_COLUMNS}, got {hidden_size}"
@@ -54,16 +54,16 @@ def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
 
 @functools.cache
 def kernel(dtype: torch.dtype, num_parts: int, num_addends: int) -> Kernel:
-    """For rows of up to `num_parts` parts of 256 columns."""
+    """The kernel for rows of up to `num_parts` parts of 256 columns."""
     source = read_source("cuda/primitives.cuh", f"row_norms/{FILE}")
-    return Kernel(source, f"norm_of_sum<{STORAGE[dtype]}, {num_parts}, {num_addends}>")
+    return Kernel(source, f"norm_of_sum<{C_TYPES[dtype_name(dtype)]}, {num_parts}, {num_addends}>")
 
 
 def instances() -> list[Kernel]:
-    """All that can be asked for."""
+    """All kernels that `plan` can choose."""
     return [
-        kernel(dtype, num_parts, num_addends)
-        for dtype in STORAGE
+        kernel(getattr(torch, name), num_parts, num_addends)
+        for name in get_args(Dtype)
         for num_parts in range(1, MOST_PARTS + 1)
         for num_addends in (2, MOST_ADDENDS)
     ]
@@ -94,7 +94,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
 
 
 def _struct(addend: Addend) -> tuple[int, int, int, int]:
-    """In the order of ADDEND."""
+    """The fields of ADDEND, in order."""
     rows, numbers = addend
     return rows.data_ptr(), 0 if numbers is None else numbers.data_ptr(), rows.shape[0], rows.stride(0)
 
@@ -105,8 +105,8 @@ def _readable(addend: Addend) -> Addend:
 
 
 def _in_pieces(tensor: Tensor) -> Tensor:
-    """The same numbers where 16 bytes can be read at once."""
-    # Nearly always so, and found out in a tenth of the time: hidden_size is a multiple of 8.
+    """The tensor, or a copy of it from which 16 bytes can be read at once."""
+    # Nearly always true, and ten times as fast to check: hidden_size is a multiple of 8.
     if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
         return tensor
     return tensor if is_vectorizable(tensor) else tensor.clone(memory_format=torch.contiguous_format)

@@ -1,8 +1,8 @@
-"""The two places of BERT where a LayerNorm follows a sum of rows (Devlin et al. 2019; Ba et al. 2016, Layer
+"""The two operations of BERT in which a LayerNorm follows a sum of rows (Devlin et al. 2019; Ba et al. 2016, Layer
 Normalization, arXiv 1607.06450).
 
-Both are differentiable. A bias of the linear layer before is no argument: the matrix product adds it in its epilogue,
-to numbers that it holds in registers anyway.
+Both are differentiable. The bias of the preceding linear layer is not an argument: the matrix product adds it in its
+epilogue, to numbers that it holds in registers anyway.
 """
 
 from torch import Tensor
@@ -20,8 +20,7 @@ def add_norm(
     x, residual: (total, hidden_size).  weight, bias: (hidden_size,), all of one floating-point dtype and device.
     Returns (total, hidden_size), contiguous. Raises ValueError if they do not fit together, BackendUnavailable.
     """
-    out: Tensor = ops.ADD_NORM(x, residual, weight, bias, eps, backend)
-    return out
+    return ops.ADD_NORM(x, residual, weight, bias, eps, backend)
 
 
 def embed_rows(
@@ -41,5 +40,4 @@ def embed_rows(
     outside its table raises IndexError on a CPU; the CUDA kernel, which cannot raise, makes that row NaN.
     """
     rows, numbers = zip(word, token_type, position, strict=True)
-    out: Tensor = ops.EMBED_ROWS(*rows, *numbers, weight, bias, eps, backend)
-    return out
+    return ops.EMBED_ROWS(*rows, *numbers, weight, bias, eps, backend)

@@ -1,6 +1,6 @@
 """The two operations as torch operators: checked, dispatched to a backend, differentiable once.
 
-The backward computes the sum again, in plain torch and in the dtype of the rows; from there it is LayerNorm's own.
+The backward computes the sum again, in plain torch and in the dtype of the rows; the rest is LayerNorm's backward.
 """
 
 import functools
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.dispatch import Backend, choose_backend
+from bandrank_kernels.operators import register
 from bandrank_kernels.row_norms import cuda, reference, vectorized
 from bandrank_kernels.row_norms.addends import Addend, check
 
 _BACKENDS = {"reference": reference, "vectorized": vectorized, "cuda": cuda}
-# `define` and `impl` rather than the `custom_op` decorator, which costs each call some microseconds more.
-_LIBRARY = torch.library.Library("bandrank", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch leaves it bare
 
-AddendsOf = Callable[..., list[Addend]]  # from what an operator's arguments begin with
+AddendsOf = Callable[..., list[Addend]]  # takes the arguments that come before the norm's
 
 
 def _added(x: Tensor, residual: Tensor) -> list[Addend]:
@@ -30,9 +29,9 @@ def _embedded(*tables: Tensor) -> list[Addend]:
     return [Addend(rows, numbers) for rows, numbers in zip(tables[:3], tables[3:], strict=True)]
 
 
-@functools.cache  # asked twice in every layer, and the answer is always the same
-def _backend(asked: Backend, device: torch.device, dtype: torch.dtype, hidden_size: int) -> ModuleType:
-    return _BACKENDS[choose_backend(asked, device, unsupported=cuda.why_unsupported(dtype, hidden_size))]
+@functools.cache  # called twice in every layer, always with the same result
+def _backend(backend: Backend, device: torch.device, dtype: torch.dtype, hidden_size: int) -> ModuleType:
+    return _BACKENDS[choose_backend(backend, device, unsupported=cuda.why_unsupported(dtype, hidden_size))]
 
 
 def _run(addends_of: AddendsOf, *arguments: Any) -> Tensor:  # an operator's, as its schema has them
@@ -52,7 +51,7 @@ def _fake(addends_of: AddendsOf, *arguments: Any) -> Tensor:  # likewise
     return out
 
 
-# Autograd's context is torch's own and has no type.
+# Autograd's context has no type.
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
     *tensors, ctx.eps, _ = inputs
     ctx.save_for_backward(*tensors)
@@ -81,19 +80,16 @@ def _scatter(by_sum: Tensor, addend: Addend) -> Tensor:
     return by_rows
 
 
-_NORM = "Tensor weight, Tensor bias, float eps, str backend"
-_TABLES = "Tensor word, Tensor token_type, Tensor position, Tensor? ids, Tensor? token_types, Tensor? positions"
-for _name, _summed, _addends_of in (
-    ("add_norm", "Tensor x, Tensor residual", _added),
-    ("embed_rows", _TABLES, _embedded),
-):
-    _LIBRARY.define(f"{_name}({_summed}, {_NORM}) -> Tensor")  # type: ignore[no-untyped-call]  # likewise
-    for _key in ("CPU", "CUDA"):
-        _LIBRARY.impl(_name, functools.partial(_run, _addends_of), _key)  # type: ignore[no-untyped-call]  # likewise
-    torch.library.register_fake(f"bandrank::{_name}", functools.partial(_fake, _addends_of), lib=_LIBRARY)
-    torch.library.register_autograd(
-        f"bandrank::{_name}", functools.partial(_differentiate, _addends_of), setup_context=_keep, lib=_LIBRARY
+def _register(name: str, summed: str, addends_of: AddendsOf) -> Callable[..., Tensor]:
+    return register(
+        f"{name}({summed}, Tensor weight, Tensor bias, float eps, str backend) -> Tensor",
+        functools.partial(_run, addends_of),
+        functools.partial(_fake, addends_of),
+        keep=_keep,
+        backward=functools.partial(_differentiate, addends_of),
     )
 
-ADD_NORM = torch.ops.bandrank.add_norm.default
-EMBED_ROWS = torch.ops.bandrank.embed_rows.default
+
+_TABLES = "Tensor word, Tensor token_type, Tensor position, Tensor? ids, Tensor? token_types, Tensor? positions"
+ADD_NORM = _register("add_norm", "Tensor x, Tensor residual", _added)
+EMBED_ROWS = _register("embed_rows", _TABLES, _embedded)

@@ -1,6 +1,6 @@
 """Attention of candidate rows over a window: blocks of packed rows, each with its keys gathered, one SDPA call a chunk.
 
-A block is BLOCK_ROWS consecutive candidate rows, whoever they belong to. Its keys are the rows of the block with
+A block is BLOCK_ROWS consecutive candidate rows, of one candidate or several. Its keys are the rows of the block with
 `window` rows on each side, the [CLS] rows of its candidates, and the rows of their queries; a bias says which row
 sees which key. Nothing is padded to a candidate's length, and memory is linear in rows: a chunk of blocks holds
 MAX_CHUNK_KEYS keys at a time.
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank_kernels.arrays import Bools, Ints
+from bandrank_kernels.grouping import padded_runs
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Sources
 from bandrank_kernels.windowed_attention.rows import PackedRows
-from bandrank_kernels.windowed_attention.spans import Bools, Ints, Spans
+from bandrank_kernels.windowed_attention.spans import Spans
 
 BLOCK_ROWS = 32  # rows; a window wider than this takes blocks as wide as itself
 MAX_CHUNK_KEYS = 1 << 12
@@ -25,10 +27,10 @@ MAX_CHUNK_KEYS = 1 << 12
 
 @dataclass(frozen=True)
 class BlockChunk(HeadsPiece):
-    """Blocks that are attended together, from queries (num_rows, num_heads, head_dim), and keys and
-    values (num_rows, 2, num_heads, head_dim).
+    """Blocks that are attended together. Gathers from queries (num_rows, num_heads, head_dim), and keys and values
+    (num_rows, 2, num_heads, head_dim).
 
-    first_row: of the chunk's consecutive rows.  key_index: (num_blocks, num_keys) row numbers.
+    first_row: the first of the chunk's consecutive rows.  key_index: (num_blocks, num_keys) row numbers.
     bias: (num_blocks, 1, block_rows, num_keys) 0 or -inf.
     """
 
@@ -37,20 +39,20 @@ class BlockChunk(HeadsPiece):
     bias: Tensor
 
     @property
-    def own(self) -> slice:
+    def row_range(self) -> slice:
         """The chunk's rows."""
         return slice(self.first_row, self.first_row + self.bias.shape[0] * self.bias.shape[2])
 
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
         queries, key_values = sources
-        return queries[self.own], key_values.index_select(0, self.key_index.view(-1))
+        return queries[self.row_range], key_values.index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
         heads = self.heads(query, key_value)
         return self.rows(scaled_dot_product_attention(heads.query, heads.key, heads.value, attn_mask=heads.bias))
 
     def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """In closed form: for many blocks of few keys SDPA's backward pass takes a CPU up to three times as long."""
+        """A closed form: SDPA's backward of many blocks with few keys takes up to three times as long on a CPU."""
         heads = self.heads(query, key_value).contiguous()
         return heads.gradients(heads.scores().softmax(-1), self.spread(rows_gradient).contiguous())
 
@@ -67,14 +69,14 @@ class BlockChunk(HeadsPiece):
         return rows.reshape(num_blocks, height, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
-        out[self.own] = rows
+        out[self.row_range] = rows
 
     def read(self, out: Tensor) -> Tensor:
-        return out[self.own]
+        return out[self.row_range]
 
     def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
         queries, key_values = sources
-        queries[self.own] += query
+        queries[self.row_range] += query
         key_values.index_add_(0, self.key_index.view(-1), key_value)
 
 
@@ -94,14 +96,14 @@ def plan_blocks(
     ]
 
     def chunk(firsts: Ints, height: int) -> BlockChunk:
-        own = firsts[:, None] + np.arange(height)  # candidate rows, counted from the first
+        inside = firsts[:, None] + np.arange(height)  # candidate rows, counted from the first
         near = firsts[:, None] + np.arange(-window, height + window)
         exists = (near >= 0) & (near < total)
         near = near.clip(0, total - 1)
-        seen = exists[:, None, :] & (owner[near][:, None, :] == owner[own][:, :, None])
+        seen = exists[:, None, :] & (owner[near][:, None, :] == owner[inside][:, :, None])
         seen &= np.abs(np.arange(height)[:, None] + window - np.arange(height + 2 * window)[None, :]) <= window
         keys, masks = [near + rows.first_candidate_row], [seen]
-        for index, visible in _globals(rows, pattern, owner, own):
+        for index, visible in _globals(rows, pattern, owner, inside):
             keys.append(index)
             masks.append(visible)
         hidden = torch.from_numpy(~np.concatenate(masks, 2))
@@ -113,10 +115,10 @@ def plan_blocks(
         )
 
     return [
-        chunk(firsts[begin:end], height)
+        chunk(firsts[run], height)
         for firsts, height in block_sets
         if len(firsts)
-        for begin, end in _cut(_num_keys(rows, pattern, owner, firsts, height))
+        for run in padded_runs(_num_keys(rows, pattern, owner, firsts, height).tolist(), MAX_CHUNK_KEYS)
     ]
 
 
@@ -129,38 +131,25 @@ def _global_spans(rows: PackedRows, owner: Ints, first: Ints, last: Ints) -> tup
     return cls, Spans((rows.first_query_row + begin)[:, None], (end - begin)[:, None])
 
 
-def _globals(rows: PackedRows, pattern: AttentionPattern, owner: Ints, own: Ints) -> Iterator[tuple[Ints, Bools]]:
+def _globals(rows: PackedRows, pattern: AttentionPattern, owner: Ints, inside: Ints) -> Iterator[tuple[Ints, Bools]]:
     """Row numbers (blocks, keys) and visibility (blocks, rows, keys) of the [CLS] and query rows that blocks see."""
-    cls, query = _global_spans(rows, owner, own[:, 0], own[:, -1])
+    cls, query = _global_spans(rows, owner, inside[:, 0], inside[:, -1])
     if pattern.candidate_to_cls:
         index, real = cls.lay_out()
-        yield index, real[:, None, :] & (index[:, None, :] == owner[own][:, :, None])
+        yield index, real[:, None, :] & (index[:, None, :] == owner[inside][:, :, None])
     if pattern.candidate_to_query:
         index, real = query.lay_out()
         query_of_row = np.repeat(np.arange(rows.num_queries), np.diff(rows.cu_queries))
-        asked = (
+        query_of_key = (
             query_of_row[(index - rows.first_query_row).clip(0, max(0, len(query_of_row) - 1))] if index.size else index
         )
-        yield index, real[:, None, :] & (asked[:, None, :] == rows.candidate_query[owner[own]][:, :, None])
+        yield index, real[:, None, :] & (query_of_key[:, None, :] == rows.candidate_query[owner[inside]][:, :, None])
 
 
 def _num_keys(rows: PackedRows, pattern: AttentionPattern, owner: Ints, firsts: Ints, height: int) -> Ints:
-    """(blocks,) keys of each block."""
+    """(blocks,) number of keys of each block."""
     assert pattern.window is not None, "a band without a window. This is a bug."
     cls, query = _global_spans(rows, owner, firsts, firsts + height - 1)
     return (
         height + 2 * pattern.window + cls.totals * pattern.candidate_to_cls + query.totals * pattern.candidate_to_query
     )
-
-
-def _cut(num_keys: Ints) -> Iterator[tuple[int, int]]:
-    """Consecutive blocks cut into chunks: padded to its widest block, each holds MAX_CHUNK_KEYS, or one block."""
-    begin = 0
-    widest = 0
-    for end, keys in enumerate(num_keys.tolist()):
-        if end > begin and max(widest, keys) * (end - begin + 1) > MAX_CHUNK_KEYS:
-            yield begin, end
-            begin, widest = end, 0
-        widest = max(widest, keys)
-    if len(num_keys):
-        yield begin, len(num_keys)

@@ -1,4 +1,4 @@
-"""Buckets of batches: those in one bucket have launches of one size, and so share a captured CUDA graph."""
+"""Buckets of batches: batches in one bucket have launches of one size, and so share a captured CUDA graph."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,11 +15,11 @@ SHORTEST_CANDIDATE = 32  # above the widest window of the kernels in registers, 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Room for a batch. num_rows: of the packed matrix.  num_candidates: of queries as well.  query_rows,
-    candidate_rows: of the longest.
+    """The largest batch that fits. num_rows: rows of the packed matrix.  num_candidates: candidates, and queries too.
+    query_rows, candidate_rows: rows of the longest.
 
-    Rows grow in steps of 1.25, as all products run over them. The others, which cost next to nothing, are powers of
-    two (with [CLS], for queries), so that there are few buckets.
+    Buckets of rows grow in steps of 1.25, as all products run over them. The other sizes, which cost next to nothing,
+    are powers of two (that of a query together with [CLS]), so that there are few buckets.
     """
 
     num_rows: int
@@ -29,7 +29,7 @@ class Capacity:
 
     @classmethod
     def exactly(cls, rows: PackedRows) -> Self:
-        """Room for this batch and no more."""
+        """The capacity that this batch fills."""
         longest_query, longest_candidate = (
             int(np.diff(cu_seqlens).max(initial=0)) for cu_seqlens in (rows.cu_queries, rows.cu_candidates)
         )
@@ -52,12 +52,12 @@ class Capacity:
         return self.num_rows // tile_rows + 2 * self.num_candidates
 
     def num_candidate_tiles(self, tile_rows: int) -> int:
-        """The same of candidates alone."""
+        """The most tiles that `plan_candidate_tiles` cuts a batch into."""
         return self.num_rows // tile_rows + self.num_candidates
 
 
 def row_bucket(num_rows: int) -> int:
-    """The least of the buckets' sizes, in rows, that holds so many."""
+    """The smallest bucket, in rows, that holds `num_rows`."""
     bucket = FEWEST_ROWS
     while bucket < num_rows:
         bucket = int(bucket * ROW_STEP) // ROW_MULTIPLE * ROW_MULTIPLE

@@ -1,6 +1,5 @@
 """Attention of whole sequences: gathered into groups of like length, padded little, one SDPA call a group."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,28 +7,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank_kernels.grouping import like_lengths
 from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Piece, Sources
-from bandrank_kernels.windowed_attention.spans import Ints, Spans
+from bandrank_kernels.windowed_attention.spans import Spans
 
-LENGTH_RATIO = 1.15  # longest over shortest sequence of a group: 7 % padding at most on average
-LENGTH_SLACK = 8  # rows: below this, padding costs less than one more call
 MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it in the last-level cache of a CPU
 
 
 @dataclass(frozen=True)
 class SequenceGroup(HeadsPiece):
-    """Sequences padded together; every query row of one sees every key row of the same. From queries (num_rows,
-    num_heads, head_dim), and keys and values (num_rows, 2, num_heads, head_dim).
+    """Sequences padded together; every query row of a sequence sees all its key rows. Gathers from queries
+    (num_rows, num_heads, head_dim), and keys and values (num_rows, 2, num_heads, head_dim).
 
     query_index, key_index: (n, width) row numbers.  key_bias: (n, 1, 1, width) 0 or -inf, None when nothing is padded.
-    out_rows: the row numbers of the real query rows.  out_places: where they lie in the flattened (n * width).
+    out_rows: the row numbers of the real query rows.  out_indices: their indices in the flattened (n * width).
     """
 
     query_index: Tensor
     key_index: Tensor
     key_bias: Tensor | None
     out_rows: Tensor
-    out_places: Tensor
+    out_indices: Tensor
 
     def bias_for(self, query: Tensor) -> Tensor | None:
         """The key bias in the dtype of the queries, which autocast may have changed."""
@@ -51,10 +49,10 @@ class SequenceGroup(HeadsPiece):
 
     def rows(self, attended: Tensor) -> Tensor:
         rows = attended.transpose(1, 2).flatten(0, 1)
-        return rows if len(self.out_places) == len(rows) else rows.index_select(0, self.out_places)
+        return rows if len(self.out_indices) == len(rows) else rows.index_select(0, self.out_indices)
 
     def spread(self, rows: Tensor) -> Tensor:
-        padded = rows.new_zeros((self.query_index.numel(), *rows.shape[1:])).index_copy_(0, self.out_places, rows)
+        padded = rows.new_zeros((self.query_index.numel(), *rows.shape[1:])).index_copy_(0, self.out_indices, rows)
         return padded.view(*self.query_index.shape, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
@@ -73,7 +71,7 @@ class SequenceGroup(HeadsPiece):
 class ClsGroup(Piece):
     """The same sequences in the absorbed last layer: the heads of a [CLS] row are the query rows of one attention.
 
-    From queries (num_candidates, num_heads, hidden_size) and rows (num_rows, hidden_size).
+    Gathers from queries (num_candidates, num_heads, hidden_size) and rows (num_rows, hidden_size).
     """
 
     group: SequenceGroup
@@ -81,7 +79,7 @@ class ClsGroup(Piece):
 
     @property
     def candidates(self) -> Tensor:
-        """(n,)."""
+        """(n,) row numbers of the [CLS] rows."""
         return self.group.query_index[:, 0]
 
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
@@ -109,25 +107,12 @@ class ClsGroup(Piece):
 
 def plan_groups(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> list[SequenceGroup]:
     """Groups that cover all sequences with at least one query row. Sequence i attends from queries[i] to keys[i]."""
+    attending = np.flatnonzero(queries.totals)
+    queries, keys = queries.take(attending), keys.take(attending)
     return [
         _plan_group(queries.take(which), keys.take(which), device=device, dtype=dtype)
-        for which in _like_lengths(keys.totals, np.flatnonzero(queries.totals))
+        for which in like_lengths(keys.totals, MAX_GROUP_ROWS)
     ]
-
-
-def _like_lengths(lengths: Ints, chosen: Ints) -> Iterator[Ints]:
-    """`chosen` sequences cut into groups of like length."""
-    order = chosen[np.argsort(lengths[chosen], kind="stable")]
-    start = 0
-    for end in range(1, len(order) + 1):
-        shortest = lengths[order[start]]
-        if end < len(order):
-            longest = lengths[order[end]]
-            fits = longest <= max(shortest * LENGTH_RATIO, shortest + LENGTH_SLACK)
-            if fits and (end - start + 1) * longest <= MAX_GROUP_ROWS:
-                continue
-        yield order[start:end]
-        start = end
 
 
 def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> SequenceGroup:
@@ -138,11 +123,11 @@ def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: tor
         bias = torch.zeros(key_real.shape, dtype=dtype).masked_fill_(torch.from_numpy(~key_real), -torch.inf)[
             :, None, None, :
         ]
-    places = np.flatnonzero(query_real)
+    indices = np.flatnonzero(query_real)
     return SequenceGroup(
         query_index=torch.from_numpy(query_index).to(device),
         key_index=torch.from_numpy(key_index).to(device),
         key_bias=None if bias is None else bias.to(device),
-        out_rows=torch.from_numpy(query_index.reshape(-1)[places]).to(device),
-        out_places=torch.from_numpy(places).to(device),
+        out_rows=torch.from_numpy(query_index.reshape(-1)[indices]).to(device),
+        out_indices=torch.from_numpy(indices).to(device),
     )

@@ -1,4 +1,4 @@
-"""One function behind which the backends stand: plan once per batch, then attend in every layer."""
+"""The functions that choose a backend: plan once per batch, then attend in every layer."""
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ def plan_attention(
 ) -> AttentionPlan:
     """The plan of one batch for the backend that `choose_backend` names.
 
-    dtype, head_dim: of the queries, keys and values to come; kernels are built for some of them.  capacity: for which
-    the CUDA kernels' launches are sized, so that all batches within have the same; plain torch has no use for it.
+    dtype, head_dim: those of the queries, keys and values; the CUDA kernels are built for some.  capacity: the size of
+    the CUDA kernels' launches, the same for all batches that fit; plain torch ignores it.
     Raises ValueError if candidates share a query that the pattern makes depend on them, BackendUnavailable.
     """
     rows.check(pattern)
@@ -51,20 +51,19 @@ def plan_attention(
 
 
 def why_no_kernels(pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
-    """Why "auto" is not "cuda" for such attention, as a clause; None if it is."""
+    """Why "auto" does not choose "cuda" for such attention, as a clause; None if it does."""
     return cuda_obstacle(device) or why_unsupported(pattern, head_dim=head_dim, dtype=dtype_name(dtype))
 
 
 def why_not_one_launch(*, num_heads: int, hidden_size: int, dtype: torch.dtype) -> str | None:
-    """Why `AttentionPlan.attend_cls` of the CUDA backend takes plain torch for such rows, as a clause; None if not."""
+    """Why the CUDA backend's `attend_cls` runs plain torch for such rows, as a clause; None if it does not."""
     return why_absorbed_unsupported(num_heads=num_heads, hidden_size=hidden_size, dtype=dtype_name(dtype))
 
 
 def windowed_attention(
     qkv: Tensor, rows: PackedRows, pattern: AttentionPattern, *, backend: Backend = "auto"
 ) -> Tensor:
-    """Attention of one layer over packed rows; `AttentionPlan.attend` for callers with one layer (Schlatt et al.
-    2024, 3.2).
+    """Attention of one layer over packed rows (Schlatt et al. 2024, 3.2); for more layers use `plan_attention`.
 
     qkv: (num_rows, 3, num_heads, head_dim).  Returns (num_rows, num_heads, head_dim).
     Raises ValueError if the shape does not fit the rows, and what `plan_attention` raises.

@@ -1,8 +1,8 @@
 """Windowed attention of one layer as torch operators: what autograd and torch.compile see of a fused kernel.
 
-The layout of a batch travels as three tensors in host memory, the fields of `PackedRows`; what is planned from them is
-kept under their contents, so that the layers of a batch share it. The forward operator returns what its backward needs:
-the result and the log-sum-exp of each row. Backward of the backward is not defined.
+The layout of a batch is passed as three tensors in host memory, the fields of `PackedRows`. Plans are cached by their
+contents, so that the layers of a batch share one. The forward operator returns what its backward needs: the result and
+the log-sum-exp of each row. The backward is not differentiable.
 """
 
 import functools
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank_kernels.operators import register
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.interface import plan_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -20,13 +21,12 @@ from bandrank_kernels.windowed_attention.pieces import split
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.vectorized import VectorizedPlan
 
-KEPT_PLANS = 8  # batches: that of the running forward, and of backwards to come
+KEPT_PLANS = 8  # of the batch in the forward pass, and of those whose backward is still to run
 _LAYOUT = "Tensor cu_queries, Tensor cu_candidates, Tensor candidate_query, int? window"
-_LIBRARY = torch.library.Library("bandrank", "FRAGMENT")  # type: ignore[no-untyped-call]  # torch leaves it bare
 
 
 def sparse_pattern(window: int | None) -> AttentionPattern:
-    """The sparse cross-encoder's, the only one that is fused: query rows see neither [CLS] nor candidates."""
+    """The sparse cross-encoder's pattern, the only fused one: query rows see neither [CLS] nor candidates."""
     return AttentionPattern(window, query_to_cls=False, query_to_candidate=False)
 
 
@@ -39,8 +39,7 @@ def attend(qkv: Tensor, rows: PackedRows, window: int | None) -> tuple[Tensor, T
     Differentiable once, by the first result. Raises ValueError if the shapes do not fit.
     """
     layout = (torch.from_numpy(offsets) for offsets in (rows.cu_queries, rows.cu_candidates, rows.candidate_query))
-    out, lse = torch.ops.bandrank.windowed_attention(qkv, *layout, window)
-    return out, lse
+    return FORWARD(qkv, *layout, window)
 
 
 def _sum_dtype(qkv: Tensor) -> torch.dtype:
@@ -70,7 +69,7 @@ def _kept_plan(
     device: torch.device,
     dtype: torch.dtype,
     head_dim: int,
-    stream: int,  # noqa: ARG001  # a part of the key
+    stream: int,  # noqa: ARG001  # a part of the cache's key
 ) -> tuple[int, CudaPlan | VectorizedPlan]:
     rows = PackedRows(*(np.frombuffer(content, np.int64) for content in layout))
     plan = plan_attention(rows, sparse_pattern(window), device=device, dtype=dtype, head_dim=head_dim)
@@ -122,7 +121,7 @@ def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_a
     return result.to(qkv.dtype)
 
 
-def _fake_backward(gradient: Tensor, qkv: Tensor, *_: Any) -> Tensor:  # noqa: ARG001  # the operator's own arguments
+def _fake_backward(gradient: Tensor, qkv: Tensor, *_: Any) -> Tensor:  # noqa: ARG001  # as the operator's schema has them
     return qkv.new_empty(qkv.shape)
 
 
@@ -133,21 +132,18 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    result = torch.ops.bandrank.windowed_attention_backward(gradient, *ctx.saved_tensors, ctx.window)
-    return result, None, None, None, None
+    return BACKWARD(gradient, *ctx.saved_tensors, ctx.window), None, None, None, None
 
 
-for _name, _schema, _run, _fake in (
-    ("windowed_attention", f"(Tensor qkv, {_LAYOUT}) -> (Tensor, Tensor)", _forward, _fake_forward),
-    (
-        "windowed_attention_backward",
-        f"(Tensor gradient, Tensor qkv, Tensor out, Tensor lse, {_LAYOUT}) -> Tensor",
-        _backward,
-        _fake_backward,
-    ),
-):
-    _LIBRARY.define(_name + _schema)  # type: ignore[no-untyped-call]  # likewise
-    for _key in ("CPU", "CUDA"):
-        _LIBRARY.impl(_name, _run, _key)  # type: ignore[no-untyped-call]  # likewise
-    torch.library.register_fake(f"bandrank::{_name}", _fake, lib=_LIBRARY)
-torch.library.register_autograd("bandrank::windowed_attention", _differentiate, setup_context=_keep, lib=_LIBRARY)
+FORWARD = register(
+    f"windowed_attention(Tensor qkv, {_LAYOUT}) -> (Tensor, Tensor)",
+    _forward,
+    _fake_forward,
+    keep=_keep,
+    backward=_differentiate,
+)
+BACKWARD = register(
+    f"windowed_attention_backward(Tensor gradient, Tensor qkv, Tensor out, Tensor lse, {_LAYOUT}) -> Tensor",
+    _backward,
+    _fake_backward,
+)

@@ -8,8 +8,8 @@ class AttentionPattern:
     """Which rows a row attends to, by the group it is in: [CLS], query, candidate.
 
     Every group attends to itself: [CLS] to its own [CLS], a query row to all rows of its query, a candidate row to
-    the rows of its candidate that are at most `window` places away (0: itself alone; None: all). The six switches say
-    which other groups it sees; the default is full attention. Raises ValueError for a negative window.
+    the rows of its candidate that are at most `window` positions away (0: itself alone; None: all). The six
+    switches say which other groups it sees; the default is full attention. Raises ValueError for a negative window.
     """
 
     window: int | None = None
@@ -26,10 +26,10 @@ class AttentionPattern:
 
     @property
     def shares_queries(self) -> bool:
-        """Query rows depend on the query alone, so that one copy serves all its candidates."""
+        """Whether query rows depend on the query alone, so that one copy serves all its candidates."""
         return not (self.query_to_cls or self.query_to_candidate)
 
     @property
     def is_full(self) -> bool:
-        """Every row of a sequence attends to every other: plain BERT."""
+        """Whether every row of a sequence attends to every other, as in BERT."""
         return self == AttentionPattern()

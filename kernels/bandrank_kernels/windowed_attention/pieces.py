@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Sources = tuple[Tensor, Tensor]  # what queries are gathered from, and what keys and values are
+Sources = tuple[Tensor, Tensor]  # of queries, and of keys and values
 
 
 class Piece(ABC):
-    """Some rows of the result, with all they depend on."""
+    """Some rows of the result, with the rows that they depend on."""
 
     @abstractmethod
     def gather(self, sources: Sources) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ class Piece(ABC):
         """The piece's rows of the result."""
 
     def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients of what `attend` takes, given that of what it returns."""
+        """The gradients by the arguments of `attend`, given the gradient by its result."""
         query.requires_grad_()
         key_value.requires_grad_()
         with torch.enable_grad():
@@ -39,7 +39,7 @@ class Piece(ABC):
 
     @abstractmethod
     def write(self, rows: Tensor, out: Tensor) -> None:
-        """Puts the piece's rows where they belong in the whole result."""
+        """Writes the piece's rows to the whole result."""
 
     @abstractmethod
     def read(self, out: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ class Piece(ABC):
 
     @abstractmethod
     def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
-        """Adds what `gather` would give to where it would take it from."""
+        """Adds `query` and `key_value` to the rows of the sources that `gather` reads."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """A piece as a batch of n padded attentions, the heads of each side by side.
+    """A piece as a batch of n padded attentions with several heads.
 
     query: (n, num_heads, num_rows, head_dim).  key, value: (n, num_heads, num_keys, head_dim).
     bias: (n, 1, num_rows or 1, num_keys) 0 or -inf, None when every row sees every key.
@@ -69,10 +69,10 @@ class Heads:
         return scores if self.bias is None else scores.add_(self.bias)
 
     def gradients(self, shares: Tensor, towards: Tensor, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Of queries (n * num_rows, ...), and of keys and values as a piece gathers them (n * num_keys, 2, ...).
+        """The gradients by queries (n * num_rows, ...), and by keys and values as gathered (n * num_keys, 2, ...).
 
-        shares: the softmax of the scores.  towards: the gradient of what was attended, of the queries' shape.
-        along: (n, num_heads, num_rows) the sums of P * dP along a row, if they are known from what was attended.
+        shares: the softmax of the scores.  towards: the gradient by the attended values, of the queries' shape.
+        along: (n, num_heads, num_rows) the sums of P * dP along each row, if known from the attended values.
         With dP = towards V^T and dS = P * (dP - along): dQ = dS K, dK = dS^T Q, dV = P^T towards.
         """
         of_scores = towards @ self.value.transpose(-1, -2)
@@ -83,7 +83,7 @@ class Heads:
         return query.flatten(0, 1), torch.stack((key.transpose(1, 2), value.transpose(1, 2)), 2).flatten(0, 1)
 
     def contiguous(self) -> "Heads":
-        """The same, laid out for many small products, which take several times as long on views."""
+        """A copy laid out for many small products, which take several times as long on views."""
         return replace(self, query=self.query.contiguous(), key=self.key.contiguous(), value=self.value.contiguous())
 
     @property
@@ -92,11 +92,11 @@ class Heads:
 
 
 class HeadsPiece(Piece):
-    """A piece of self-attention: keys and values of their own."""
+    """A piece of self-attention, with separate keys and values."""
 
     @abstractmethod
     def heads(self, query: Tensor, key_value: Tensor) -> Heads:
-        """What `gather` gave, as padded attentions."""
+        """The result of `gather` as padded attentions."""
 
     @abstractmethod
     def rows(self, attended: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class HeadsPiece(Piece):
 
 
 def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_values: Tensor) -> Tensor:
-    """`out`, whose rows are all written by the pieces. Both sources are brought to its dtype."""
+    """Writes all rows of `out`, piece by piece, and returns it. Both sources are converted to its dtype."""
     sources = queries.to(out.dtype), key_values.to(out.dtype)
     if torch.is_grad_enabled() and any(source.requires_grad for source in sources):
         return _AttendPieces.apply(pieces, out, *sources)  # type: ignore[no-any-return, no-untyped-call]  # torch's
@@ -118,7 +118,10 @@ def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_val
 
 
 def split(qkv: Tensor) -> Sources:
-    """(num_rows, 3, ...) as queries (num_rows, ...), and keys and values (num_rows, 2, ...); one copy going back."""
+    """Queries (num_rows, ...), and keys and values (num_rows, 2, ...), as views of qkv (num_rows, 3, ...).
+
+    `split` and not two slices: its backward pass makes one copy.
+    """
     queries, key_values = qkv.split((1, 2), 1)  # type: ignore[no-untyped-call]  # torch leaves it bare
     return queries[:, 0], key_values
 

@@ -1,4 +1,4 @@
-"""What a backend makes of one batch."""
+"""The interface of what a backend plans for one batch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -8,21 +8,21 @@ from torch import Tensor
 
 
 class AttentionPlan(ABC):
-    """All that the layers of one batch share: index tensors, masks, tile lists. Made once per batch, on one device.
+    """What the layers of one batch share, made once per batch on one device: index tensors, masks, tile lists.
 
-    host_tables: those of its tensors that are in host memory still, so that they can travel with the batch's other
-    inputs (`bind`); they go to the device by themselves where nobody takes them along.
+    host_tables: its tensors that are still in host memory, so that they can travel with the batch's other inputs
+    (`bind`). Tables that are not bound are copied to the device when they are first needed.
     """
 
     host_tables: Sequence[Tensor] = ()
 
     @property
     def signature(self) -> Hashable:
-        """What its launches depend on beside its capacity, the contents of its tables, and the addresses of tensors."""
+        """What its launches depend on, apart from its capacity, the contents of its tables and tensors' addresses."""
         return None
 
     def bind(self, tables: Sequence[Tensor]) -> Self:
-        """The same plan on copies of its `host_tables`, where they are on the device, with scratch of its own."""
+        """The plan with scratch of its own, on copies of its `host_tables` that are on the device."""
         assert not tables, "tables for a plan that has none in host memory. This is a bug."
         return self
 
@@ -31,7 +31,8 @@ class AttentionPlan(ABC):
         """Attention of every row over the keys that the pattern gives it, one softmax over all of them.
 
         qkv: (num_rows, 3, num_heads, head_dim), any stride between rows.  Returns (num_rows, num_heads, head_dim).
-        Scores are scaled by head_dim ** -0.5. A place outside the candidate is no key: it takes no part in the softmax.
+        Scores are scaled by head_dim ** -0.5. Positions outside the candidate are not
+        keys: they take no part in the softmax.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The slow, obvious backend: a dense boolean mask over all packed rows. The other backends are held against it."""
+"""The slow, obvious backend: a dense boolean mask over all packed rows. The other backends are tested against it."""
 
 import torch
 from torch import Tensor
@@ -9,26 +9,26 @@ from bandrank_kernels.windowed_attention.rows import PackedRows
 
 
 def dense_mask(rows: PackedRows, pattern: AttentionPattern) -> Tensor:
-    """(num_rows, num_rows) bool: may row i attend to row j? Written row by row, straight from the pattern's words."""
+    """(num_rows, num_rows) bool: whether row i may attend to row j, row by row as the pattern defines it."""
     allowed = torch.zeros(rows.num_rows, rows.num_rows, dtype=torch.bool)
     for index in range(rows.num_queries):
-        own = rows.query_rows(index)
-        allowed[own.start : own.stop, own.start : own.stop] = True
+        query = rows.query_rows(index)
+        allowed[query.start : query.stop, query.start : query.stop] = True
     for candidate in range(rows.num_candidates):
         cls = candidate
         query = rows.query_rows(int(rows.candidate_query[candidate]))
-        own = rows.candidate_rows(candidate)
+        text = rows.candidate_rows(candidate)
         allowed[cls, cls] = True
         allowed[cls, query.start : query.stop] = pattern.cls_to_query
-        allowed[cls, own.start : own.stop] = pattern.cls_to_candidate
+        allowed[cls, text.start : text.stop] = pattern.cls_to_candidate
         if pattern.query_to_cls:
             allowed[query.start : query.stop, cls] = True
         if pattern.query_to_candidate:
-            allowed[query.start : query.stop, own.start : own.stop] = True
-        allowed[own.start : own.stop, cls] = pattern.candidate_to_cls
-        allowed[own.start : own.stop, query.start : query.stop] = pattern.candidate_to_query
-        for row in own:
-            left, right = own.start, own.stop
+            allowed[query.start : query.stop, text.start : text.stop] = True
+        allowed[text.start : text.stop, cls] = pattern.candidate_to_cls
+        allowed[text.start : text.stop, query.start : query.stop] = pattern.candidate_to_query
+        for row in text:
+            left, right = text.start, text.stop
             if pattern.window is not None:
                 left, right = max(left, row - pattern.window), min(right, row + pattern.window + 1)
             allowed[row, left:right] = True

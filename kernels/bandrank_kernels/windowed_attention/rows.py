@@ -1,14 +1,12 @@
-"""Where the rows of a batch lie: [CLS of every candidate | each query once | candidates]."""
+"""The layout of a batch's rows: [CLS of every candidate | each query once | candidates]."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from bandrank_kernels.arrays import Ints, Offsets
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class PackedRows:
 
     cu_queries: Offsets
     cu_candidates: Offsets
-    candidate_query: Offsets
+    candidate_query: Ints
 
     def __post_init__(self) -> None:
         for name, cu in (("cu_queries", self.cu_queries), ("cu_candidates", self.cu_candidates)):

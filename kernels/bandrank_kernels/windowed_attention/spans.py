@@ -1,14 +1,11 @@
-"""Sets of rows made of runs: what a sequence attends with, and what it attends to, before any tensor exists."""
+"""Sets of rows made of runs: the queries and the keys of a sequence, before any tensor exists."""
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from bandrank_kernels.arrays import Bools, Ints
 from bandrank_kernels.windowed_attention.rows import PackedRows
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,13 @@ class Spans:
     def lay_out(self) -> tuple[Ints, Bools]:
         """Row numbers padded with 0 to the longest sequence, (n, width), and which of them are real."""
         width = int(self.totals.max(initial=0))
-        place = np.arange(width)[None, :]
+        position = np.arange(width)[None, :]
         ends = self.lengths.cumsum(1)
         index = np.zeros((len(self.starts), width), np.int64)
         for run in reversed(range(self.starts.shape[1])):
             begin = (ends[:, run] - self.lengths[:, run])[:, None]
-            index = np.where(place < ends[:, run : run + 1], self.starts[:, run : run + 1] + place - begin, index)
-        return index, place < ends[:, -1:]
+            index = np.where(position < ends[:, run : run + 1], self.starts[:, run : run + 1] + position - begin, index)
+        return index, position < ends[:, -1:]
 
 
 def cls_spans(rows: PackedRows) -> Spans:

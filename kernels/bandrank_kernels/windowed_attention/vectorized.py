@@ -23,18 +23,16 @@ class VectorizedPlan(AttentionPlan):
         cls, candidate = cls_spans(rows), candidate_spans(rows)
         query = query_spans(rows).take(rows.candidate_query)  # one entry per candidate
 
-        def keys(own: Spans, **others: tuple[Spans, bool]) -> Spans:
-            joined = own
+        def keys(joined: Spans, **others: tuple[Spans, bool]) -> Spans:
             for spans, visible in others.values():
                 joined = joined.join(spans) if visible else joined
             return joined
 
         candidate_keys = keys(candidate, cls=(cls, pattern.candidate_to_cls), query=(query, pattern.candidate_to_query))
         if pattern.shares_queries:
-            own_query = query_spans(rows)
-            query_keys = own_query
+            query_keys = query_rows = query_spans(rows)
         else:
-            own_query = query
+            query_rows = query
             query_keys = keys(query, cls=(cls, pattern.query_to_cls), candidate=(candidate, pattern.query_to_candidate))
 
         def groups(queries: Spans, seen: Spans) -> list[SequenceGroup]:
@@ -46,7 +44,7 @@ class VectorizedPlan(AttentionPlan):
             sequence = cls.join(query).join(candidate)
             self._pieces = [*groups(sequence, sequence)]
             return
-        self._pieces = [*self._cls_groups, *groups(own_query, query_keys)]
+        self._pieces = [*self._cls_groups, *groups(query_rows, query_keys)]
         if pattern.window is None:
             self._pieces += groups(candidate, candidate_keys)
         else:
@@ -57,7 +55,7 @@ class VectorizedPlan(AttentionPlan):
 
     @property
     def pieces(self) -> Sequence[HeadsPiece]:
-        """Every row is written by exactly one of them."""
+        """Pieces of which exactly one writes each row."""
         return self._pieces
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
@@ -77,7 +75,7 @@ def plan_cls_groups(
 
 
 def attend_cls_groups(groups: Sequence[SequenceGroup], query: Tensor, rows: Tensor, scale: float) -> Tensor:
-    """`AttentionPlan.attend_cls` by these groups."""
+    """Computes `AttentionPlan.attend_cls` by groups that cover the [CLS] rows."""
     pieces = [ClsGroup(group, scale) for group in groups]
-    # Under autocast the products are half precision and the rows, LayerNorm's, are not.
+    # Under autocast the queries have half precision, and the rows, which LayerNorm made, have not.
     return attend_pieces(pieces, torch.empty_like(query), query, rows.to(query.dtype))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bandrank.models.ragged import Offsets, Ragged
+from bandrank.models.ragged import Ints, Offsets, Ragged
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ScoreBatch:
             )
 
     @property
-    def candidate_query(self) -> Offsets:
+    def candidate_query(self) -> Ints:
         """(C,) the query that owns each candidate, ascending."""
         return np.repeat(np.arange(len(self.queries)), np.diff(self.cu_candidates))
 

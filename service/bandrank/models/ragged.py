@@ -5,22 +5,12 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Offsets = npt.NDArray[np.int64]  # (n + 1,), ascending from 0; always in host memory
+from bandrank_kernels.arrays import Ints, Offsets, indices_within, offsets
 
-
-def offsets(lengths: Sequence[int] | npt.NDArray[np.int64]) -> Offsets:
-    """(n + 1,) where each of n runs of the given lengths starts, and where the last one ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-def places(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """0, 1, .. length - 1 for each length, end to end."""
-    starts = offsets(lengths)
-    return np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+__all__ = ["Ints", "Offsets", "Ragged", "indices_within", "offsets"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Ragged:
         return self.values[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
 
     @property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> Ints:
         """(n,)."""
         return np.diff(self.cu_seqlens)
 

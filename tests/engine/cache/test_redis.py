@@ -55,8 +55,7 @@ async def test_what_one_replica_computed_another_reads(server: RedisServer) -> N
 
     assert (cold.memory_hits, cold.misses) == (300, 0)
     assert (from_redis.memory_hits, from_redis.redis_hits, from_redis.misses) == (0, 300, 0)
-    assert from_redis.redis_s > 0
-    assert (from_memory.memory_hits, from_memory.redis_hits, from_memory.redis_s) == (300, 0, 0.0)
+    assert (from_memory.memory_hits, from_memory.redis_hits) == (300, 0)
     assert (len(first.computed), second.computed) == (300, [])
 
 

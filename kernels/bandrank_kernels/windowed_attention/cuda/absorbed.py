@@ -1,4 +1,4 @@
-"""The absorbed last layer in one launch: its kernels, which of them a batch gets, and the launch. Needs no GPU."""
+"""The absorbed last layer in one launch: its kernels, the choice among them, and the launch. Needs no GPU."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,11 +8,11 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from bandrank_kernels.cuda import read_source
+from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
 from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, struct_of
 from bandrank_kernels.windowed_attention.cuda.params import ABSORBED_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
-from bandrank_kernels.windowed_attention.cuda.variants import C_TYPES, FOLDER, HALF_DTYPES, TENSOR_CORES, Dtype
+from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
 
 # No two blocks share a passage then. Of long candidates, the partial results of 12 heads add a tenth to what is read.
 TILE_ROWS = 256
@@ -40,12 +40,12 @@ class AbsorbedVariant(ABC):
     """One instance of a kernel template."""
 
     file: ClassVar[str]
-    others: ClassVar[tuple[str, ...]]  # files that its source begins with
+    others: ClassVar[tuple[str, ...]]  # files at the start of its source
     dtype: Dtype
 
     @property
     def kernel(self) -> Kernel:
-        """What the launcher compiles."""
+        """The kernel for the launcher to compile."""
         files = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", *self.others, f"{FOLDER}/absorbed.cuh")
         return Kernel(read_source(*files, f"{FOLDER}/{self.file}"), self.name_expression)
 
@@ -61,16 +61,16 @@ class AbsorbedVariant(ABC):
 
     @abstractmethod
     def threads(self, num_heads: int) -> int:
-        """Of a block."""
+        """Threads of a block."""
 
     @abstractmethod
     def shared_bytes(self, hidden_size: int) -> int:
-        """Of a block."""
+        """Dynamic shared memory of a block, in bytes."""
 
 
 @dataclass(frozen=True)
 class AbsorbedMma(AbsorbedVariant):
-    """On tensor cores (absorbed_mma.cuh). warps: of a block.  slices: of 32 columns that each of them has."""
+    """Runs on tensor cores (absorbed_mma.cuh). warps: warps of a block.  slices: slices of 32 columns of each warp."""
 
     file = "absorbed_mma.cuh"
     others = ("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh")
@@ -97,7 +97,7 @@ class AbsorbedMma(AbsorbedVariant):
 
 @dataclass(frozen=True)
 class AbsorbedSimt(AbsorbedVariant):
-    """Without tensor cores, in float32 arithmetic (absorbed_simt.cuh). pieces: of 16 bytes that each lane has."""
+    """Runs in float32 arithmetic without tensor cores (absorbed_simt.cuh). pieces: 16-byte pieces of each lane."""
 
     file = "absorbed_simt.cuh"
     others = (f"{FOLDER}/quad.cuh",)
@@ -143,7 +143,7 @@ def choose_absorbed(dtype: Dtype, hidden_size: int, capability: tuple[int, int])
 
 @dataclass(frozen=True, eq=False)
 class AbsorbedPlan:
-    """All of a launch but the tensors. tiles: (num_tiles, 8) int32, of candidates alone, to be copied to the device."""
+    """A launch without its tensors. tiles: (num_tiles, 8) int32, those of candidates, to be copied to the device."""
 
     variant: AbsorbedVariant
     tiles: Tiles

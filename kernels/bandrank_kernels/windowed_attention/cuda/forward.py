@@ -6,11 +6,12 @@ from typing import get_args
 
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Dtype, Variant, Wide, choose_variant
+from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Variant, Wide, choose_variant
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
@@ -42,10 +43,10 @@ def why_unsupported(
 
 @dataclass(frozen=True, eq=False)
 class ForwardPlan:
-    """All of a launch but the tensors.
+    """A launch without its tensors.
 
-    tiles: (num_tiles, 8) int32, to be copied to the device.  window: in tokens; the longest candidate's for no limit.
-    stage_rows: keys that shared memory holds at once; 0 for kernels that use none.
+    tiles: (num_tiles, 8) int32, to be copied to the device.  window: in tokens; the length of the longest candidate
+    where there is no limit.  stage_rows: keys that shared memory holds at once; 0 for kernels that use none.
     """
 
     variant: Variant
@@ -57,12 +58,12 @@ class ForwardPlan:
 
     @property
     def signature(self) -> tuple[Variant, int, int]:
-        """What a launch is made of beside the sizes of its grid and its addresses."""
+        """What a launch depends on, apart from its grid and its addresses."""
         return self.variant, self.window, self.stage_rows
 
     @property
     def blocks(self) -> int:
-        """Of the grid; 0 for a batch without rows, which cannot be launched."""
+        """Blocks of the grid; 0 for a batch without rows, which cannot be launched."""
         return self.variant.num_blocks(len(self.tiles), self.num_heads)
 
     @property
@@ -83,7 +84,7 @@ class ForwardPlan:
     def launch(
         self, qkv: Tensor, out: Tensor, lse: Tensor | None, *, tiles: Tensor, partials: Tensor, arrivals: Tensor
     ) -> Launch:
-        """The launch that writes `out`, and `lse` if there is one.
+        """The launch that writes `out`, and `lse` if it is given.
 
         qkv: (num_rows, 3, num_heads, head_dim), `is_readable`.  out: (num_rows, num_heads, head_dim), contiguous.
         lse: (num_rows, num_heads) float32, the logarithm to base 2 of the sum of exponentials of each row's scores.
@@ -109,11 +110,11 @@ class ForwardPlan:
 
 
 def is_readable(qkv: Tensor) -> bool:
-    """Whether the kernels can read these rows where they lie: 16 bytes at once, heads one behind the other."""
+    """Whether the kernels can read these rows without a copy: 16 bytes at once, heads one after the other."""
     _, _, num_heads, head_dim = qkv.shape
-    wanted = (num_heads * head_dim, head_dim, 1)
+    packed = (num_heads * head_dim, head_dim, 1)
     together = all(
-        size == 1 or step == right for size, step, right in zip(qkv.shape[1:], qkv.stride()[1:], wanted, strict=True)
+        size == 1 or step == right for size, step, right in zip(qkv.shape[1:], qkv.stride()[1:], packed, strict=True)
     )
     return together and is_vectorizable(qkv)
 
@@ -131,8 +132,8 @@ def plan_forward(
 ) -> ForwardPlan:
     """The launches of a batch, one for each layer: Schlatt et al. 2024, section 3, in one kernel.
 
-    max_shared_bytes: what a block may take.  capacity: for which all but the contents of the tiles is planned, instead
-    of for the batch itself.
+    max_shared_bytes: the most that a block may use.  capacity: what all but the contents of the tiles is planned for,
+    instead of the batch itself.
     Raises ValueError for what `why_unsupported` names, or if the tiles do not fit.
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):

@@ -1,20 +1,19 @@
-"""The plan of the backward pass: two launches, whose partial sums go to places that are settled here."""
+"""The plan of the backward pass: two launches, and the layout of the partial sums between them."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Launch, struct_of
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
 from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
-from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Dtype, Gradient
+from bandrank_kernels.windowed_attention.cuda.tiles import Int32s, Tiles, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
 from bandrank_kernels.windowed_attention.rows import PackedRows
-
-Ints = npt.NDArray[np.int32]
 
 FLOAT_BYTES = 4
 GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
@@ -22,22 +21,22 @@ GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
 
 @dataclass(frozen=True)
 class GradientTables:
-    """What both launches read, in int32, to be copied to the device (gradient.cuh).
+    """The int32 tables that both launches read, to be copied to the device (gradient.cuh).
 
     tiles: (num_tiles, 8), those of candidates first.  first_vectors: (num_tiles,) where a tile's partials begin.
     totals: (num_totals, 8), one for each query row and each [CLS].
     """
 
     tiles: Tiles
-    first_vectors: Ints
-    totals: Ints
+    first_vectors: Int32s
+    totals: Int32s
     num_vectors: int
     num_candidate_tiles: int
 
 
 @dataclass(frozen=True, eq=False)
 class GradientPlan:
-    """All of the two launches but the tensors. window: in tokens; the longest candidate's for no limit."""
+    """The two launches without their tensors. window: in tokens; the longest candidate's length for no limit."""
 
     dtype: Dtype
     head_dim: int
@@ -64,7 +63,7 @@ class GradientPlan:
         first_vectors: Tensor,
         totals: Tensor,
     ) -> list[Launch]:
-        """Those that write `result`, (num_rows, 3, num_heads, head_dim), to be made in order; none for no rows.
+        """The launches that write `result`, (num_rows, 3, num_heads, head_dim), in order. No rows, no launches.
 
         towards: the gradient by `out`.  qkv: `is_readable`.  All others are contiguous.  delta: (num_rows, num_heads)
         float32 of scratch.  partials: `num_partials` of it.  tiles, first_vectors, totals: `tables` on the device.
@@ -114,20 +113,20 @@ class GradientPlan:
 
 
 def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
-    """Where partials lie, and which of them make which row.
+    """The layout of the partial sums, and which of them add up to which row.
 
-    A tile leaves 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates lie one behind the other, and so
-    do the query's own: each total is two runs of equal steps.
+    A tile writes 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates are consecutive, and so are those
+    of the query: each total is the sum of two runs of equal steps.
     """
     query_lengths, lengths, owner = np.diff(rows.cu_queries), np.diff(rows.cu_candidates), rows.candidate_query
     counts, query_counts = np.maximum(1, -(-lengths // tile_rows)), -(-query_lengths // tile_rows)
     query_of_tile = np.concatenate([np.repeat(owner, counts), np.repeat(np.arange(rows.num_queries), query_counts)])
     steps = 3 + 2 * query_lengths
-    bounds = np.concatenate([[0], np.cumsum(steps[query_of_tile])])
+    bounds = offsets(steps[query_of_tile])
     if bounds[-1] > np.iinfo(np.int32).max:
         raise ValueError(f"partial sums must be countable in int32, got {bounds[-1]} vectors")
-    tile_bounds = np.concatenate([[0], np.cumsum(counts)])
-    first_query_tiles = tile_bounds[-1] + np.cumsum(query_counts) - query_counts
+    tile_bounds = offsets(counts)
+    first_query_tiles = tile_bounds[-1] + offsets(query_counts)[:-1]
 
     num_candidates = rows.num_candidates
     cls = np.zeros((num_candidates, 8), np.int64)
@@ -138,7 +137,7 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
 
     query = np.repeat(np.arange(rows.num_queries), query_lengths)
     begin, end = (np.searchsorted(owner, np.arange(rows.num_queries), side) for side in ("left", "right"))
-    number = 1 + np.arange(len(query)) - rows.cu_queries[query]  # of the row among the globals
+    number = 1 + indices_within(query_lengths)  # of the row among the globals
     totals = np.zeros((len(query), 8), np.int64)
     totals[:, 0] = rows.first_query_row + np.arange(len(query))
     totals[:, 1] = 1

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from bandrank_kernels.cuda import dtype_name
 from bandrank_kernels.launch import VECTOR_BYTES, Launch, is_vectorizable, launch
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention.capacity import Capacity
@@ -24,7 +25,7 @@ from bandrank_kernels.windowed_attention.cuda.absorbed import (
 from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward
 from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, GradientTables, plan_tables
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import Gradient, dtype_name
+from bandrank_kernels.windowed_attention.cuda.variants import Gradient
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
@@ -42,7 +43,7 @@ AnyPlan = TypeVar("AnyPlan", ForwardPlan, AbsorbedPlan)
 
 @dataclass
 class _Scratch(Generic[AnyPlan]):
-    """A plan with what its launches need on the device."""
+    """A plan with the device memory that its launches need."""
 
     plan: AnyPlan
     tiles: Tensor
@@ -53,9 +54,9 @@ class _Scratch(Generic[AnyPlan]):
 class CudaPlan(AttentionPlan):
     """The sparse cross-encoder's pattern in one launch a layer, its gradient in two (Schlatt et al. 2024, section 3).
 
-    All index tensors of a batch go to the device in one transfer, at the first layer unless they were bound before.
-    Scratch is made at the first layer and shared by the layers, so that one plan serves one stream at a time. Results
-    do not depend on the order in which blocks run.
+    All index tensors of a batch are copied to the device in one transfer, at the first layer unless they were bound
+    before. Scratch is allocated at the first layer and shared by the layers, so that a plan serves one stream at a
+    time. Results do not depend on the order in which blocks run.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class CudaPlan(AttentionPlan):
         capacity: Capacity | None = None,
         run: Run = launch,
     ) -> None:
-        """capacity: for whose launches to plan, so that all batches within have the same.  run: makes the launches.
+        """capacity: what launches are sized for, the same for all batches that fit.  run: makes the launches.
         Raises ValueError for what `why_unsupported` names, or if the batch does not fit.
         """
         self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
@@ -97,7 +98,7 @@ class CudaPlan(AttentionPlan):
 
     @property
     def _tables(self) -> Sequence[Tensor]:
-        """On the device: tiles, and tiles of candidates alone."""
+        """The tables on the device: tiles, and tiles of candidates alone."""
         if self._bound is None:
             self._bound = to_device(self.host_tables, self._device)
         return self._bound
@@ -108,7 +109,7 @@ class CudaPlan(AttentionPlan):
         return self._attend(qkv, lse=None)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        """In one launch; in plain torch for a gradient, and for what the kernels cannot do, which is logged."""
+        """Runs in one launch; in plain torch for a gradient, and for rows without kernels, which is logged."""
         if torch.is_grad_enabled() and (query.requires_grad or rows.requires_grad):
             return attend_cls_groups(self._cls_groups, query, rows, scale)
         _, num_heads, hidden_size = query.shape
@@ -118,14 +119,14 @@ class CudaPlan(AttentionPlan):
         if unsupported is not None:
             _log_groups(unsupported)
             return attend_cls_groups(self._cls_groups, query, rows, scale)
-        # Under autocast the products are half precision and the rows, LayerNorm's, are not.
+        # Under autocast the queries have half precision, and the rows, which LayerNorm made, have not.
         return self._attend_absorbed(_whole(query), rows.to(query.dtype), scale)
 
     def forward(self, qkv: Tensor) -> tuple[Tensor, Tensor]:
         """`attend` without autograd, and the log-sum-exps that `backward` needs.
 
-        qkv: (num_rows, 3, num_heads, head_dim), copied if it does not lie as the kernels read it.
-        Returns (num_rows, num_heads, head_dim), and (num_rows, num_heads) float32: to base 2, of each row's scores.
+        qkv: (num_rows, 3, num_heads, head_dim), copied if the kernels cannot read it.
+        Returns (num_rows, num_heads, head_dim), and (num_rows, num_heads) float32, to base 2, of each row's scores.
         """
         lse = qkv.new_empty(qkv.shape[0], qkv.shape[2], dtype=torch.float32)
         return self._attend(qkv, lse), lse
@@ -133,7 +134,7 @@ class CudaPlan(AttentionPlan):
     def backward(self, towards: Tensor, qkv: Tensor, out: Tensor, lse: Tensor) -> Tensor:
         """The gradient by qkv, of its shape and dtype, contiguous.
 
-        towards: (num_rows, num_heads, head_dim) the gradient by `out`.  out, lse: what `forward` gave for qkv.
+        towards: (num_rows, num_heads, head_dim) the gradient by `out`.  out, lse: the results of `forward` for qkv.
         """
         qkv = _readable(qkv)
         towards, out, lse = _whole(towards.to(qkv.dtype)), _whole(out), _whole(lse)
@@ -187,17 +188,17 @@ class CudaPlan(AttentionPlan):
 
     @cached_property
     def _cls_groups(self) -> list[SequenceGroup]:
-        """The same in plain torch, in a transfer of their own: where there are kernels, training alone wants them."""
+        """Groups for `attend_cls` in plain torch, copied when first used: with kernels, training alone needs them."""
         groups = plan_cls_groups(self._rows, self._pattern, device=CPU, dtype=self._dtype)
-        own = [_tensors(group) for group in groups]
-        moved = iter(to_device([tensor for named in own for tensor in named.values()], self._device))
+        tables = [_tensors(group) for group in groups]
+        moved = iter(to_device([tensor for named in tables for tensor in named.values()], self._device))
         return [
-            replace(group, **{name: next(moved) for name in named}) for group, named in zip(groups, own, strict=True)
+            replace(group, **{name: next(moved) for name in named}) for group, named in zip(groups, tables, strict=True)
         ]
 
     @cached_property
     def _gradient_tables(self) -> tuple[GradientTables, list[Tensor]]:
-        """In host memory and on the device; the same for all layers, heads and dtypes."""
+        """The tables in host memory and on the device; the same for all layers, heads and dtypes."""
         tables = plan_tables(self._rows, Gradient.tile_rows)
         host = [torch.from_numpy(table) for table in (tables.tiles, tables.first_vectors, tables.totals)]
         return tables, to_device(host, self._device)
@@ -244,18 +245,18 @@ class CudaPlan(AttentionPlan):
 
 @functools.cache
 def _log_groups(reason: str) -> None:
-    """Once per process and reason."""
+    """Logs a reason once per process."""
     log.warning("plain torch attends with [CLS] in the last layer: %s", reason)
 
 
 def _readable(qkv: Tensor) -> Tensor:
-    """The same numbers where the kernels can read them."""
+    """The tensor, or a copy that the kernels can read."""
     # Not contiguous(), which leaves a tensor where it is that begins between two 16-byte pieces.
     return qkv if is_readable(qkv) else qkv.clone(memory_format=torch.contiguous_format)
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """The same numbers one behind the other, from a 16-byte address on."""
+    """The tensor, or a contiguous copy, from a 16-byte address on."""
     if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,21 +1,15 @@
-"""The kernels that are shipped: which there are, and which one a batch gets."""
+"""The kernels that are shipped, and the choice of one for a batch."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, get_args
 
-import torch
-
-from bandrank_kernels.cuda import read_source
+from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
 from bandrank_kernels.launch import Kernel
 
-Dtype = Literal["float16", "bfloat16", "float32"]
-
-C_TYPES: dict[Dtype, str] = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
 GradientPart = Literal["rows", "columns"]
 GRADIENT_PARTS: tuple[GradientPart, ...] = ("rows", "columns")
-HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
 HEAD_DIMS = (32, 64)
 TENSOR_CORES = (8, 0)  # compute capability from which m16n8k16 and bfloat16 are there
 
@@ -29,11 +23,6 @@ SHARED = (
 )
 
 
-def dtype_name(dtype: torch.dtype) -> Dtype:
-    """As variants are told apart; the name of a dtype that has none is returned too, to be refused by name."""
-    return cast("Dtype", str(dtype).removeprefix("torch."))
-
-
 @dataclass(frozen=True)
 class Variant(ABC):
     """One instance of a kernel template."""
@@ -44,12 +33,12 @@ class Variant(ABC):
 
     @property
     def source(self) -> str:
-        """The text to compile: one translation unit that includes nothing of ours."""
+        """The text to compile: one translation unit that includes only CUDA's headers."""
         return read_source(*SHARED, f"{FOLDER}/{self.file}")
 
     @property
     def kernel(self) -> Kernel:
-        """What the launcher compiles."""
+        """The kernel for the launcher to compile."""
         return Kernel(self.source, self.name_expression)
 
     @property
@@ -79,7 +68,7 @@ class Variant(ABC):
 class Narrow(Variant):
     """Windows up to 16 and queries up to 63 rows, on tensor cores, all in registers (narrow.cuh).
 
-    band_tiles: of 8 keys, for 15 rows and their windows.  global_tiles: of 8 keys, for [CLS] and the query.
+    band_tiles: tiles of 8 keys for 15 rows and their windows.  global_tiles: tiles of 8 keys for [CLS] and the query.
     """
 
     file = "narrow.cuh"
@@ -146,7 +135,7 @@ class Wide(Variant):
 
     @property
     def bytes_per_key(self) -> int:
-        """Of shared memory: a row of K and one of V."""
+        """Shared memory of a key: a row of K and one of V."""
         return 2 * 2 * self.head_dim
 
 
@@ -205,6 +194,6 @@ SHIPPED: tuple[Variant, ...] = (
         for dtype, (head_dim, band_tiles, global_tiles) in product(HALF_DTYPES, NARROW_MIN_BLOCKS)
     ),
     *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, (4, 8))),
-    *(Simt(dtype, head_dim) for dtype, head_dim in product(C_TYPES, HEAD_DIMS)),
-    *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(C_TYPES, HEAD_DIMS, GRADIENT_PARTS)),
+    *(Simt(dtype, head_dim) for dtype, head_dim in product(get_args(Dtype), HEAD_DIMS)),
+    *(Gradient(dtype, head_dim, part) for dtype, head_dim, part in product(get_args(Dtype), HEAD_DIMS, GRADIENT_PARTS)),
 )

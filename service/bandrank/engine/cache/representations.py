@@ -1,17 +1,19 @@
 """Representations of candidates by the digest of their text: from memory, from Redis, or computed once."""
 
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import redis_keys
-from bandrank.engine.cache.memory import MemoryTier
+from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.single_flight import SingleFlight
 from bandrank.engine.cache.write_behind import WriteBehind
 from bandrank.metrics import Metrics
+
+# Beside key and payload: two objects, dictionary entry and links; the most that tracemalloc saw on CPython 3.11.
+ENTRY_BYTES = 180
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,6 @@ class Lookup:
     memory_hits: int
     redis_hits: int
     misses: int
-    redis_s: float
 
 
 class RepresentationCache:
@@ -48,7 +49,7 @@ class RepresentationCache:
     ) -> None:
         self._fingerprint = fingerprint
         self._codec = codec
-        self._memory = MemoryTier(memory_bytes)
+        self._memory = LruCache(memory_bytes, _entry_bytes)
         self._redis = redis
         self._metrics = metrics
         self._flights = SingleFlight()
@@ -63,12 +64,11 @@ class RepresentationCache:
         memory_hits = len(keys) - len(missing)
         self._count("memory", {"hit": memory_hits, "miss": len(missing)})
         if not missing or self._redis is None:
-            return Lookup(found, memory_hits, 0, len(missing), 0.0)
-        begun = time.monotonic()
+            return Lookup(found, memory_hits, 0, len(missing))
         stored = await self._from_redis(self._redis, missing)
         payloads = [stored.get(key) if payload is None else payload for key, payload in zip(keys, found, strict=True)]
         redis_hits = sum(key in stored for key in missing)
-        return Lookup(payloads, memory_hits, redis_hits, len(missing) - redis_hits, time.monotonic() - begun)
+        return Lookup(payloads, memory_hits, redis_hits, len(missing) - redis_hits)
 
     async def compute_missing(
         self, keys: Sequence[bytes], compute: Callable[[list[bytes]], Awaitable[list[bytes]]]
@@ -118,11 +118,15 @@ class RepresentationCache:
         return hits
 
     def _keep(self, payloads: Mapping[bytes, bytes]) -> None:
-        entries, size = self._memory.num_entries, self._memory.num_bytes
+        entries, size = len(self._memory), self._memory.num_bytes
         self._memory.put_many(payloads)
-        self._metrics.cache_memory_entries.inc(self._memory.num_entries - entries)  # two caches may share the gauges
+        self._metrics.cache_memory_entries.inc(len(self._memory) - entries)  # two caches may share the gauges
         self._metrics.cache_memory_bytes.inc(self._memory.num_bytes - size)
 
     def _count(self, tier: str, outcomes: Mapping[str, int]) -> None:
         for outcome, count in outcomes.items():
             self._metrics.cache_lookups.labels(tier, outcome).inc(count)
+
+
+def _entry_bytes(key: bytes, payload: bytes) -> int:
+    return ENTRY_BYTES + len(key) + len(payload)

@@ -15,7 +15,7 @@ from bandrank.models.layers import tower
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
-from bandrank.models.ragged import Ragged, offsets, places
+from bandrank.models.ragged import Ragged, indices_within, offsets
 from bandrank.models.scorer import CandidateSide, Scorer, TokenTemplate, check_limits
 from bandrank_kernels.windowed_attention import PackedRows
 
@@ -84,7 +84,7 @@ class Deformer(Scorer):
         owner = batch.candidate_query
         cls = queries.cu_seqlens[:-1][owner]
         others = queries.lengths[owner] - 1
-        copies = np.concatenate([cls, np.repeat(cls + 1, others) + places(others)])
+        copies = np.concatenate([cls, np.repeat(cls + 1, others) + indices_within(others)])
         candidates = batch.candidates.values.to(queries.values)
         hidden = torch.cat([queries.values[torch.from_numpy(copies).to(queries.values.device)], candidates])
         rows = PackedRows(offsets(others), batch.candidates.cu_seqlens, np.arange(len(owner)))

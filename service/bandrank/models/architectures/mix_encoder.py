@@ -20,7 +20,7 @@ from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfig, EncoderLayer
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
-from bandrank.models.ragged import Ragged, offsets, places
+from bandrank.models.ragged import Ragged, indices_within, offsets
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
 
 
@@ -139,12 +139,12 @@ class MixEncoder(Scorer):
         """Last states of the texts, each behind the codes as the first input vectors."""
         count, embeddings = self.config.num_embeddings, self.encoder.embeddings
         lengths = tokens.lengths + count
-        place = places(lengths)
+        index = indices_within(lengths)
         # Rows of [codes ; words]: the first k of each text are the codes, the others its words.
-        source = np.where(place < count, place, np.repeat(tokens.cu_seqlens[:-1], lengths) + place)
+        source = np.where(index < count, index, np.repeat(tokens.cu_seqlens[:-1], lengths) + index)
         words = embeddings.word(tokens.values.to(self.encoder.device, non_blocking=True))
         inputs = torch.cat([self.context_codes.to(words.dtype), words])[torch.from_numpy(source).to(words.device)]
-        positions = torch.from_numpy(place).to(words.device)
+        positions = torch.from_numpy(index).to(words.device)
         hidden = embeddings.of_words(inputs, positions, torch.zeros_like(positions))
         cu_seqlens = offsets(lengths)
         return Ragged(self.encoder(hidden, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)

@@ -16,7 +16,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers import tower
 from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.linear import Linear
-from bandrank.models.layers.padded import like_lengths
+from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
 
@@ -93,8 +93,8 @@ class VIRT(Scorer):
         for query, own in batch.groups():
             crossing = _Crossing(queries[query], self.interaction, self.config.encoder.num_heads)
             own_scores = torch.empty(own.stop - own.start, device=self.encoder.device)
-            for chosen, places, real in like_lengths(cu_seqlens[own.start : own.stop + 1], BLOCK_ROWS):
-                rows = values[torch.from_numpy(places).to(values.device)].to(queries.values)
+            for chosen, indices, real in padded_groups(cu_seqlens[own.start : own.stop + 1], BLOCK_ROWS):
+                rows = values[torch.from_numpy(indices).to(values.device)].to(queries.values)
                 seen_in_candidate, seen_in_query = crossing.look(rows, torch.from_numpy(real).to(rows.device))
                 own_scores[torch.from_numpy(chosen).to(rows.device)] = self._compare(seen_in_candidate, seen_in_query)
             scores.append(own_scores)

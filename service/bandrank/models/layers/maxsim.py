@@ -1,13 +1,11 @@
 """Late interaction: each query row keeps its best match among a candidate's rows (Khattab & Zaharia 2020, eq. 3)."""
 
-from collections.abc import Iterator
-
-import numpy as np
 import torch
 from torch import Tensor
 
 from bandrank.models.layers.precision import in_float32
-from bandrank.models.ragged import Offsets, Ragged
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.grouping import runs_within
 
 BLOCK_ROWS = 8192  # candidate rows matched in one go: 4 MB of 128 dimensions stay in a CPU's cache
 
@@ -19,23 +17,13 @@ def maxsim(query: Tensor, candidates: Ragged) -> Tensor:
     A candidate without rows gives -inf.
     """
     parts = [query.new_empty(0, len(query))]
-    for begin, end in _blocks(candidates.cu_seqlens):
-        rows = candidates.values[candidates.cu_seqlens[begin] : candidates.cu_seqlens[end]].to(query)
+    for run in runs_within(candidates.lengths.tolist(), BLOCK_ROWS):
+        rows = candidates.values[candidates.cu_seqlens[run.start] : candidates.cu_seqlens[run.stop]].to(query)
         with in_float32(query.device):
             similarities = rows @ query.T
-        lengths = torch.from_numpy(candidates.lengths[begin:end]).to(query.device)
+        lengths = torch.from_numpy(candidates.lengths[run]).to(query.device)
         owner = torch.repeat_interleave(lengths, output_size=len(similarities))
-        best = query.new_full((end - begin, len(query)), -torch.inf)
+        best = query.new_full((len(lengths), len(query)), -torch.inf)
         # On a CPU three times as fast as segment_reduce, which runs on one thread.
         parts.append(best.scatter_reduce(0, owner[:, None].expand_as(similarities), similarities, "amax"))
     return torch.cat(parts)
-
-
-def _blocks(cu_seqlens: Offsets) -> Iterator[tuple[int, int]]:
-    """Consecutive sequences, begin .. end - 1, of at most BLOCK_ROWS rows together, or one longer sequence."""
-    begin = 0
-    while begin < len(cu_seqlens) - 1:
-        fitting = int(np.searchsorted(cu_seqlens, cu_seqlens[begin] + BLOCK_ROWS, side="right")) - 1
-        end = max(begin + 1, fitting)
-        yield begin, end
-        begin = end

@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import offsets, places
+from bandrank.models.ragged import Ints, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -66,16 +63,16 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
     owner = batch.candidate_query
     query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
     candidate_ids, candidate_lengths = batch.candidates.values.numpy(), batch.candidates.lengths
-    candidate_positions = places(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
+    candidate_positions = indices_within(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
     candidate_of_row = np.repeat(np.arange(len(owner)), candidate_lengths)
 
     if pattern.shares_queries:
-        query_positions = places(query_lengths) + 1
+        query_positions = indices_within(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
     else:
         query_ids = _copies(query_ids, batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])
         query_lengths = query_lengths[owner]
-        query_positions = places(query_lengths) + 1
+        query_positions = indices_within(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
         owner = np.arange(len(owner))
         if sentence_token is not None:
@@ -102,4 +99,4 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
 
 def _copies(values: Ints, starts: Ints, lengths: Ints) -> Ints:
     """The runs values[start : start + length], end to end."""
-    return np.asarray(values[np.repeat(starts, lengths) + places(lengths)])
+    return np.asarray(values[np.repeat(starts, lengths) + indices_within(lengths)])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Offsets, Ragged, offsets
+from bandrank.models.ragged import Ints, Ragged, offsets
 from bandrank_kernels.transfer import to_device
 
 
@@ -20,7 +20,7 @@ class Passages:
     """A batch whose candidates are passages, and the candidate that each passage is a part of, ascending."""
 
     batch: ScoreBatch
-    candidate: Offsets
+    candidate: Ints
 
     def best(self, scores: Tensor, num_candidates: int) -> Tensor:
         """(num_candidates,) the highest score of each candidate's passages. scores: (num_passages,)."""

@@ -6,14 +6,14 @@ from torch import Tensor
 
 from bandrank.models.layers.encoder import ALL, Encoder
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.ragged import Offsets, Ragged, offsets, places
+from bandrank.models.ragged import Offsets, Ragged, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows
 
 
 def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> Tensor:
     """(total, hidden_size) embedded rows; positions count from 0 in each text. tokens: on the host."""
-    ids, positions = to_device([tokens.values, torch.from_numpy(places(tokens.lengths))], encoder.device)
+    ids, positions = to_device([tokens.values, torch.from_numpy(indices_within(tokens.lengths))], encoder.device)
     return encoder.embeddings(ids, positions, torch.full_like(ids, token_type))  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,14 @@
+"""Floating-point dtypes in CUDA C++."""
+
+from typing import Literal, cast
+
+import torch
+
+Dtype = Literal["float16", "bfloat16", "float32"]  # that all kernels are built for; those of bands know float64 too
+HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
+C_TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double"}
+
+
+def dtype_name(dtype: torch.dtype) -> Dtype:
+    """The dtype's name, by which kernels are told apart; that of a dtype without kernels is refused elsewhere."""
+    return cast("Dtype", str(dtype).removeprefix("torch."))

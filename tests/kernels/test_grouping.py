@@ -1,0 +1,50 @@
+"""Groups: every item is in one, none is over its budget unless it is one item, and none could have been larger."""
+
+from itertools import chain, pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bandrank_kernels.grouping import like_lengths, padded_runs, runs_within
+
+LENGTHS = st.lists(st.integers(0, 60), max_size=30)
+BUDGETS = st.integers(1, 200)
+
+
+@given(st.lists(st.integers(0, 240).map(lambda quarters: quarters / 4), max_size=30), BUDGETS)
+def test_runs_within_a_budget(costs: list[float], budget: int) -> None:
+    """Consecutive, and each ends only where one more item would have been too much."""
+    runs = list(runs_within(costs, budget))
+
+    assert list(chain.from_iterable(range(run.start, run.stop) for run in runs)) == list(range(len(costs)))
+    assert all(run.stop - run.start == 1 or sum(costs[run]) <= budget for run in runs)
+    assert all(sum(costs[run.start : run.stop + 1]) > budget for run in runs[:-1])
+
+
+@given(LENGTHS, BUDGETS)
+def test_padded_runs(lengths: list[int], max_rows: int) -> None:
+    """The same of sequences that are padded to the longest of their run."""
+
+    def padded(part: list[int]) -> int:
+        return max(part) * len(part)
+
+    runs = list(padded_runs(lengths, max_rows))
+
+    assert list(chain.from_iterable(range(run.start, run.stop) for run in runs)) == list(range(len(lengths)))
+    assert all(run.stop - run.start == 1 or padded(lengths[run]) <= max_rows for run in runs)
+    assert all(padded(lengths[run.start : run.stop + 1]) > max_rows for run in runs[:-1])
+
+
+@given(LENGTHS, BUDGETS)
+def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
+    """From short to long, equal lengths in order; the longest of a group is 15% or 8 rows longer than its shortest."""
+    groups = [[(lengths[index], index) for index in group] for group in like_lengths(np.array(lengths, int), max_rows)]
+
+    assert list(chain.from_iterable(groups)) == sorted(zip(lengths, range(len(lengths)), strict=True))
+    for group in groups:
+        assert len(group) == 1 or group[-1][0] * len(group) <= max_rows
+        assert group[-1][0] <= max(1.15 * group[0][0], group[0][0] + 8)
+    for group, others in pairwise(groups):
+        (shortest, _), (longer, _) = group[0], others[0]
+        assert longer > max(1.15 * shortest, shortest + 8) or longer * (len(group) + 1) > max_rows
