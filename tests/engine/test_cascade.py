@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import islice, pairwise, product
 
 import pytest
@@ -13,10 +14,12 @@ from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.serving import files_of, served
 from support.tasks import until
 
-from bandrank.engine.ranking import Ranking, StageScores, best_first, merge
+from bandrank.engine.policy import Role
+from bandrank.engine.ranking import Ranking, Stage, StageScores, best_first, merge
 from bandrank.engine.served import ServedModel
 from bandrank.errors import BadSetting, InvalidInput
 from bandrank.models.scorer import Scorer
+from bandrank.serving import assemble
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -203,3 +206,44 @@ async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
             depths.append(ranking.reports[1].num_candidates)
 
     assert depths[0] < depths[1] < depths[2] == 60
+
+
+async def test_a_budget_bounds_the_accurate_strategy_too() -> None:
+    """Where it would be late, the fast stage goes first and answers for the candidates that are not reached."""
+    async with cascade() as model:
+        await model.self_test()
+        ample = await model.rank("who", WORDS, strategy="accurate", budget_s=60.0)
+        tight = await model.rank("who", WORDS, strategy="accurate", budget_s=1e-6)
+
+    assert (ample.strategy, ample.bounded, ample.degraded) == ("accurate", False, False)
+    assert (tight.strategy, tight.bounded, tight.degraded) == ("accurate", True, True)
+    assert [report.stage for report in tight.reports] == ["fast", "accurate"]
+    assert order(tight) == ["she", "you", "he", "man", "no", "is"]
+
+
+async def test_what_no_budget_can_bound_says_so() -> None:
+    """A first stage scores every candidate, however little time there is."""
+    async with cascade() as model:
+        ranking = await model.rank("who", WORDS, strategy="fast", budget_s=1e-6)
+
+    assert (ranking.bounded, ranking.degraded, len(ranking.candidates)) == (False, False, len(WORDS))
+
+
+async def test_three_stages_each_see_the_survivors_of_the_one_before() -> None:
+    """Six, three, one; what a stage did not see lies below, in the order of the stage before."""
+    last = {"you": 1.0, "he": -40.0}
+    serving = assemble([files_of(lookup(**scores)) for scores in (FAST, ACCURATE, last)], Settings(device="cpu"))
+    first, second, third = (scorer for scorer in serving.engine.text_scorers)
+    roles = Role("fast"), Role("accurate", depth=3), Role("last", depth=1)
+    stages = tuple(Stage(role, scorer) for role, scorer in zip(roles, (first, second, third), strict=True))
+    model = replace(serving.models.default, stages=stages)
+    ranking = await model.rank("who", WORDS)
+    await serving.engine.close()
+
+    assert [(report.stage, report.num_candidates) for report in ranking.reports] == [
+        ("fast", 6), ("accurate", 3), ("last", 1),
+    ]  # fmt: skip
+    assert order(ranking) == ["he", "you", "she", "man", "no", "is"]
+    assert [candidate.stage for candidate in ranking.candidates] == ["last", "accurate", "accurate", *["fast"] * 3]
+    assert all(one.score >= other.score for one, other in pairwise(ranking.candidates))
+    assert ranking.candidates[0].score == last["he"]

@@ -1,0 +1,70 @@
+"""Several models behind one endpoint: listed, chosen by the request, refused by name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from support.app import assert_error
+from support.scorers import encoded_lookup, lookup
+from support.serving import files_of
+
+from bandrank.api.app import create_app
+from bandrank.api.limits import Limits
+from bandrank.api.service import Service
+from bandrank.serving import assemble
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"query": "who", "candidates": ["man", "she"], "raw_scores": True}
+
+
+@asynccontextmanager
+async def two_models() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a service of "men", which likes men best, and of "women", a cascade."""
+    files = [files_of(lookup(man=1.0), name="men"), files_of(lookup(she=2.0), fast=encoded_lookup(), name="women")]
+    app = create_app(Service(assemble(files, Settings(device="cpu")), Limits()))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+            yield client
+
+
+@pytest.mark.parametrize(
+    ("model", "expected", "best"),
+    [(None, "men", 0), ("default", "men", 0), ("men", "men", 0), ("women", "women", 1), ("women-fast", "women", 0)],
+)
+async def test_a_request_chooses_its_model(model: str | None, expected: str, best: int) -> None:
+    """The first by default; the answer names the one that ranked."""
+    async with two_models() as client:
+        strategy = "fast" if model == "women-fast" else "auto"
+        answer = (await client.post("/rerank", json=BODY | {"model": model, "strategy": strategy})).json()
+
+    assert (answer["model"], answer["results"][0]["index"]) == (expected, best)
+
+
+async def test_an_unknown_model_is_refused_with_those_that_are_there() -> None:
+    """As 404."""
+    async with two_models() as client:
+        response = await client.post("/rerank", json=BODY | {"model": "children"})
+
+    message = assert_error(response, 404, "unknown_model")
+    assert message == "model 'children' is not served here; models: men, women"
+
+
+async def test_the_models_are_listed() -> None:
+    """In OpenAI's form, the default first, each with the strategies that it knows."""
+    async with two_models() as client:
+        listed = (await client.get("/v1/models")).json()
+
+    assert listed["object"] == "list"
+    assert [(model["id"], model["object"], model["owned_by"]) for model in listed["data"]] == [
+        ("men", "model", "bandrank"),
+        ("women", "model", "bandrank"),
+    ]
+    assert [model["strategies"] for model in listed["data"]] == [
+        ["auto", "accurate"],
+        ["auto", "fast", "accurate", "cascade"],
+    ]
+    assert all(isinstance(model["created"], int) for model in listed["data"])
