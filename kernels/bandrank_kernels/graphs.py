@@ -100,9 +100,9 @@ class CudaGraphs:
     def capture(self, call: Callable[[], Tensor]) -> Captured:
         graph = torch.cuda.CUDAGraph()
         self._capturing.wait_stream(torch.cuda.current_stream())
-        # The outer context puts the stream back where a failed capture leaves its own behind.
+        # The outer context restores the current stream, which a failed capture does not.
         with torch.cuda.stream(self._capturing):
-            call()  # kernels are loaded and libraries make their workspaces now: neither can be captured
+            call()  # loads kernels and makes libraries allocate workspaces, neither of which can be captured
             # Other threads may go on using CUDA meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"):
                 output = call()

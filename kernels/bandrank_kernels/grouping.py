@@ -25,7 +25,7 @@ def runs_within(costs: Sequence[float], budget: float) -> Iterator[slice]:
 def padded_runs(lengths: Sequence[int], max_rows: int, *, alike: bool = False) -> Iterator[slice]:
     """Consecutive sequences that hold `max_rows` rows at most when padded to their longest, or one longer sequence.
 
-    alike: the longest of a run is also at most LENGTH_RATIO times, or LENGTH_SLACK rows, longer than the shortest.
+    alike: the longest of a run is also at most LENGTH_RATIO times as long as the shortest, or LENGTH_SLACK rows longer.
     """
     begin = 0
     shortest = longest = lengths[0] if lengths else 0

@@ -23,7 +23,7 @@ MAX_GRID = 2**31 - 1  # blocks along x
 MAX_BLOCK_THREADS = 1024
 DEFAULT_SHARED_BYTES = 48 * 1024  # more must be requested, function by function
 VECTOR_BYTES = 16  # the widest load and store
-OLDEST_CAPABILITY = (7, 5)  # what the compiler of CUDA 13 still knows
+OLDEST_CAPABILITY = (7, 5)  # the oldest that the compiler of CUDA 13 supports
 
 INSTALL = "pip install 'bandrank[gpu]'"
 
@@ -76,7 +76,7 @@ def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
     if set(values) != set(layout.names or ()):
         raise ValueError(f"a struct of {layout.names} cannot be made of {tuple(values)}")
     struct = np.zeros(1, layout)
-    struct[0] = tuple(values[name] for name in layout.names or ())  # field by field takes half as long again
+    struct[0] = tuple(values[name] for name in layout.names or ())  # field by field takes 1.5 times as long
     return struct
 
 

@@ -13,7 +13,7 @@ import torch
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.redis_client import RedisClient
-from bandrank.engine.cache.representations import Lookup, RepresentationCache
+from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.metrics import Metrics
 
 SIZE = 24
@@ -34,6 +34,16 @@ def texts_of(rng: Random, count: int) -> list[str]:
     return [f"text {number}" for number in rng.sample(range(10**9), count)]
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """What the cache had of some keys, counted by its metrics: fetches that overlap count each other's hits."""
+
+    payloads: list[bytes | None]
+    memory_hits: int
+    redis_hits: int
+    misses: int
+
+
 @dataclass
 class Replica:
     """A cache and what it has to do with."""
@@ -43,17 +53,18 @@ class Replica:
     redis: RedisClient | None
     computed: list[bytes] = field(default_factory=list)
 
-    async def fetch(self, texts: Sequence[str]) -> Lookup:
+    async def fetch(self, texts: Sequence[str]) -> Fetched:
         """Looks texts up and computes those missing; checks that every payload is right, and the counts add up."""
         keys = [digest(text) for text in texts]
+        before = self._hits()
         lookup = await self.cache.lookup(keys)
+        memory_hits, redis_hits = (now - then for now, then in zip(self._hits(), before, strict=True))
         missing = [key for key, payload in zip(keys, lookup.payloads, strict=True) if payload is None]
         computed = await self.cache.compute_missing(missing, self._compute) if missing else {}
         for key, payload in zip(keys, lookup.payloads, strict=True):
             assert (payload or computed[key]) == payload_of(key)
-        assert lookup.memory_hits + lookup.redis_hits + lookup.misses == len(keys)
         assert lookup.misses == len(missing)
-        return lookup
+        return Fetched(lookup.payloads, memory_hits, redis_hits, lookup.misses)
 
     async def store(self, texts: Sequence[str]) -> bool:
         """Fetches texts, and waits until Redis has them; whether it has."""
@@ -65,6 +76,10 @@ class Replica:
         value = self.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
         assert value is not None, (name, labels)
         return value
+
+    def _hits(self) -> tuple[int, int]:
+        memory, redis = (self.sample("cache_lookups_total", tier=tier, outcome="hit") for tier in ("memory", "redis"))
+        return int(memory), int(redis)
 
     async def _compute(self, keys: list[bytes]) -> list[bytes]:
         self.computed += keys

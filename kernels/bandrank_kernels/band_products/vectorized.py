@@ -80,7 +80,7 @@ def band_pv(band: Tensor, value: Tensor) -> Tensor:
     if value.numel() == 0:
         return value.new_empty(value.shape)
     dense = value.new_zeros((*value.shape[:-2], blocks.count, blocks.height, blocks.width))
-    # What lies outside the sequence is ignored, NaN too.
+    # Entries outside the sequence are ignored, even NaN.
     blocks.slant(dense).copy_(blocks.cut(band).masked_fill(blocks.outside(band.device), 0))
     return blocks.join(dense @ blocks.surround(value))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# What CuPy adds to the options given to it, but for the architecture.
+# Options that CuPy adds, apart from the architecture.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 OPTIONS = ("-std=c++17",)
 

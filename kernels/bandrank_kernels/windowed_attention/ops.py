@@ -88,7 +88,7 @@ def _forward(qkv: Tensor, *layout_and_window: Any) -> tuple[Tensor, Tensor]:  # 
         query, key_value = piece.gather(sources)
         piece.write(piece.attend(query, key_value), out)
         scores = piece.heads(query.to(lse.dtype), key_value.to(lse.dtype)).scores()
-        piece.write(piece.rows(scores.logsumexp(-1)) / math.log(2), lse)  # to base 2, as the kernels have it
+        piece.write(piece.rows(scores.logsumexp(-1)) / math.log(2), lse)  # to base 2, as in the kernels
     return out, lse
 
 
@@ -109,13 +109,13 @@ def _backward(gradient: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, *layout_a
         return plan.backward(gradient, qkv, out, lse)
     sums = _sum_dtype(qkv)
     gradient = gradient.to(sums)
-    along = (gradient * out.to(sums)).sum(-1)  # from the result as it was rounded, as the kernels have it
+    along = (gradient * out.to(sums)).sum(-1)  # from the rounded result, as in the kernels
     result = torch.zeros(qkv.shape, dtype=sums, device=qkv.device)
     sources, results = split(qkv.to(sums)), split(result)
     for piece in plan.pieces:
         heads = piece.heads(*piece.gather(sources))
         row_lse, row_along, towards = (piece.spread(piece.read(rows)) for rows in (lse, along, gradient))
-        # No score is above its row's sum, but those of padding, whose sums are 0, may be.
+        # No score exceeds the log-sum-exp of its row, except in padding, where that is 0.
         shares = (heads.scores() - row_lse[..., None] * math.log(2)).clamp_(max=0).exp_()
         piece.add(*heads.gradients(shares, towards, row_along), results)
     return result.to(qkv.dtype)

@@ -138,7 +138,7 @@ class _AttendPieces(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, out_gradient: Tensor) -> tuple[Tensor | None, ...]:
         queries, key_values = sources = tuple(source.detach() for source in ctx.saved_tensors)
-        # Without the gaps of a view: a CPU adds rows into one that has gaps ten times as slowly.
+        # Contiguous: a CPU takes ten times as long to add rows to a view with gaps.
         gradients = queries.new_zeros(queries.shape), key_values.new_zeros(key_values.shape)
         for piece in ctx.pieces:
             piece.add(*piece.differentiate(*piece.gather(sources), piece.read(out_gradient)), gradients)

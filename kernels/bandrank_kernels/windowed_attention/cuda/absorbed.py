@@ -14,7 +14,7 @@ from bandrank_kernels.windowed_attention.cuda.params import ABSORBED_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
 from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
 
-# No two blocks share a passage then. Of long candidates, the partial results of 12 heads add a tenth to what is read.
+# A passage then fits in one block. For long candidates the partial results of 12 heads add a tenth to the reads.
 TILE_ROWS = 256
 MAX_HEADS = 16
 MAX_HIDDEN_SIZE = 1024

@@ -251,7 +251,7 @@ def _log_groups(reason: str) -> None:
 
 def _readable(qkv: Tensor) -> Tensor:
     """The tensor, or a copy that the kernels can read."""
-    # Not contiguous(), which leaves a tensor where it is that begins between two 16-byte pieces.
+    # Not contiguous(), which does not move a tensor that starts between two 16-byte addresses.
     return qkv if is_readable(qkv) else qkv.clone(memory_format=torch.contiguous_format)
 
 

@@ -18,15 +18,14 @@ ENTRY_BYTES = 180
 
 @dataclass(frozen=True)
 class Lookup:
-    """What the cache has: per key, in the order of the keys, a payload or None.
-
-    memory_hits + redis_hits + misses is the number of keys; one that comes twice counts twice.
-    """
+    """The payload of each key, in the order of the keys; None where the cache has none."""
 
     payloads: list[bytes | None]
-    memory_hits: int
-    redis_hits: int
-    misses: int
+
+    @property
+    def misses(self) -> int:
+        """Number of keys without a payload; a key that comes twice counts twice."""
+        return self.payloads.count(None)
 
 
 class RepresentationCache:
@@ -59,16 +58,14 @@ class RepresentationCache:
 
     async def lookup(self, keys: Sequence[bytes]) -> Lookup:
         """What memory has of the keys and, asked in one go for the rest, Redis."""
-        found = self._memory.get_many(keys)
-        missing = [key for key, payload in zip(keys, found, strict=True) if payload is None]
-        memory_hits = len(keys) - len(missing)
-        self._count("memory", {"hit": memory_hits, "miss": len(missing)})
-        if not missing or self._redis is None:
-            return Lookup(found, memory_hits, 0, len(missing))
-        stored = await self._from_redis(self._redis, missing)
-        payloads = [stored.get(key) if payload is None else payload for key, payload in zip(keys, found, strict=True)]
-        redis_hits = sum(key in stored for key in missing)
-        return Lookup(payloads, memory_hits, redis_hits, len(missing) - redis_hits)
+        payloads = self._memory.get_many(keys)
+        missing = [key for key, payload in zip(keys, payloads, strict=True) if payload is None]
+        self._count("memory", {"hit": len(keys) - len(missing), "miss": len(missing)})
+        if missing and self._redis is not None:
+            stored = await self._from_redis(self._redis, missing)
+            pairs = zip(keys, payloads, strict=True)
+            payloads = [stored.get(key) if payload is None else payload for key, payload in pairs]
+        return Lookup(payloads)
 
     async def compute_missing(
         self, keys: Sequence[bytes], compute: Callable[[list[bytes]], Awaitable[list[bytes]]]
