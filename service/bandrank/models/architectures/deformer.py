@@ -71,10 +71,14 @@ class Deformer(Scorer):
         return Ragged(states.values.float(), states.cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:
-        """The lower layers, as if the encoder had no others."""
-        lower = tuple(f"encoder.layers.{layer}." for layer in range(self.config.split))
-        encoder = asdict(self.config.encoder) | {"num_layers": self.config.split}
-        return replace(self._candidate_side((), ("encoder.embeddings.", *lower)), config={"encoder": encoder})
+        """The encoder, as if it had no upper layers."""
+        split, num_layers = self.config.split, self.config.encoder.num_layers
+        upper = tuple(f"encoder.layers.{layer}." for layer in range(split, num_layers))
+        weights = self._candidate_side((), ("encoder.",)).weights
+        return CandidateSide(
+            {"encoder": asdict(replace(self.config.encoder, num_layers=split))},
+            {name: tensor for name, tensor in weights.items() if not name.startswith(upper)},
+        )
 
     def score(self, batch: ScoreBatch) -> Tensor:
         if len(batch.candidates) == 0:
