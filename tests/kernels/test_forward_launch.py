@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.emulation import Schedule, needs_compiler
+from emulation.compiled import Schedule, needs_compiler
 from support.forward_kernels import (
     BARS,
     LSE_BAR,
@@ -22,7 +22,7 @@ from support.forward_kernels import (
     relative_error,
 )
 from support.layouts import layouts, packed_rows
-from support.mistakes import Mistake, assert_found, plant
+from emulation.mistakes import Mistake, assert_found, plant
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda import (

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.emulated_launch import emulate, prepare
-from support.emulation import SCHEDULES, Schedule, needs_compiler
+from emulation.launches import emulate, prepare
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
 from support.layouts import CPU, packed_rows
-from support.mistakes import Mistake, assert_found, plant
+from emulation.mistakes import Mistake, assert_found, plant
 from torch import Tensor
 
 from bandrank_kernels.launch import Kernel

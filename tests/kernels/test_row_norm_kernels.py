@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from support.bands import random_rows
-from support.emulated_launch import emulate, prepare
-from support.emulation import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
-from support.mistakes import Mistake, assert_found, plant
+from emulation.launches import emulate, prepare
+from emulation.compiled import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
+from emulation.mistakes import Mistake, assert_found, plant
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 

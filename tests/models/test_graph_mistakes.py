@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.emulation import EmulationError, needs_compiler
+from emulation.compiled import EmulationError, needs_compiler
 from support.graph_lab import ALIKE, MODULES, SMALL, House, Lab, expected, is_right, launched
-from support.mistakes import plant_in_modules
+from emulation.mistakes import plant_in_modules
 
 pytestmark = needs_compiler
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
-from support.recorded_graphs import RecordingDevice, Running, Stream
+from emulation.graphs import RecordingDevice, Running, Stream
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 

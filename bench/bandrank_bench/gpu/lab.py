@@ -1,0 +1,135 @@
+"""Where a run takes place: a GPU, or for a dry run the CPU with the same operations in plain torch in tiny sizes.
+
+Times are those of replays of a CUDA graph, so that the host's part is not in them. Inputs are random: on zeros a card
+runs faster than on real numbers.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from bandrank_kernels import Backend
+from bandrank_bench.gpu.records import Skipped
+
+REPEATS = (5, 50)  # replays of which the median is taken, within these and TIMING_US
+TIMING_US = 200_000.0
+COLD_BYTES = 256e6  # of inputs in rotation: five times the 50 MB of an H100's level 2 cache
+MOST_SETS = 32
+WARM_CALLS = 10  # of one replay on one input
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A call made once. outputs: what it gave; replay: gives it again, in the same place, of what is in the inputs."""
+
+    outputs: Sequence[Tensor]
+    replay: Callable[[], object]
+
+
+class Lab:
+    """The device of a run. backend: of our operations.  dtype: of what is timed."""
+
+    def __init__(self, *, dry: bool) -> None:
+        self.dry = dry
+        self.device = torch.device("cpu") if dry else torch.device("cuda", 0)
+        self.backend: Backend = "vectorized" if dry else "cuda"
+        self.dtype = torch.float32 if dry else torch.float16
+
+    def require_gpu(self) -> None:
+        """Raises Skipped in a dry run."""
+        if self.dry:
+            raise Skipped("runs on a GPU alone")
+
+    def few(self, items: Sequence[Item], count: int = 2) -> Sequence[Item]:
+        """All of them, but for a dry run."""
+        return items[:count] if self.dry else items
+
+    def randn(self, *shape: int, dtype: torch.dtype | None = None, seed: int = 0) -> Tensor:
+        """N(0, 1) numbers, drawn on the device."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        return torch.randn(shape, generator=generator, device=self.device).to(dtype or self.dtype)
+
+    def synchronize(self) -> None:
+        """Waits until all is done."""
+        if not self.dry:
+            torch.cuda.synchronize(self.device)
+
+    def is_alive(self) -> bool:
+        """False after an error that CUDA never forgets, such as an illegal address."""
+        try:
+            self.synchronize()
+        except (RuntimeError, AssertionError):  # torch asserts that it has seen a card at all
+            return False
+        return True
+
+    def tidy(self) -> None:
+        """Gives freed memory back, so that what comes next finds it in one piece."""
+        if not self.dry:
+            torch.cuda.empty_cache()
+
+    def side_stream(self) -> AbstractContextManager[object]:
+        """A new stream, behind what is enqueued so far."""
+        if self.dry:
+            return nullcontext()
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        return torch.cuda.stream(stream)
+
+    def capture(self, call: Callable[[], Sequence[Tensor]]) -> Captured:
+        """A CUDA graph of what `call` launches, after two calls on a side stream; in a dry run, the call itself."""
+        if self.dry:
+            outputs = call()
+            return Captured(outputs, lambda: [old.copy_(new) for old, new in zip(outputs, call(), strict=True)])
+        with self.side_stream():
+            for _ in range(2):
+                call()
+        self.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = call()
+        return Captured(outputs, graph.replay)
+
+    def median_us(self, run: Callable[[], object]) -> float:
+        """Of what `run` enqueues, once warm, by the device's own clock."""
+        run()
+        once = self._time_us(run)
+        least, most = REPEATS
+        repeats = 1 if self.dry else max(least, min(most, int(TIMING_US / max(once, 1.0))))
+        return statistics.median(self._time_us(run) for _ in range(repeats))
+
+    def _time_us(self, run: Callable[[], object]) -> float:
+        if self.dry:
+            begun = time.perf_counter()
+            run()
+            return (time.perf_counter() - begun) * 1e6
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # likewise
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    def num_sets(self, input_bytes: int) -> int:
+        """Inputs to rotate over, for a cold cache."""
+        return 2 if self.dry else max(2, min(MOST_SETS, math.ceil(COLD_BYTES / input_bytes)))
+
+    @contextmanager
+    def poisoned(self) -> Iterator[None]:
+        """All memory that torch gives out unset starts as NaN: what is not written shows."""
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)  # noqa: FBT003  # torch's
+        assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # not in the stub
+        assert math.isnan(float(torch.empty(1, device=self.device))), "poison does not work here"
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before)

@@ -1,0 +1,209 @@
+"""Stage 5: a whole cross-encoder of the size of MiniLM-L6, random weights, 100 candidates a request."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+from bandrank.models.architectures.cross_encoder import CrossEncoder
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.patterns import FULL, sparse
+from bandrank_kernels.transfer import to_host
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
+from bandrank_bench.gpu.baselines.paper import PaperAttention, PaperPlan
+from bandrank_bench.gpu.cross_encoder import DRY_SIZE, POSITIONS, QUERY_TOKENS, SIZE, VOCAB, build, fuse_norms, packed, request
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.stage import Case, Facts
+
+WINDOW, NUM_CANDIDATES = 4, 100
+REPEATS = 10
+
+
+def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
+    """Word pieces of candidates as they come: a gamma law of this mean, cut at the longest, which is there."""
+    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[np.linspace(500, 99_499, count).astype(int)]
+    scale = mean
+    for _ in range(20):  # the cut takes from the mean what the scale gives back
+        lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)
+        scale *= mean / lengths.mean()
+    lengths[-1] = longest
+    return [int(length) for length in lengths.round()]
+
+
+LENGTHS = {
+    "164": [164] * NUM_CANDIDATES,
+    "passages": passage_lengths(),
+    "163": [163] * NUM_CANDIDATES,
+    "4086": [4086] * NUM_CANDIDATES,
+    "documents": passage_lengths(mean=1370, longest=4086),
+}
+DRY_LENGTHS = {"164": [9, 9, 9], "passages": [3, 7, 9]}
+PATTERNS: dict[str, AttentionPattern] = {"sparse": sparse(WINDOW), "full": FULL}
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """Every system on the lengths that a goal asks of it."""
+    size = DRY_SIZE if lab.dry else SIZE
+    chosen = DRY_LENGTHS if lab.dry else LENGTHS
+    for name, lengths in chosen.items():
+        for kind, pattern in PATTERNS.items():
+            for cls_only in (True, False):
+                label = f"ours {kind}" + ("" if cls_only else ", whole last layer")
+                run = partial(ours, lab, size, lengths, pattern, cls_only=cls_only)
+                yield _case(label, name, run)
+        if len(set(lengths)) == 1:
+            yield _case("paper", name, partial(paper, lab, size, lengths))
+    for name, lengths in chosen.items():
+        yield _case("transformers", name, partial(transformers, lab, size, lengths))
+
+
+def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
+    return Case(f"{system}, {lengths}", lambda: {"system": system, "lengths": lengths, **run()})
+
+
+def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
+    """Eager from token ids in host memory; in a graph from ids on the card; as the service runs it, from ids in host
+    memory through the graph of its bucket.
+    """
+    model = build(lab, size, pattern)
+    model.cls_only_last_layer = cls_only
+    # Full attention has no kernel of ours.
+    model.encoder.backend = lab.backend if pattern.shares_queries else "vectorized"
+    batch, backend = request(lengths), model.encoder.backend
+
+    def on_card() -> Callable[[], Sequence[Tensor]]:
+        rows = packed(model, batch).rows
+        return device_part(
+            lab,
+            model,
+            batch,
+            plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=size.head_dim, backend=backend),
+        )
+
+    found = eager(lab, lambda: model.score(batch))
+    fuse_norms(model)
+    found |= graphed(lab, on_card)
+    if cls_only and pattern.shares_queries:
+        found |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
+    return found
+
+
+@torch.inference_mode()
+def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
+    """The same of a request that is replayed, or why there is no graph for it."""
+    model.score(batch)
+    if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
+        return {"not served from a graph": reason}
+    found = eager(lab, lambda: model.score(batch))
+    return {
+        **{f"served_{name.removeprefix('eager_')}": value for name, value in found.items()},
+        "awaited_ms": back_to_back(lab, lambda: model.score(batch), ahead=0),
+        "overlapped_ms": back_to_back(lab, lambda: model.score(batch), ahead=1),
+    }
+
+
+def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
+    """Milliseconds of each of many requests, scores fetched; ahead: how many are begun before one is awaited."""
+    in_flight: deque[Callable[[], Tensor]] = deque()
+    count = 2 if lab.dry else 5 * REPEATS
+    begun = time.perf_counter()
+    for _ in range(count):
+        in_flight.append(to_host(score()))
+        if len(in_flight) > ahead:
+            in_flight.popleft()()
+    while in_flight:
+        in_flight.popleft()()
+    return (time.perf_counter() - begun) / count * 1e3
+
+
+def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
+    model = build(lab, size, sparse(WINDOW))
+    model.cls_only_last_layer = False
+    shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
+    plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
+    run = device_part(lab, model, request(lengths), plan)
+    return {**eager(lab, run), **graphed(lab, lambda: run)}
+
+
+def device_part(
+    lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan
+) -> Callable[[], Sequence[Tensor]]:
+    """`score` without what the host does once a request."""
+    tokens = packed(model, batch)
+    inputs = [torch.from_numpy(part).to(lab.device) for part in (tokens.ids, tokens.positions, tokens.token_types)]
+    count = tokens.rows.num_candidates
+
+    def run() -> Sequence[Tensor]:
+        hidden = model.encoder.embeddings(*inputs)
+        if model.cls_only_last_layer:
+            return [model.head(model.encoder.forward_cls(hidden, count, plan))]
+        return [model.head(model.encoder(hidden, plan)[:count])]
+
+    return run
+
+
+def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """BertModel with torch's attention, padded to the longest, with a mask where that is needed."""
+    config_class, model_class = cast("tuple[Any, Any]", (BertConfig, BertModel))  # their types lack what they take
+    config = config_class(
+        vocab_size=VOCAB,
+        hidden_size=size.hidden_size,
+        num_hidden_layers=size.num_layers,
+        num_attention_heads=size.num_heads,
+        intermediate_size=size.intermediate_size,
+        max_position_embeddings=POSITIONS,
+        attn_implementation="sdpa",
+    )
+    model = model_class(config).to(lab.device, lab.dtype).eval()
+    totals = torch.tensor(lengths) + QUERY_TOKENS + 3
+    ids = torch.randint(1000, VOCAB, (len(lengths), int(totals.max())))
+    real = torch.arange(ids.shape[1]) < totals[:, None]
+    mask = None if bool(real.all()) else real.to(lab.device, torch.int64)
+    here = ids.to(lab.device)
+
+    def score() -> Tensor:
+        return model(ids.to(lab.device), attention_mask=mask).pooler_output  # type: ignore[no-any-return]  # likewise
+
+    found = eager(lab, score)
+    if mask is None:  # to look at a mask, transformers makes the host wait, which no graph allows
+        found |= graphed(lab, lambda: lambda: [model(here, attention_mask=None).pooler_output])
+    return found
+
+
+@torch.inference_mode()
+def eager(lab: Lab, score: Callable[[], object]) -> Facts:
+    """Milliseconds until the scores are there, those of them for which the host is busy, and memory at the peak."""
+    score()
+    lab.synchronize()
+    before = 0
+    if not lab.dry:
+        before = torch.cuda.memory_allocated(lab.device)
+        torch.cuda.reset_peak_memory_stats(lab.device)
+    whole, host = [], []
+    for _ in range(1 if lab.dry else REPEATS):
+        begun = time.perf_counter()
+        score()
+        host.append(time.perf_counter() - begun)
+        lab.synchronize()
+        whole.append(time.perf_counter() - begun)
+    peak = 0 if lab.dry else torch.cuda.max_memory_allocated(lab.device) - before
+    return {"eager_ms": median(whole) * 1e3, "host_ms": median(host) * 1e3, "peak_bytes": peak}
+
+
+@torch.inference_mode()
+def graphed(lab: Lab, prepare: Callable[[], Callable[[], Sequence[Tensor]]]) -> Facts:
+    """Milliseconds of a CUDA graph's replay, or why there can be none."""
+    try:
+        return {"graph_ms": lab.median_us(lab.capture(prepare()).replay) / 1e3}
+    except RuntimeError as error:
+        return {"graph_ms": None, "no graph": str(error)[:500]}
