@@ -1,32 +1,27 @@
 """How deep a cascade must go: quality and cost of re-ranking only the fast scorer's best with the accurate one.
 
-Run as `python benchmarks/cascade.py --collection FOLDER --run FILE [--split test]`: a collection in BEIR layout and a
+Run as `python -m bandrank_bench cascade --collection FOLDER --run FILE [--split test]`: a collection in BEIR layout and a
 TREC run, whose first candidates of each query are re-ranked. Writes a table, and a plot beside it. The fast scorer's
 candidates are cached, the accurate one's texts tokenised, before a query is timed.
 """
 
-import os
-
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, and before torch is loaded
-
 import argparse
 import asyncio
 import random
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from bandrank_bench import machine
 from matplotlib.figure import Figure
-from bandrank_bench.output import say
 
 from bandrank.__main__ import load_served_models
 from bandrank.engine.reranker import Reranker
 from bandrank.engine.stage import StageName
 from bandrank.settings import Settings
+from bandrank_bench import machine
+from bandrank_bench.output import bullets, say, table
 from bandrank_training.candidates import first_stage
 from bandrank_training.collection import documents_of, open_collection
 from bandrank_training.dev import ndcg
@@ -58,7 +53,8 @@ class Asked:
     labels: list[int]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, and writes the page and its plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--collection", type=Path, required=True)
     parser.add_argument("--run", type=Path, required=True)
@@ -67,7 +63,7 @@ def main() -> int:
     parser.add_argument("--fast", default="", help="default: what the service serves")
     parser.add_argument("--accurate", default="")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-cascade.md"))
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     asked = read(args.collection, args.split, args.run, args.queries)
     settings = Settings(model=args.accurate, fast_model=args.fast, device="cpu", request_timeout_s=900.0)
     depths = asyncio.run(measure(settings, asked))
@@ -124,24 +120,27 @@ async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth
 
 
 def report(depths: dict[int, Depth], collection: str, split: str, num_queries: int) -> str:
-    """The table, with what ran it."""
-    lines = [
-        "# The cascade",
-        "",
-        f"{num_queries} queries of {collection} {split}, the BM25 top {CANDIDATES} of each re-ranked; written by "
-        "`python benchmarks/cascade.py`. nDCG@10 is that of the candidates given. Cost is the cascade's time, as a "
-        "share of the accurate scorer's over all candidates; the fast scorer's candidates are cached.",
-        "",
-        "| depth | overlap@10 with accurate | nDCG@10 | cost |",
-        "|---|---|---|---|",
-    ]
+    """The page: the table, and what ran it."""
     names = {0: "fast alone", CANDIDATES: "accurate alone"}
-    for depth, seen in depths.items():
-        cells = f"{fmean(seen.overlap):.3f} | {fmean(seen.ndcg):.4f} | {fmean(seen.cost):.3f}"
-        lines.append(f"| {names.get(depth, depth)} | {cells} |")
-    lines += ["", "![Overlap and nDCG over cost](benchmarks-cascade.svg)", ""]
-    lines += [f"- {name}: {value}" for name, value in machine.describe().items()]
-    return "\n".join(lines) + "\n"
+    rows = [
+        [
+            names.get(depth, str(depth)),
+            f"{fmean(seen.overlap):.3f}",
+            f"{fmean(seen.ndcg):.4f}",
+            f"{fmean(seen.cost):.3f}",
+        ]
+        for depth, seen in depths.items()
+    ]
+    blocks = [
+        "# The cascade",
+        f"{num_queries} queries of {collection} {split}, the BM25 top {CANDIDATES} of each re-ranked; written by "
+        "`python -m bandrank_bench cascade`. nDCG@10 is that of the candidates given. Cost is the cascade's time, as a "
+        "share of the accurate scorer's over all candidates; the fast scorer's candidates are cached.",
+        table(["depth", "overlap@10 with accurate", "nDCG@10", "cost"], rows),
+        "![Overlap and nDCG over cost](benchmarks-cascade.svg)",
+        bullets(machine.describe()),
+    ]
+    return "\n\n".join(blocks) + "\n"
 
 
 def plot(depths: dict[int, Depth], path: Path) -> None:
@@ -156,7 +155,3 @@ def plot(depths: dict[int, Depth], path: Path) -> None:
     axes.set_xlabel("share of the time that the accurate scorer takes for all")
     axes.legend()
     figure.savefig(path)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,12 +16,12 @@ from typing import Literal
 import httpx
 import numpy as np
 import torch
-from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
 
 from bandrank.engine.assembly import StageModels
 from bandrank.engine.reranker import Reranker
 from bandrank.models.loading import load_model
 from bandrank.settings import Settings
+from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
 
 Dtype = Literal["float32", "bfloat16"]
 

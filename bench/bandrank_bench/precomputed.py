@@ -1,19 +1,14 @@
 """Scorers that precompute, their candidates cached, beside the sparse cross-encoder on the same encoder.
 
-Run as `python benchmarks/precomputed.py [--out docs/benchmarks-precomputed.md]`; needs redis-server. Weights of the
+Run as `python -m bandrank_bench precomputed`; needs redis-server. Weights of the
 interactions are random: what is compared is cost, not quality.
 """
-
-import os
-
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, and before torch is loaded
 
 import argparse
 import asyncio
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +17,8 @@ from pathlib import Path
 from statistics import median
 
 import httpx
-from bandrank_bench import machine
 import torch
-from bandrank_bench.calibrate import Calibration, clean, take_turns
-from bandrank_bench.checkpoint import write_checkpoint
-from bandrank_bench.ours import free_port, load, serve_client
-from bandrank_bench.precomputed_report import AIMS, CROSS_ENCODER, MANY, MANY_BYTES, NUM_CANDIDATES, REPEATS, Cached, Latency, report
-from bandrank_bench.output import say
-from bandrank_bench.systems import WINDOW, Score
 from tokenizers import Tokenizer
-from bandrank_bench.workloads import WORKLOADS, Writer
 
 from bandrank.engine.assembly import StageModels
 from bandrank.engine.cache.codec import RepresentationCodec
@@ -44,17 +31,35 @@ from bandrank.models.architectures.mix_encoder import MixEncoder, MixEncoderConf
 from bandrank.models.loading import load_model
 from bandrank.models.scorer import Scorer
 from bandrank.settings import Settings
+from bandrank_bench import machine
+from bandrank_bench.calibrate import Calibration, clean, take_turns
+from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.ours import free_port, load, serve_client
+from bandrank_bench.output import say
+from bandrank_bench.precomputed_report import (
+    AIMS,
+    CROSS_ENCODER,
+    MANY,
+    MANY_BYTES,
+    NUM_CANDIDATES,
+    REPEATS,
+    Cached,
+    Latency,
+    report,
+)
+from bandrank_bench.systems import WINDOW, Score
+from bandrank_bench.workloads import WORKLOADS, Writer
 
 JSON = {"content-type": "application/json"}
 ROUNDS = 5  # of all systems in turns, for the ratios
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-precomputed.md"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
         cross_encoder = write_checkpoint(work / "cross", window=WINDOW)
@@ -222,7 +227,3 @@ def milliseconds(run: Callable[[], object]) -> float:
     begun = time.perf_counter()
     run()
     return (time.perf_counter() - begun) * 1e3
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
-from bandrank_bench.cpu.report import table
+from bandrank_bench.output import bullets, table
 
 NUM_CANDIDATES = 1000
 MANY = 100_000
@@ -56,7 +56,7 @@ def report(
         "all cached, a new query each time; one encoder (6 layers, hidden 384) for all; text in, ranking out. "
         "Interactions have random weights: this compares cost, not quality. Read the ratios; the times belong to the "
         "machine.",
-        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        bullets(facts),
         "## Aims",
         table(
             ["times as fast as the sparse cross-encoder", "wanted", "measured", "reached"],

@@ -1,6 +1,6 @@
 """Registers and spilled bytes of every CUDA kernel on every architecture, assembled here without a GPU.
 
-    python benchmarks/registers.py --out kernels/results/registers.json
+    python -m bandrank_bench registers
 
 A change that costs registers shows as a difference in that file; tests/kernels/test_assembly.py says when it is stale.
 """
@@ -89,9 +89,11 @@ def as_text(measured: dict[str, object]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Assembles everything, which takes minutes, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    out = parser.parse_args().out
+    parser.add_argument("--out", type=Path, default=Path("kernels/results/registers.json"))
+    out: Path = parser.parse_args(arguments).out
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(as_text(table()), encoding="utf-8")
+    return 0

@@ -1,27 +1,22 @@
 """The papers' comparison at our scale: systems trained alike, then compared on collections that no training saw.
 
-Run as `python benchmarks/reproduction.py --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
+Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
 groups of their training splits from `python -m bandrank_training mine`. A run that is stopped goes on where it was;
 what it made stays in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
 the paper has it (Schlatt et al. 2024, section 4), and scorers that precompute, all from all-MiniLM-L6-v2.
 """
 
-import os
-
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, and before torch is loaded
-
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bandrank_bench import machine
 import torch
-from bandrank_bench.output import say
 
 from bandrank.models.plain import parse
+from bandrank_bench import machine
+from bandrank_bench.output import bullets, say
 from bandrank_training import evaluation
 from bandrank_training.comparison import compare
 from bandrank_training.recipe import TrainingRecipe
@@ -61,7 +56,8 @@ TEST_SETS = (
 )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains and measures what is missing, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
@@ -76,7 +72,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     tables = [
         list(measured(args, list(cross_encoders(args)))),
@@ -141,10 +137,9 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
 
 def report(args: argparse.Namespace, windows: str, light: str) -> str:
     """The page."""
-    facts = "\n".join(f"- {name}: {value}" for name, value in machine.describe().items())
     return f"""# Windows and interaction, trained alike
 
-Written by `python benchmarks/reproduction.py`: at most {args.queries} queries of each collection, {args.depth}
+Written by `python -m bandrank_bench reproduction`: at most {args.queries} queries of each collection, {args.depth}
 candidates of each query of a run, the judged ones of selqa; trained and measured in {args.dtype}. Budgets are small,
 the papers train for 100,000 steps: the figures are for comparison with each other, not with what these architectures
 can do.
@@ -162,9 +157,5 @@ From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is
 random; the bi-encoder has nothing new.
 
 {light}
-{facts}
+{bullets(machine.describe())}
 """
-
-
-if __name__ == "__main__":
-    sys.exit(main())

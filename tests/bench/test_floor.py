@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from bandrank_bench.cpu.agreement import visible
 from bandrank_bench.cpu.floor import FFN, HIDDEN, LAYERS, Flops, full_flops, needed_flops
 from bandrank_bench.workloads import QUERY_TOKENS, Request

@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from bandrank_bench.cpu.agreement import Agreement, Disagreement, check
+
 from bandrank_bench.calibrate import Sample
+from bandrank_bench.cpu.agreement import Agreement, Disagreement, check
 from bandrank_bench.cpu.report import Results, json_lines, markdown, table
 from bandrank_bench.cpu.summary import Row, best_peer, judge, speed_up, summarise
 from bandrank_bench.systems import Scores, System

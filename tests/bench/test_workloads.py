@@ -3,10 +3,10 @@
 from statistics import mean
 
 import pytest
-from bandrank_bench.checkpoint import tokenizer_json
 from tokenizers import Tokenizer
-from bandrank_bench.workloads import QUERY_TOKENS, WORKLOADS, Writer, page_of_passages
 
+from bandrank_bench.checkpoint import tokenizer_json
+from bandrank_bench.workloads import QUERY_TOKENS, WORKLOADS, Writer, page_of_passages
 from bandrank_training.start import packaged_minilm
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from emulation.launches import run_here
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -20,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from bandrank_kernels.graphs import Captured, Event
 from bandrank_kernels.launch import Kernel, Launch
 from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE
+from emulation.launches import run_here
 
 Running = Literal["at once", "late", "copies first"]
 GARBAGE = UNUSED_TILE  # as 32 bits: a launch passes over it, and no table has such a row

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from emulation.compiled import Emulation, Schedule
 
 from bandrank_kernels.launch import Kernel, Launch
+from emulation.compiled import Emulation, Schedule
 
 SHARED_BYTES = 99 * 1024  # what a block can have on the smallest GPU with tensor cores that kernels are built for
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from emulation.launches import emulation_of, prepare
-from emulation.compiled import SCHEDULES, EmulationError, Schedule
-
 from bandrank_kernels.launch import Kernel
+from emulation.compiled import SCHEDULES, EmulationError, Schedule
+from emulation.launches import emulation_of, prepare
 
 AWAKE = "awake_mistake"
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
+from emulation.launches import prepare
+from emulation.mistakes import Mistake, assert_found, plant
 from hypothesis import given
 from hypothesis import strategies as st
 from support.absorbed import Sizes, attend_cls, exact, is_right
-from emulation.launches import prepare
-from emulation.compiled import SCHEDULES, Schedule, needs_compiler
 from support.forward_kernels import AMPERE, TURING
 from support.layouts import layouts, packed_rows
-from emulation.mistakes import Mistake, assert_found, plant
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda import ABSORBED, Dtype, plan_tiles, why_absorbed_unsupported

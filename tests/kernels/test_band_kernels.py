@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from support.bands import LENGTHS, WINDOWS, outside, random_band, random_rows
-from emulation.launches import emulate, prepare
 from emulation.compiled import SCHEDULES, Emulation, Schedule, needs_compiler
+from emulation.launches import emulate, prepare
+from support.bands import LENGTHS, WINDOWS, outside, random_band, random_rows
 from torch import Tensor
 
 from bandrank_kernels.band_products import band_qk, cuda, reference

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from emulation.compiled import Schedule, needs_compiler
+from emulation.mistakes import Mistake, assert_found, plant
 from hypothesis import given
 from hypothesis import strategies as st
-from emulation.compiled import Schedule, needs_compiler
 from support.forward_kernels import (
     BARS,
     LSE_BAR,
@@ -22,7 +23,6 @@ from support.forward_kernels import (
     relative_error,
 )
 from support.layouts import layouts, packed_rows
-from emulation.mistakes import Mistake, assert_found, plant
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda import (

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from emulation.launches import emulate, prepare
 from emulation.compiled import SCHEDULES, Schedule, needs_compiler
-from support.layouts import CPU, packed_rows
+from emulation.launches import emulate, prepare
 from emulation.mistakes import Mistake, assert_found, plant
+from support.layouts import CPU, packed_rows
 from torch import Tensor
 
 from bandrank_kernels.launch import Kernel

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.bands import random_rows
-from emulation.launches import emulate, prepare
 from emulation.compiled import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
+from emulation.launches import emulate, prepare
 from emulation.mistakes import Mistake, assert_found, plant
+from support.bands import random_rows
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 

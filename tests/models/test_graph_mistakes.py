@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from emulation.compiled import EmulationError, needs_compiler
-from support.graph_lab import ALIKE, MODULES, SMALL, House, Lab, expected, is_right, launched
 from emulation.mistakes import plant_in_modules
+from support.graph_lab import ALIKE, MODULES, SMALL, House, Lab, expected, is_right, launched
 
 pytestmark = needs_compiler
 

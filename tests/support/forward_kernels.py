@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from emulation.launches import emulate
 from emulation.compiled import EmulationError, Schedule
+from emulation.launches import emulate
 from torch import Tensor
 
 from bandrank_kernels.launch import Kernel

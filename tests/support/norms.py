@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 import torch
-from support.bands import random_rows
 from emulation.launches import prepare, run_here
+from support.bands import random_rows
 from torch import Tensor
 
 from bandrank_kernels import dispatch

@@ -1,15 +1,9 @@
-"""Side by side: bandrank and other runtimes on one checkpoint. Run as `python benchmarks/run.py`.
+"""Side by side: bandrank and other runtimes on one checkpoint. Run as `python -m bandrank_bench cpu`.
 
 Options: `--quick` (two rounds, no long documents), `--workloads W1,W2,W3`, `--rounds N` (clean samples per system),
 `--out docs/benchmarks.md` (the samples go to the same name with .jsonl), `--only TEXT` (systems whose name contains it;
 sentence-transformers fp32 always takes part), `--skip TEXT` (not those whose name contains it: `--skip emulated`).
 """
-
-import os
-
-os.environ.setdefault(
-    "THP_MEM_ALLOC_ENABLE", "1"
-)  # as the service sets it, and before torch is loaded, for all systems
 
 import argparse
 import signal
@@ -21,19 +15,19 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bandrank_bench import machine
-from bandrank_bench.cpu.agreement import Disagreement, check, reference_scores
-from bandrank_bench.calibrate import Calibration, Sample, take_turns
-from bandrank_bench.checkpoint import write_checkpoint
-from bandrank_bench.cpu.floor import full_flops, measure_ceilings, needed_flops
-from bandrank_bench.ours import open_ours
-from bandrank_bench.cpu.peers import load_peers
-from bandrank_bench.output import say
-from bandrank_bench.cpu.report import Results, json_lines, markdown
-from bandrank_bench.cpu.summary import Floor, summarise
-from bandrank_bench.systems import WINDOW, Pattern, Precision, System
 from tokenizers import Tokenizer
 from transformers.utils.logging import disable_progress_bar
+
+from bandrank_bench import machine
+from bandrank_bench.calibrate import Calibration, Sample, take_turns
+from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.cpu.agreement import Disagreement, check, reference_scores
+from bandrank_bench.cpu.floor import full_flops, measure_ceilings, needed_flops
+from bandrank_bench.cpu.report import Results, json_lines, markdown
+from bandrank_bench.cpu.summary import Floor, summarise
+from bandrank_bench.ours import open_ours
+from bandrank_bench.output import say
+from bandrank_bench.systems import WINDOW, Pattern, Precision, System
 from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
 
 YARDSTICK = "sentence-transformers fp32"
@@ -43,9 +37,11 @@ CHECKED_PASSAGES = 24
 WARM_UP_ROUND, PROBE_ROUND, CHECK_ROUND = 1001, 1002, 1003  # texts that no timed round has
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 1 if systems disagree and nothing is reported."""
-    options = _options()
+    from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # needs runtimes that tests do without
+
+    options = _options(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     warnings.simplefilter("ignore")  # what exporters say of the models' code; a wrong model stops at the check below
@@ -167,7 +163,7 @@ def _head(request: Request, count: int) -> Request:
     return Request(request.query, request.passages[:count], request.pair_tokens[:count])
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--workloads", default="")
@@ -175,7 +171,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="")
     parser.add_argument("--skip", default="")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.workloads = options.workloads or ("W1,W2" if options.quick else ",".join(WORKLOADS))
     options.rounds = options.rounds or (2 if options.quick else 0)
     if unknown := set(options.workloads.split(",")) - WORKLOADS.keys():
@@ -186,7 +182,3 @@ def _options() -> argparse.Namespace:
 def _chosen(name: str, options: argparse.Namespace) -> bool:
     skipped = options.skip and options.skip in name
     return name == YARDSTICK or (options.only in name and not skipped)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

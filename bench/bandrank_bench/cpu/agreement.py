@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bandrank_bench.systems import Pattern, Scores, System
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertForSequenceClassification
+
+from bandrank_bench.systems import Pattern, Scores, System
 from bandrank_bench.workloads import Request
 
 FLOAT32_TOLERANCE = 1e-4

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from bandrank_bench.systems import Pattern, Precision, has_native_bf16
 from torch import Tensor
+
+from bandrank_bench.systems import Pattern, Precision, has_native_bf16
 from bandrank_bench.workloads import QUERY_TOKENS, Request
 
 LAYERS, HIDDEN, FFN = 6, 384, 1536

@@ -14,13 +14,14 @@ import onnx
 import onnxruntime as ort
 import openvino as ov
 import torch
-from bandrank_bench.checkpoint import MAX_POSITIONS
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from sentence_transformers import CrossEncoder
-from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertForSequenceClassification
+
+from bandrank_bench.checkpoint import MAX_POSITIONS
+from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
 
 BATCH_PAIRS = 16
 LONG_TOKENS = 512

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.calibrate import TOLERANCE, Sample
+from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.summary import Aim, Row, best_peer, judge, speed_up
+from bandrank_bench.output import bullets, table
 from bandrank_bench.systems import Precision
 from bandrank_bench.workloads import Workload
 
@@ -32,7 +33,7 @@ def markdown(results: Results) -> str:
         "# Benchmarks",
         "Written by `make bench`. One run, one process; the same weights and the same texts for every system; text in, "
         "scores out, tokenising included. Read the ratios; the times belong to the machine.",
-        "\n".join(f"- {name}: {value}" for name, value in results.machine.items()),
+        bullets(results.machine),
         _ceilings(results),
         "## Aims",
         _aims(aims),
@@ -56,12 +57,6 @@ def json_lines(results: Results, samples: Iterable[Sample]) -> str:
         "left_out": dict(results.left_out),
     }
     return "".join(json.dumps(line) + "\n" for line in (head, *(asdict(sample) for sample in samples)))
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table, first column left, the others right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _ceilings(results: Results) -> str:
@@ -117,7 +112,7 @@ def _cells(row: Row, yardstick: Row | None, peer: Row | None) -> list[str]:
 def _left_out(left_out: Mapping[str, str]) -> list[str]:
     if not left_out:
         return []
-    return ["## Left out", "\n".join(f"- {name}: {reason}" for name, reason in left_out.items())]
+    return ["## Left out", bullets(left_out)]
 
 
 def _agreement(agreements: Sequence[Agreement]) -> str:

@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.records import Skipped
+from bandrank_bench.gpu.stage import Case, Facts
 from bandrank_kernels.band_products import cuda as band_products
 from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
 from bandrank_kernels.launch import Kernel, load
 from bandrank_kernels.row_norms import cuda as row_norms
 from bandrank_kernels.windowed_attention.cuda import ABSORBED, SHIPPED
-from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.records import Skipped
-from bandrank_bench.gpu.stage import Case, Facts
 
 
 def kernels() -> list[Kernel]:

@@ -11,8 +11,8 @@ from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.ragged import Ragged, offsets
-from bandrank_kernels.windowed_attention import AttentionPattern
 from bandrank_bench.gpu.lab import Lab
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 QUERY_TOKENS = 10
 VOCAB, POSITIONS = 30522, 4224

@@ -7,16 +7,16 @@ from itertools import cycle, product
 import torch
 from torch import Tensor
 
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.layer_parts import EPS
+from bandrank_bench.gpu.shape import Shape, pack_rows
+from bandrank_bench.gpu.stage import Case, Facts
 from bandrank_kernels import Backend
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 from bandrank_kernels.windowed_attention import PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.ops import attend, sparse_pattern
 from bandrank_kernels.windowed_attention.reference import dense_mask
-from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.layer_parts import EPS
-from bandrank_bench.gpu.shape import Shape, pack_rows
-from bandrank_bench.gpu.stage import Case, Facts
 
 # ||found - exact|| / ||exact||: one rounding of the output and one of the weights, 2 ** -12 and 2 ** -9 on average;
 # tensor cores cut off where the CPU rounds. Gradients start from an output that was rounded.

@@ -15,8 +15,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from bandrank_kernels import Backend
 from bandrank_bench.gpu.records import Skipped
+from bandrank_kernels import Backend
 
 REPEATS = (5, 50)  # replays of which the median is taken, within these and TIMING_US
 TIMING_US = 200_000.0

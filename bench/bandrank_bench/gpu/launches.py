@@ -7,12 +7,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bandrank_kernels import choose_backend
-from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
-from bandrank_kernels.windowed_attention.ops import attend
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.layer_parts import norm_rows, plan_of
 from bandrank_bench.gpu.shape import Shape
+from bandrank_kernels import choose_backend
+from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+from bandrank_kernels.windowed_attention.ops import attend
 
 Launch = Callable[[Lab], object]
 

@@ -6,12 +6,12 @@ from functools import partial
 
 from torch import Tensor
 
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.shape import Shape
 from bandrank_kernels import Backend
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
 from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
 from bandrank_kernels.windowed_attention.ops import sparse_pattern
-from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.shape import Shape
 
 EPS = 1e-12  # BERT's
 

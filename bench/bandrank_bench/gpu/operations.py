@@ -7,14 +7,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bandrank_kernels import Backend
-from bandrank_kernels.row_norms import add_norm
 from bandrank_bench.gpu.baselines import flex, full, longformer, paper, varlen
 from bandrank_bench.gpu.baselines.system import System
 from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
 from bandrank_bench.gpu.layer_parts import EPS, plan_of, qkv_of
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stage import Case, Facts
+from bandrank_kernels import Backend
+from bandrank_kernels.row_norms import add_norm
 
 LENGTHS = (164, 4086, 54, 502, 2038)  # those that goals speak of first
 WINDOWS = (4, 64)

@@ -9,12 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
 from bandrank_bench.gpu.cross_encoder import SIZE, build, packed, request
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.layer_parts import Part, attention, last_layer, norms
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stage import Case, Facts
+from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
 REPLAYS = 100
 BUCKET_BAR = 0.05  # of scores of the order of 1 after three layers in float16

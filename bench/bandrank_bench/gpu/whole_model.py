@@ -16,13 +16,23 @@ from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
-from bandrank_kernels.transfer import to_host
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 from bandrank_bench.gpu.baselines.paper import PaperAttention, PaperPlan
-from bandrank_bench.gpu.cross_encoder import DRY_SIZE, POSITIONS, QUERY_TOKENS, SIZE, VOCAB, build, fuse_norms, packed, request
+from bandrank_bench.gpu.cross_encoder import (
+    DRY_SIZE,
+    POSITIONS,
+    QUERY_TOKENS,
+    SIZE,
+    VOCAB,
+    build,
+    fuse_norms,
+    packed,
+    request,
+)
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stage import Case, Facts
+from bandrank_kernels.transfer import to_host
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
 WINDOW, NUM_CANDIDATES = 4, 100
 REPEATS = 10

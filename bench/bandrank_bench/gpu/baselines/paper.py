@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from bandrank_kernels import Backend
-from bandrank_kernels.band_products import band_pv, band_qk
-from bandrank_kernels.windowed_attention import AttentionPlan
 from bandrank_bench.gpu.baselines.system import System
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
+from bandrank_kernels import Backend
+from bandrank_kernels.band_products import band_pv, band_qk
+from bandrank_kernels.windowed_attention import AttentionPlan
 
 
 class PaperAttention:
