@@ -12,7 +12,14 @@ import os
 import sys
 from importlib import import_module
 
-COMMANDS = ("cpu", "precomputed", "cascade", "reproduction", "registers", "gpu")
+COMMANDS = {
+    "cpu": "bandrank_bench.cpu.side_by_side",
+    "precomputed": "bandrank_bench.precomputed",
+    "cascade": "bandrank_bench.cascade",
+    "reproduction": "bandrank_bench.reproduction",
+    "registers": "bandrank_bench.registers",
+    "gpu": "bandrank_bench.gpu.check",
+}
 
 
 def main() -> int:
@@ -22,7 +29,7 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, and before torch is loaded
-    code: int = import_module(f"bandrank_bench.{command}").main(sys.argv[2:])
+    code: int = import_module(COMMANDS[command]).main(sys.argv[2:])
     return code
 
 

@@ -1,7 +1,7 @@
 """How deep a cascade must go: quality and cost of re-ranking only the fast scorer's best with the accurate one.
 
-Run as `python -m bandrank_bench cascade --collection FOLDER --run FILE [--split test]`: a collection in BEIR layout and a
-TREC run, whose first candidates of each query are re-ranked. Writes a table, and a plot beside it. The fast scorer's
+Run as `python -m bandrank_bench cascade --collection FOLDER --run FILE [--split test]`: a collection in BEIR layout and
+a TREC run, whose first candidates of each query are re-ranked. Writes a table, and a plot beside it. The fast scorer's
 candidates are cached, the accurate one's texts tokenised, before a query is timed.
 """
 

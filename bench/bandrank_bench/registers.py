@@ -40,9 +40,11 @@ class Family:
 
 
 def _families() -> Iterator[Family]:
-    for file, variants in groupby((*SHIPPED, *ABSORBED), key=lambda variant: variant.file):
+    attention = [(variant.file, variant.kernel) for variant in SHIPPED]
+    attention += [(variant.file, variant.kernel) for variant in ABSORBED]
+    for file, variants in groupby(attention, key=lambda variant: variant[0]):
         archs = TENSOR_CORE_ARCHS if file in {"narrow.cuh", "wide.cuh", "absorbed_mma.cuh"} else ALL_ARCHS
-        yield Family(file, tuple(variant.kernel for variant in variants), archs)
+        yield Family(file, tuple(kernel for _, kernel in variants), archs)
     yield Family("band_products/tensor_core.cu", tuple(band_products.instances("tensor_core")), TENSOR_CORE_ARCHS)
     yield Family("band_products/simt.cu", tuple(band_products.instances("simt")), ALL_ARCHS)
     yield Family(row_norms.FILE, tuple(row_norms.instances()), ALL_ARCHS)

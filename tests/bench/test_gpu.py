@@ -8,19 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from bandrank_bench.gpu import __main__ as check
-from bandrank_bench.gpu import goals, launches, profiling, report, sanitizing
+from bandrank_bench.gpu import check, goals, report, watched
 from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.records import Journal, Record
 from bandrank_bench.gpu.shape import Shape, floor_us
-from bandrank_bench.gpu.stage import STAGES, Stage, run_stage
+from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 from bandrank_bench.gpu.supervise import DEVICE_LOST, supervise
 from bandrank_bench.gpu.whole_model import LENGTHS, passage_lengths
 
 LAB = Lab(dry=False)
 RESULTS = Path(__file__).resolve().parents[2] / "kernels" / "results"
 BROKEN = """
-from bandrank_bench.gpu.stage import Case
+from bandrank_bench.gpu.stages import Case
 
 def cases(lab):
     return [Case("breaks", lambda: 1 / 0), Case("works", dict)]
@@ -87,11 +85,11 @@ def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: P
 
 def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journal) -> None:
     """The next one begins behind what is on record: a crash counts as a case, a lost device has written its own."""
-    begun: list[int] = []
+    started: list[int] = []
     codes = iter([9, DEVICE_LOST, 0])
 
     def command(stage: Stage, first: int, _: float) -> list[str]:
-        begun.append(first)
+        started.append(first)
         code = next(codes)
         if code == DEVICE_LOST:
             journal.write(Record(stage.name, "its own", "failed"))
@@ -99,7 +97,7 @@ def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journa
 
     supervise(broken, journal, command, cap_s=60)
 
-    assert begun == [0, 1, 2]
+    assert started == [0, 1, 2]
     assert [record.case for record in journal.read()] == ["crashed", "its own"]
 
 
@@ -122,7 +120,7 @@ def put_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 def test_sanitizers_must_say_that_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence, findings and a bad exit code are failures."""
     put_tool(tmp_path, monkeypatch, "compute-sanitizer", "========= ERROR SUMMARY: 0 errors")
-    assert sanitizing.sanitized(LAB, "memcheck") == {"found": 0}
+    assert watched.sanitized(LAB, "memcheck") == {"found": 0}
     for said, code in (
         ("", 0),
         ("========= RACECHECK SUMMARY: 2 hazards displayed", 0),
@@ -130,24 +128,24 @@ def test_sanitizers_must_say_that_all_is_well(tmp_path: Path, monkeypatch: pytes
     ):
         put_tool(tmp_path, monkeypatch, "compute-sanitizer", said, code)
         with pytest.raises(RuntimeError):
-            sanitizing.sanitized(LAB, "racecheck")
+            watched.sanitized(LAB, "racecheck")
 
 
 def test_what_tools_watch_is_the_kernels() -> None:
     """The launches run to their end; where no kernel can run they fail, and no tool finds plain torch in order."""
-    launches.main([*launches.SMALL], Lab(dry=True))
+    watched.main([*watched.SMALL], Lab(dry=True))
     if not torch.cuda.is_available():
         with pytest.raises((RuntimeError, AssertionError)):  # torch asserts that it was built for CUDA
-            launches.main([*launches.SMALL], LAB)
+            watched.main([*watched.SMALL], LAB)
 
 
 def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Out of what it says beside; none is a failure."""
     put_tool(tmp_path, monkeypatch, "ncu", NCU)
-    assert profiling.profile(LAB, "any") == {"Duration": "17.5 us"}
+    assert watched.profile(LAB, "any") == {"Duration": "17.5 us"}
     put_tool(tmp_path, monkeypatch, "ncu", "no permission")
     with pytest.raises(RuntimeError, match="no permission"):
-        profiling.profile(LAB, "any")
+        watched.profile(LAB, "any")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +184,7 @@ def test_goals() -> None:
             ),
             Record("model", "ours", "ok", facts={"system": "ours sparse", "lengths": "164", "peak_bytes": 8e7}),
             Record("exactness", "one", "ok"),
-            Record("streams", "one", "failed"),
-            Record("streams", "two", "ok"),
+            Record("exactness", "two", "failed"),
         ]
     )
     shape = Shape(164, 4, 32)
@@ -215,7 +212,7 @@ def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
     for date, us in (("2026-01-02", 19.0), ("2026-01-01", 33.0)):
         facts = {"system": "ours", "tokens": 164, "window": 4, "head_dim": 32, "cold_us": us}
         run = Journal(tmp_path / f"{date}-card.jsonl")
-        run.write(Record("run", "begun", "ok", facts={"dry": False}))
+        run.write(Record("run", "started", "ok", facts={"dry": False}))
         run.write(Record("operation", "ours", "ok", facts=facts))
     page = report.page(tmp_path)
 

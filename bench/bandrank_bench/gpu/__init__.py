@@ -1,1 +1,1 @@
-"""Everything that needs a GPU, in one command of under ten minutes: `make gpu-check`. Correctness first, then speed."""
+"""Everything that needs a GPU, in one run of under ten minutes: correctness, then speed."""

@@ -8,14 +8,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from bandrank_bench.gpu.records import Skipped
 from bandrank_kernels import Backend
 
 REPEATS = (5, 50)  # replays of which the median is taken, within these and TIMING_US
@@ -24,15 +22,13 @@ COLD_BYTES = 256e6  # of inputs in rotation: five times the 50 MB of an H100's l
 MOST_SETS = 32
 WARM_CALLS = 10  # of one replay on one input
 
+FEW_NUMBERS = 1 << 18
+
 Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class Captured:
-    """A call made once. outputs: what it gave; replay: gives it again, in the same place, of what is in the inputs."""
-
-    outputs: Sequence[Tensor]
-    replay: Callable[[], object]
+class Skipped(Exception):
+    """What a case needs is not there; the message says what."""
 
 
 class Lab:
@@ -54,9 +50,10 @@ class Lab:
         return items[:count] if self.dry else items
 
     def randn(self, *shape: int, dtype: torch.dtype | None = None, seed: int = 0) -> Tensor:
-        """N(0, 1) numbers, drawn on the device."""
-        generator = torch.Generator(self.device).manual_seed(seed)
-        return torch.randn(shape, generator=generator, device=self.device).to(dtype or self.dtype)
+        """N(0, 1) numbers, drawn on the device; few are drawn on the host, so that tools watch our kernels alone."""
+        where = self.device if math.prod(shape) > FEW_NUMBERS else torch.device("cpu")
+        numbers = torch.randn(shape, generator=torch.Generator(where).manual_seed(seed), device=where)
+        return numbers.to(self.device, dtype or self.dtype)
 
     def synchronize(self) -> None:
         """Waits until all is done."""
@@ -76,27 +73,21 @@ class Lab:
         if not self.dry:
             torch.cuda.empty_cache()
 
-    def side_stream(self) -> AbstractContextManager[object]:
-        """A new stream, behind what is enqueued so far."""
-        if self.dry:
-            return nullcontext()
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        return torch.cuda.stream(stream)
-
-    def capture(self, call: Callable[[], Sequence[Tensor]]) -> Captured:
-        """A CUDA graph of what `call` launches, after two calls on a side stream; in a dry run, the call itself."""
+    def capture(self, call: Callable[[], Sequence[Tensor]]) -> tuple[Sequence[Tensor], Callable[[], object]]:
+        """The results of `call`, and a CUDA graph's replay that renews them in their memory; dry, it calls again."""
         if self.dry:
             outputs = call()
-            return Captured(outputs, lambda: [old.copy_(new) for old, new in zip(outputs, call(), strict=True)])
-        with self.side_stream():
+            return outputs, lambda: [old.copy_(new) for old, new in zip(outputs, call(), strict=True)]
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
             for _ in range(2):
                 call()
         self.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outputs = call()
-        return Captured(outputs, graph.replay)
+        return outputs, graph.replay
 
     def median_us(self, run: Callable[[], object]) -> float:
         """Of what `run` enqueues, once warm, by the device's own clock."""
@@ -108,9 +99,9 @@ class Lab:
 
     def _time_us(self, run: Callable[[], object]) -> float:
         if self.dry:
-            begun = time.perf_counter()
+            started = time.perf_counter()
             run()
-            return (time.perf_counter() - begun) * 1e6
+            return (time.perf_counter() - started) * 1e6
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # likewise
         start.record()
         run()

@@ -1,18 +1,22 @@
-"""Stage 0: what runs here, and how fast the card moves bytes and multiplies matrices today."""
+"""What runs here, how fast the card moves bytes and multiplies matrices today, and whether all kernels compile."""
 
 import inspect
 import platform
+import time
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
-from bandrank_bench.gpu import tools
-from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.stage import Case, Facts
+from bandrank_bench.gpu import watched
+from bandrank_bench.gpu.lab import Lab, Skipped
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_bench.machine import version_of
+from bandrank_bench.registers import FAMILIES
+from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
+from bandrank_kernels.launch import Kernel, load
 
 PACKAGES = ("torch", "cupy-cuda13x", "numpy", "triton", "transformers")
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "temperature.gpu", "power.draw", "pstate")
@@ -31,15 +35,11 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 
 def versions() -> Facts:
-    """Of what takes part."""
+    """Versions of Python, packages, CUDA, cuDNN and the driver."""
     cudnn: Any = torch.backends.cudnn  # torch leaves it bare
-    found: Facts = {"python": platform.python_version(), "cuda": torch.version.cuda}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return {**found, "cudnn": cudnn.version(), **tools.ask_card("driver_version")}
+    packages = {package: version_of(package) for package in PACKAGES}
+    shared = {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": cudnn.version()}
+    return {**shared, **packages, **watched.ask_card("driver_version")}
 
 
 def card(lab: Lab) -> Facts:
@@ -52,7 +52,7 @@ def card(lab: Lab) -> Facts:
         "multiprocessors": properties.multi_processor_count,
         "memory": properties.total_memory,
         "l2": getattr(properties, "L2_cache_size", None),
-        **tools.ask_card(*CLOCKS),
+        **watched.ask_card(*CLOCKS),
     }
 
 
@@ -68,7 +68,7 @@ def features() -> Facts:
         "Stream.__cuda_stream__": hasattr(torch.cuda.Stream, "__cuda_stream__"),
         "cudnn attention": cudnn.is_available(),
         "flash attention": torch.backends.cuda.is_flash_attention_available(),
-        **{tool: tools.find(tool) for tool in ("compute-sanitizer", "ncu")},
+        **{tool: watched.find(tool) for tool in ("compute-sanitizer", "ncu")},
     }
 
 
@@ -86,3 +86,24 @@ def product(lab: Lab, dtype: torch.dtype) -> Facts:
     left, right = (lab.randn(size, size, dtype=dtype, seed=seed) for seed in (0, 1))
     seconds = lab.median_us(lambda: left @ right) / 1e6
     return {"flops": 2 * size**3 / seconds}
+
+
+def compilations(lab: Lab) -> Iterator[Case]:
+    """Every kernel that is shipped, those that each batch runs first."""
+    for kernel in lab.few([kernel for family in FAMILIES for kernel in family.kernels]):
+        yield Case(kernel.expression, partial(compiled, lab, kernel))
+
+
+def compiled(lab: Lab, kernel: Kernel) -> Facts:
+    """Seconds to compile and load it as the service does, a fraction of one where cupy's cache has it. Dry: by NVRTC
+    alone, to machine code for sm_90.
+    """
+    started = time.perf_counter()
+    if lab.dry:
+        try:
+            assemble(kernel.source, [kernel.expression], "sm_90")
+        except AssemblerNotFound as error:
+            raise Skipped(str(error)) from None
+    else:
+        load(kernel, lab.device)
+    return {"compile_s": round(time.perf_counter() - started, 3)}

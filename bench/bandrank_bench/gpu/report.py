@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bandrank_bench.gpu.goals import GOALS, Found
-from bandrank_bench.gpu.records import Journal, Record
-from bandrank_bench.gpu.stage import STAGES
+from bandrank_bench.gpu.stages import STAGES, Journal, Record
+from bandrank_bench.output import table
 
 PAGE = """# Results of the kernels
 
 Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-check` does at its end.
 
 - `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
-  (`benchmarks/registers.py`).
+  (`python -m bandrank_bench registers`).
 - `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, one line a case: stage, case, status (ok, failed,
   skipped, cut for lack of time), seconds, and the facts measured. Times of operations are medians of replays of CUDA
   graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one; `floor_us` is the operation's bytes
@@ -65,7 +65,7 @@ def goals(records: Sequence[Record]) -> str:
         measured = "not measured" if value is None else f"{value:.3g} {goal.unit}".strip()
         verdict = "" if value is None else "yes" if goal.reached(value) else "no"
         rows.append((goal.text, wanted, measured, verdict))
-    return table(("goal", "wanted", "measured", "reached"), rows)
+    return table(("goal", "wanted", "measured", "reached"), rows, numbers=False)
 
 
 def stages(records: Sequence[Record]) -> str:
@@ -76,13 +76,7 @@ def stages(records: Sequence[Record]) -> str:
         seconds = sum(record.seconds for record in records if record.stage == stage)
         numbers = [str(counts[status]) for status in ("ok", "failed", "skipped", "cut")]
         rows.append((stage, *numbers, f"{seconds:.0f}"))
-    return table(("stage", "ok", "failed", "skipped", "cut", "s"), rows)
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return table(("stage", "ok", "failed", "skipped", "cut", "s"), rows, numbers=False)
 
 
 if __name__ == "__main__":

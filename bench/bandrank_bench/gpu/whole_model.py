@@ -1,4 +1,4 @@
-"""Stage 5: a whole cross-encoder of the size of MiniLM-L6, random weights, 100 candidates a request."""
+"""A whole cross-encoder of the size of MiniLM-L6, random weights, 100 candidates a request."""
 
 import time
 from collections import deque
@@ -12,28 +12,24 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from bandrank.models.architectures.cross_encoder import CrossEncoder
+from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
-from bandrank_bench.gpu.baselines.paper import PaperAttention, PaperPlan
-from bandrank_bench.gpu.cross_encoder import (
-    DRY_SIZE,
-    POSITIONS,
-    QUERY_TOKENS,
-    SIZE,
-    VOCAB,
-    build,
-    fuse_norms,
-    packed,
-    request,
-)
+from bandrank.models.ragged import Ragged, offsets
+from bandrank_bench.gpu.baselines import PaperAttention, PaperPlan
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
-from bandrank_bench.gpu.stage import Case, Facts
+from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
+QUERY_TOKENS = 10
+VOCAB, POSITIONS = 30522, 4224
+SIZE = EncoderConfig(VOCAB, 384, 6, 12, 1536, POSITIONS)
+DRY_SIZE = EncoderConfig(VOCAB, 64, 2, 2, 256, POSITIONS)
 WINDOW, NUM_CANDIDATES = 4, 100
 REPEATS = 10
 
@@ -80,59 +76,86 @@ def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
     return Case(f"{system}, {lengths}", lambda: {"system": system, "lengths": lengths, **run()})
 
 
+def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False) -> CrossEncoder:
+    """Ready to serve."""
+    config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
+    torch.manual_seed(0)
+    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype, graphs=graphs)
+
+
+def request(lengths: Sequence[int], *, seed: int = 0) -> ScoreBatch:
+    """Random token ids: one query, and candidates of these lengths and a [SEP]."""
+    rng = np.random.default_rng(seed)
+    query, *candidates = (rng.integers(1000, VOCAB, length + 1) for length in (QUERY_TOKENS, *lengths))
+    return ScoreBatch(
+        Ragged.from_token_ids([query.tolist()]),
+        Ragged.from_token_ids([candidate.tolist() for candidate in candidates]),
+        offsets([len(candidates)]),
+    )
+
+
+def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
+    """The batch as the model packs it."""
+    return pack(batch, model.config.pattern, cls_id=model.config.cls_id, sentence_token=None)
+
+
 def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
     """Eager from token ids in host memory; in a graph from ids on the card; as the service runs it, from ids in host
     memory through the graph of its bucket.
     """
-    model = build(lab, size, pattern)
+    model, batch = build(lab, size, pattern), request(lengths)
     model.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
     model.encoder.backend = lab.backend if pattern.shares_queries else "vectorized"
-    batch, backend = request(lengths), model.encoder.backend
-
-    def on_card() -> Callable[[], Sequence[Tensor]]:
-        rows = packed(model, batch).rows
-        return device_part(
-            lab,
-            model,
-            batch,
-            plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=size.head_dim, backend=backend),
-        )
-
-    found = eager(lab, lambda: model.score(batch))
-    fuse_norms(model)
-    found |= graphed(lab, on_card)
+    facts = eager(lab, lambda: model.score(batch))
+    for module in model.modules():
+        if isinstance(module, LayerNorm):
+            module.fused_from = 0  # of few rows too, as in graphs
+    plan = plan_attention(
+        packed(model, batch).rows,
+        pattern,
+        device=lab.device,
+        dtype=lab.dtype,
+        head_dim=size.head_dim,
+        backend=model.encoder.backend,
+    )
+    facts |= graphed(lab, device_part(lab, model, batch, plan))
     if cls_only and pattern.shares_queries:
-        found |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
-    return found
+        facts |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
+    return facts
 
 
 @torch.inference_mode()
 def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
-    """The same of a request that is replayed, or why there is no graph for it."""
+    """The same of a request that is replayed, or why there is no graph for it. Raises AssertionError if a replay gives
+    other bits than a launch.
+    """
     model.score(batch)
     if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
         return {"not served from a graph": reason}
-    found = eager(lab, lambda: model.score(batch))
+    assert model.graphs is not None
+    launched = model.graphs.score(packed(model, batch), capture=False)
+    assert launched is None or torch.equal(model.score(batch), launched), "a replay gives other bits than a launch"
+    facts = eager(lab, lambda: model.score(batch))
     return {
-        **{f"served_{name.removeprefix('eager_')}": value for name, value in found.items()},
+        **{f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()},
         "awaited_ms": back_to_back(lab, lambda: model.score(batch), ahead=0),
         "overlapped_ms": back_to_back(lab, lambda: model.score(batch), ahead=1),
     }
 
 
 def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
-    """Milliseconds of each of many requests, scores fetched; ahead: how many are begun before one is awaited."""
+    """Milliseconds of each of many requests, scores fetched; ahead: how many are started before one is awaited."""
     in_flight: deque[Callable[[], Tensor]] = deque()
     count = 2 if lab.dry else 5 * REPEATS
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(count):
         in_flight.append(to_host(score()))
         if len(in_flight) > ahead:
             in_flight.popleft()()
     while in_flight:
         in_flight.popleft()()
-    return (time.perf_counter() - begun) / count * 1e3
+    return (time.perf_counter() - started) / count * 1e3
 
 
 def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
@@ -142,7 +165,7 @@ def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
     plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
     run = device_part(lab, model, request(lengths), plan)
-    return {**eager(lab, run), **graphed(lab, lambda: run)}
+    return {**eager(lab, run), **graphed(lab, run)}
 
 
 def device_part(
@@ -184,10 +207,10 @@ def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts
     def score() -> Tensor:
         return model(ids.to(lab.device), attention_mask=mask).pooler_output  # type: ignore[no-any-return]  # likewise
 
-    found = eager(lab, score)
+    facts = eager(lab, score)
     if mask is None:  # to look at a mask, transformers makes the host wait, which no graph allows
-        found |= graphed(lab, lambda: lambda: [model(here, attention_mask=None).pooler_output])
-    return found
+        facts |= graphed(lab, lambda: [model(here, attention_mask=None).pooler_output])
+    return facts
 
 
 @torch.inference_mode()
@@ -201,19 +224,19 @@ def eager(lab: Lab, score: Callable[[], object]) -> Facts:
         torch.cuda.reset_peak_memory_stats(lab.device)
     whole, host = [], []
     for _ in range(1 if lab.dry else REPEATS):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         score()
-        host.append(time.perf_counter() - begun)
+        host.append(time.perf_counter() - started)
         lab.synchronize()
-        whole.append(time.perf_counter() - begun)
+        whole.append(time.perf_counter() - started)
     peak = 0 if lab.dry else torch.cuda.max_memory_allocated(lab.device) - before
     return {"eager_ms": median(whole) * 1e3, "host_ms": median(host) * 1e3, "peak_bytes": peak}
 
 
 @torch.inference_mode()
-def graphed(lab: Lab, prepare: Callable[[], Callable[[], Sequence[Tensor]]]) -> Facts:
+def graphed(lab: Lab, run: Callable[[], Sequence[Tensor]]) -> Facts:
     """Milliseconds of a CUDA graph's replay, or why there can be none."""
     try:
-        return {"graph_ms": lab.median_us(lab.capture(prepare()).replay) / 1e3}
+        return {"graph_ms": lab.median_us(lab.capture(run)[1]) / 1e3}
     except RuntimeError as error:
         return {"graph_ms": None, "no graph": str(error)[:500]}

@@ -1,7 +1,8 @@
 """Everything that needs a GPU: correctness, then speed.
 
-    python -m bandrank_bench.gpu --out kernels/results           writes <date>-<card>.jsonl and README.md there
-    python -m bandrank_bench.gpu --dry --out build/dry.jsonl     the same without a GPU, on tiny shapes; its times mean nothing
+    python -m bandrank_bench gpu                            writes <date>-<card>.jsonl and README.md to kernels/results
+    python -m bandrank_bench gpu --dry --out build/dry.jsonl      the same without a GPU, on tiny shapes; its times mean
+                                                                  nothing
 
 Exit code 0 if everything that was checked for correctness is right, 1 if not, 2 if there is no GPU.
 """
@@ -15,10 +16,9 @@ from pathlib import Path
 
 import torch
 
-from bandrank_bench.gpu import report, tools
+from bandrank_bench.gpu import report, watched
 from bandrank_bench.gpu.lab import Lab
-from bandrank_bench.gpu.records import Journal, Record
-from bandrank_bench.gpu.stage import STAGES, Stage, run_stage
+from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 from bandrank_bench.gpu.supervise import child, supervise
 
 BUDGET_S = 570.0  # in all
@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
     out: Path = options.out
     if out.suffix != ".jsonl":
         out.mkdir(parents=True, exist_ok=True)
-        out /= f"{now:%Y-%m-%dT%H%M}-{'dry' if options.dry else tools.card_name()}.jsonl"
+        out /= f"{now:%Y-%m-%dT%H%M}-{'dry' if options.dry else watched.card_name()}.jsonl"
     out.unlink(missing_ok=True)
     journal = Journal(out)
-    journal.write(Record("run", "begun", "ok", facts={"date": f"{now:%Y-%m-%d %H:%M} UTC", "dry": options.dry}))
+    journal.write(Record("run", "started", "ok", facts={"date": f"{now:%Y-%m-%d %H:%M} UTC", "dry": options.dry}))
     chosen = [stage for stage in stages if stage.name in options.stages]
     for stage in chosen:
         cap_s = min(stage.cap_s, deadline - time.monotonic())
@@ -62,13 +62,13 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
 
 def passed(stage: Stage, records: Sequence[Record]) -> bool:
     """Whether every case was right or could not be tried for lack of a tool, and there were cases."""
-    own = [record.status for record in records if record.stage == stage.name]
-    return bool(own) and set(own) <= {"ok", "skipped"}
+    statuses = {record.status for record in records if record.stage == stage.name}
+    return bool(statuses) and statuses <= {"ok", "skipped"}
 
 
 def _options(arguments: Sequence[str] | None, stages: Sequence[Stage]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="a folder, or a file that ends in .jsonl")
+    parser.add_argument("--out", type=Path, default=Path("kernels/results"), help="a folder, or a file *.jsonl")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--stages", default="", help="some of them, with commas between")
     parser.add_argument("--budget-s", type=float, default=BUDGET_S)
@@ -77,7 +77,3 @@ def _options(arguments: Sequence[str] | None, stages: Sequence[Stage]) -> argpar
     if unknown := set(options.stages) - {stage.name for stage in stages}:
         parser.error(f"unknown stages: {', '.join(sorted(unknown))}")
     return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())
