@@ -7,6 +7,7 @@ A change that costs registers shows as a difference in that file; tests/kernels/
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ class Family:
 
     @property
     def digest(self) -> str:
-        """A hash of the whole source text."""
-        return sha256(self.kernels[0].source.encode()).hexdigest()[:16]
+        """A hash of the source text without its comments, which cost no registers."""
+        code = "\n".join(re.sub(r"\s*//.*", "", line) for line in self.kernels[0].source.splitlines())
+        return sha256(code.encode()).hexdigest()[:16]
 
 
 def _families() -> Iterator[Family]:
