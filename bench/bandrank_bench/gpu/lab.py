@@ -7,9 +7,7 @@ runs faster than on real numbers.
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,8 +21,6 @@ MOST_SETS = 32
 WARM_CALLS = 10  # of one replay on one input
 
 FEW_NUMBERS = 1 << 18
-
-Item = TypeVar("Item")
 
 
 class Skipped(Exception):
@@ -44,10 +40,6 @@ class Lab:
         """Raises Skipped in a dry run."""
         if self.dry:
             raise Skipped("runs on a GPU alone")
-
-    def few(self, items: Sequence[Item], count: int = 2) -> Sequence[Item]:
-        """All of them, but for a dry run."""
-        return items[:count] if self.dry else items
 
     def randn(self, *shape: int, dtype: torch.dtype | None = None, seed: int = 0) -> Tensor:
         """N(0, 1) numbers, drawn on the device; few are drawn on the host, so that tools watch our kernels alone."""
@@ -112,15 +104,3 @@ class Lab:
     def num_sets(self, input_bytes: int) -> int:
         """Inputs to rotate over, for a cold cache."""
         return 2 if self.dry else max(2, min(MOST_SETS, math.ceil(COLD_BYTES / input_bytes)))
-
-    @contextmanager
-    def poisoned(self) -> Iterator[None]:
-        """All memory that torch gives out unset starts as NaN: what is not written shows."""
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(True, warn_only=True)  # noqa: FBT003  # torch's
-        assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]  # not in the stub
-        assert math.isnan(float(torch.empty(1, device=self.device))), "poison does not work here"
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bandrank_bench.gpu import baselines
 from bandrank_bench.gpu.baselines import DRY_BACKENDS, FULL_BACKENDS, System
 from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
-from bandrank_bench.gpu.parts import Part, attention_of, last_layer, norms
+from bandrank_bench.gpu.parts import Part, attention, last_layer, norms
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import Backend
@@ -49,13 +49,8 @@ def cases(lab: Lab) -> Iterator[Case]:
             yield _case(lab, shape, name, partial(baselines.paper, lab, shape, name))
         yield _case(lab, shape, "varlen", partial(baselines.varlen, lab, shape))
         yield _case(lab, shape, "longformer", partial(baselines.longformer, lab, shape))
-    parts = [
-        *(
-            last_layer(lab, shape.rows(), shape.num_heads, shape.hidden)
-            for shape in (DRY[:1] if lab.dry else LAST_LAYERS)
-        ),
-        *(norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)),
-    ]
+    parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
+    parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
     for part in parts:
         for name, other in (("ours", lab.backend), ("torch", "vectorized")):
             yield Case(f"{part.name}, {name}", partial(timed_part, lab, part, other))
@@ -63,7 +58,7 @@ def cases(lab: Lab) -> Iterator[Case]:
 
 def ours(lab: Lab, shape: Shape) -> System:
     """The fused operation."""
-    call = attention_of(lab, shape).prepare(lab.backend, lab.dtype)
+    call = attention(lab, shape).prepare(lab.backend)
     return System("ours", lambda qkv: [qkv], call, lambda results: results[0])
 
 
@@ -76,15 +71,15 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
     """Microseconds of a call, over rotated inputs and over one. Raises AssertionError if a baseline that says that it
     computes our function does not.
     """
-    system, part = build(), attention_of(lab, shape)
-    (qkv,) = part.draw(0, lab.dtype)
+    system, part = build(), attention(lab, shape)
+    (qkv,) = part.draw(0)
     facts: Facts = {"system": name, "tokens": shape.tokens, "window": shape.window, "head_dim": shape.head_dim}
     facts["floor_us"] = floor_us(shape.fused_bytes)
     first = system.arrange(qkv)
     if system.pack is not None and name != "ours":
-        (right,) = part.prepare(lab.backend, lab.dtype)(qkv)
+        (right,) = part.prepare(lab.backend)(qkv)
         facts["difference"] = _difference(right, system.pack(system.attend(*first)))
-    others = [system.arrange(*part.draw(seed, lab.dtype)) for seed in range(1, lab.num_sets(qkv.nbytes))]
+    others = [system.arrange(*part.draw(seed)) for seed in range(1, lab.num_sets(qkv.nbytes))]
     facts["cold_us"] = _microseconds(lab, system, [first, *others], keep=True)
     del others
     if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
@@ -95,12 +90,15 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
 @torch.no_grad()
 def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
     """Microseconds of a call on the card, in a graph over rotated inputs and over one, and on the host without a graph:
-    where the host is the slower one, a kernel that saves the card time is a loss.
+    where the host is the slower one, a kernel that saves the card time is a loss. Raises AssertionError if the results
+    are not those of plain torch.
     """
-    call = part.prepare(backend, lab.dtype)
-    first = part.draw(0, lab.dtype)
+    call = part.prepare(backend)
+    first = part.draw(0)
+    for right, other in zip(part.prepare("vectorized")(*first), call(*first), strict=True):
+        _difference(right, other)
     largest = max(tensor.nbytes for tensor in first)
-    sets = [first, *(part.draw(seed, lab.dtype) for seed in range(1, lab.num_sets(largest)))]
+    sets = [first, *(part.draw(seed) for seed in range(1, lab.num_sets(largest)))]
 
     def cold() -> list[Tensor]:
         return [result for inputs in sets for result in call(*inputs)]

@@ -1,6 +1,5 @@
 """One request's shape, all candidates of one length, and the least bytes and operations that attention takes on it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +11,6 @@ from bandrank_kernels.windowed_attention import PackedRows
 
 HALF = 2  # bytes of a number
 BANDWIDTH = 3.35e12  # bytes a second, an H100's on paper: floors that do not change from run to run
-
-
-def pack_rows(queries: Sequence[int], candidates: Sequence[Sequence[int]]) -> PackedRows:
-    """The layout of queries, and of the candidates of each, all given by their numbers of rows."""
-    flat = [length for group in candidates for length in group]
-    owner = np.repeat(np.arange(len(queries)), [len(group) for group in candidates])
-    return PackedRows(offsets(queries), offsets(flat), owner)
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,8 @@ class Shape:
 
     def rows(self) -> PackedRows:
         """The packed layout."""
-        return pack_rows([self.num_globals - 1], [[self.candidate_rows] * self.num_candidates])
+        lengths, owner = [self.candidate_rows] * self.num_candidates, np.zeros(self.num_candidates, np.int64)
+        return PackedRows(offsets([self.num_globals - 1]), offsets(lengths), owner)
 
     @property
     def fused_bytes(self) -> int:

@@ -85,9 +85,8 @@ class Stage:
 STAGES = (
     Stage("machine", "bandrank_bench.gpu.machine", 30),
     Stage("compile", "bandrank_bench.gpu.machine", 75, gate=True, listing="compilations"),
-    Stage("exactness", "bandrank_bench.gpu.exactness", 110, gate=True),
+    Stage("tests", "bandrank_bench.gpu.watched", 150, gate=True, listing="tests"),
     Stage("sanitizer", "bandrank_bench.gpu.watched", 110, gate=True, listing="sanitizers"),
-    Stage("tests", "bandrank_bench.gpu.watched", 90, gate=True, listing="tests"),
     Stage("operation", "bandrank_bench.gpu.operations", 140),
     Stage("model", "bandrank_bench.gpu.whole_model", 100),
     Stage("profile", "bandrank_bench.gpu.watched", 60, listing="profiles"),

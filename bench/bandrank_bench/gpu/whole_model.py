@@ -76,16 +76,16 @@ def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
     return Case(f"{system}, {lengths}", lambda: {"system": system, "lengths": lengths, **run()})
 
 
-def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False) -> CrossEncoder:
-    """Ready to serve."""
+def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
+    """The model with random weights, on the device."""
     config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
     torch.manual_seed(0)
-    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype, graphs=graphs)
+    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype)
 
 
-def request(lengths: Sequence[int], *, seed: int = 0) -> ScoreBatch:
+def request(lengths: Sequence[int]) -> ScoreBatch:
     """Random token ids: one query, and candidates of these lengths and a [SEP]."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     query, *candidates = (rng.integers(1000, VOCAB, length + 1) for length in (QUERY_TOKENS, *lengths))
     return ScoreBatch(
         Ragged.from_token_ids([query.tolist()]),
@@ -134,8 +134,10 @@ def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
     if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
         return {"not served from a graph": reason}
     assert model.graphs is not None
-    launched = model.graphs.score(packed(model, batch), capture=False)
-    assert launched is None or torch.equal(model.score(batch), launched), "a replay gives other bits than a launch"
+    replayed, launched = (model.graphs.score(packed(model, batch), capture=capture) for capture in (True, False))
+    assert replayed is not None
+    assert launched is not None
+    assert torch.equal(replayed, launched), "a replay gives other bits than a launch"
     facts = eager(lab, lambda: model.score(batch))
     return {
         **{f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()},
