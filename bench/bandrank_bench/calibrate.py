@@ -85,9 +85,9 @@ class Calibration:
     def time(self) -> float:
         """Seconds of one product, after the threads of what ran before have settled."""
         self.settle()
-        begun = self.clock()
+        started = self.clock()
         self._product()
-        seconds = self.clock() - begun
+        seconds = self.clock() - started
         self._times.append(seconds)
         return seconds
 
@@ -129,9 +129,9 @@ def take_turns(
         for name, run in turns:
             before_s = calibration.await_calm()
             calibration.settle()
-            begun = calibration.clock()
+            started = calibration.clock()
             run(item)
-            seconds = calibration.clock() - begun
+            seconds = calibration.clock() - started
             after_s = calibration.time()
             samples.append(
                 Sample(workload, name, round_number, tokens(item), seconds, before_s=before_s, after_s=after_s)

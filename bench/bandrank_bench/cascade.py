@@ -91,13 +91,13 @@ def read(folder: Path, split: str, run: Path, count: int) -> list[Asked]:
 
 
 async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth]:
-    """By depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
+    """What was seen of each depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
     reranker = Reranker(load_served_models(settings), settings)
 
-    async def ranked(one: Asked, places: Sequence[int], stage: StageName) -> tuple[list[int], float]:
-        begun = time.perf_counter()
-        ranking = await reranker.rerank(one.query, [one.texts[place] for place in places], strategy=stage)
-        return [places[found.index] for found in ranking.candidates], time.perf_counter() - begun
+    async def ranked(one: Asked, indices: Sequence[int], stage: StageName) -> tuple[list[int], float]:
+        started = time.perf_counter()
+        ranking = await reranker.rerank(one.query, [one.texts[index] for index in indices], strategy=stage)
+        return [indices[result.index] for result in ranking.candidates], time.perf_counter() - started
 
     depths = {depth: Depth() for depth in (0, *DEPTHS, CANDIDATES)}
     for number, one in enumerate(asked, 1):
@@ -113,7 +113,7 @@ async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth
                 survivors, extra_s = await ranked(one, fast[:depth], "accurate") if depth else ([], 0.0)
                 order, seconds = [*survivors, *fast[depth:]], fast_s + extra_s
             seen.overlap.append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / CUTOFF)
-            seen.ndcg.append(ndcg([one.labels[place] for place in order]))
+            seen.ndcg.append(ndcg([one.labels[index] for index in order]))
             seen.cost.append(seconds / all_s)
     await reranker.close()
     return depths

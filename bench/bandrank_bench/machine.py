@@ -24,7 +24,7 @@ def describe() -> dict[str, str]:
         "native bfloat16": "yes" if has_native_bf16() else "no: bfloat16 is emulated and its times say so",
         "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
         "system": f"{_os_name()}, Python {platform.python_version()}",
-        "versions": ", ".join(f"{name} {found}" for name in PACKAGES if (found := version_of(name))),
+        "versions": ", ".join(f"{name} {number}" for name in PACKAGES if (number := version_of(name))),
     }
 
 

@@ -71,7 +71,7 @@ def serve(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[Sc
 
 @contextmanager
 def serve_client(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[httpx.Client]:
-    """`bandrank serve` in a process of its own, asked over a kept connection on the loopback interface.
+    """`bandrank serve` in another process, asked over a kept connection on the loopback interface.
 
     more: further settings, by their names without BANDRANK_.
     Raises RuntimeError with the end of its log if it dies or is not ready in time.

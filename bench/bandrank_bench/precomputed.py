@@ -166,9 +166,9 @@ def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency
     for number in range(REPEATS):
         query = WORKLOADS["W1"].request(writer, 5000 + number).query
         body = body_of(query, passages)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         response = client.post("/rerank", content=body, headers=JSON).raise_for_status()
-        latency.total_ms.append((time.perf_counter() - begun) * 1e3)
+        latency.total_ms.append((time.perf_counter() - started) * 1e3)
         steps: dict[str, float] = response.json()["meta"]["timings_ms"]
         for name, value in steps.items():
             latency.steps_ms[name].append(value)
@@ -183,8 +183,8 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     stage = reranker.stages["fast"]
     assert stage.cache is not None, "these scorers precompute. This is a bug."
     await reranker.precompute(passages)
-    found = (await stage.cache.lookup([digest(text) for text in passages])).payloads
-    payloads = [payload for payload in found if payload is not None]
+    cached = (await stage.cache.lookup([digest(text) for text in passages])).payloads
+    payloads = [payload for payload in cached if payload is not None]
     size = sum(map(len, payloads)) / len(payloads)
     codec = RepresentationCodec(stage.scorer.representation_size, settings.cache_dtype)
     sealed = sum(len(codec.seal(payload)) for payload in payloads) / len(payloads)
@@ -193,14 +193,14 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
         texts = [f"{number} {passages[number % len(passages)]}" for number in range(MANY)]
 
         async def copies(keys: list[bytes]) -> list[bytes]:
-            return [payloads[place % len(payloads)] for place in range(len(keys))]
+            return [payloads[number % len(payloads)] for number in range(len(keys))]
 
         await stage.cache.compute_missing([digest(text) for text in texts], copies)
         for number in range(3):
             query = WORKLOADS["W1"].request(writer, 7000 + number).query
-            begun = time.perf_counter()
+            started = time.perf_counter()
             await reranker.rerank(query, texts)
-            many_ms.append((time.perf_counter() - begun) * 1e3)
+            many_ms.append((time.perf_counter() - started) * 1e3)
     value = reranker.metrics.registry.get_sample_value
     memory = (value("bandrank_cache_memory_bytes") or 0) / (value("bandrank_cache_memory_entries") or 1)
     await reranker.close()
@@ -209,7 +209,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
 
 @contextmanager
 def running_redis() -> Iterator[str]:
-    """The URL of a Redis server of our own, on a free port of the loopback interface, that keeps nothing on disk."""
+    """The URL of a Redis server started here, on a free port of the loopback interface, that keeps nothing on disk."""
     program = shutil.which("redis-server")
     if program is None:
         raise SystemExit("redis-server is not installed: apt-get install redis-server")
@@ -224,6 +224,6 @@ def running_redis() -> Iterator[str]:
 
 def milliseconds(run: Callable[[], object]) -> float:
     """What one call takes."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     run()
-    return (time.perf_counter() - begun) * 1e3
+    return (time.perf_counter() - started) * 1e3

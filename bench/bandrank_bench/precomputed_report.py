@@ -24,13 +24,13 @@ class Latency:
     steps_ms: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*STEPS, "total")})
 
     def percentile(self, percent: int) -> float:
-        """Of the totals."""
+        """A percentile of the totals."""
         return quantiles(self.total_ms, n=100, method="inclusive")[percent - 1]
 
 
 @dataclass(frozen=True)
 class Cached:
-    """Of one scorer: bytes of a candidate in the cache, and milliseconds to score MANY cached candidates."""
+    """What one scorer caches: bytes of a candidate in the cache, and milliseconds to score MANY cached candidates."""
 
     payload_bytes: float
     sealed_bytes: float
@@ -48,7 +48,7 @@ def report(
     """The page."""
     slow = median(seconds[CROSS_ENCODER])
     ratios = {name: slow / median(taken) for name, taken in seconds.items() if taken}
-    aims = [(f"{name}, engine", wanted, ratios.get(name)) for name, wanted in AIMS.items()]
+    aims = [(f"{name}, engine", target, ratios.get(name)) for name, target in AIMS.items()]
     aims += [(name, HTTP_AIM, ratios.get(name)) for name in latencies]
     blocks = [
         "# Benchmarks of scorers that precompute",
@@ -59,10 +59,10 @@ def report(
         bullets(facts),
         "## Aims",
         table(
-            ["times as fast as the sparse cross-encoder", "wanted", "measured", "reached"],
+            ["times as fast as the sparse cross-encoder", "target", "measured", "reached"],
             [
-                [name, f"{wanted:.0f}", f"{got:.0f}" if got else "-", "yes" if got and got >= wanted else "no"]
-                for name, wanted, got in aims
+                [name, f"{target:.0f}", f"{got:.0f}" if got else "-", "yes" if got and got >= target else "no"]
+                for name, target, got in aims
             ],
         ),
         f"## {NUM_CANDIDATES} candidates, systems in turns",

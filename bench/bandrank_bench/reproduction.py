@@ -125,14 +125,14 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
         for test in TEST_SETS:
             collection, out = args.data / test.collection, Path(folder) / f"top-{args.depth}-of-{args.queries}"
             kind = "run" if test.run else "pool"
-            found = out / f"{collection.name}.{test.split}.{kind}.{Path(folder).name}.json"
-            if not found.exists():
+            result = out / f"{collection.name}.{test.split}.{kind}.{Path(folder).name}.json"
+            if not result.exists():
                 say(f"measuring {folder} on {test.collection}")
                 source = ["--run", str(collection / "runs" / test.run)] if test.run else ["--pool"]
                 rest = ["--split", test.split, "--limit", str(args.queries), "--depth", str(args.depth)]
                 rest += ["--dtype", args.dtype, "--out", str(out)]
                 evaluation.run(parser.parse_args([folder, str(collection), *source, *rest]))
-            yield read_evaluation(found)
+            yield read_evaluation(result)
 
 
 def report(args: argparse.Namespace, windows: str, light: str) -> str:

@@ -28,7 +28,7 @@ class System:
     name: str
     precision: Precision
     pattern: Pattern
-    place: Literal["peer", "in process", "HTTP"]
+    kind: Literal["peer", "in process", "HTTP"]
     score: Score
     served: str | None = None
 

@@ -120,7 +120,7 @@ def put_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 def test_sanitizers_must_say_that_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence, findings and a bad exit code are failures."""
     put_tool(tmp_path, monkeypatch, "compute-sanitizer", "========= ERROR SUMMARY: 0 errors")
-    assert watched.sanitized(LAB, "memcheck") == {"found": 0}
+    assert watched.sanitized(LAB, "memcheck") == {"errors": 0}
     for said, code in (
         ("", 0),
         ("========= RACECHECK SUMMARY: 2 hazards displayed", 0),
@@ -175,7 +175,7 @@ def test_goals() -> None:
     """An operation in 20 us on a card that copies 3 TB/s: 51.03 MB take 17.01 us, and 148.9 MB 49.6 us."""
     at = {"tokens": 164, "window": 4, "head_dim": 32}
     times = {"ours": 20.0, "full flash": 50.0, "full cudnn": 46.0, "flex": 50.0}
-    found = goals.Found(
+    measured = goals.Measurements(
         [
             Record("machine", "copy", "ok", facts={"bytes_per_s": 3e12}),
             *(
@@ -189,13 +189,13 @@ def test_goals() -> None:
     )
     shape = Shape(164, 4, 32)
 
-    assert found.copy_share(shape) == pytest.approx(0.8505, abs=1e-4)
-    assert found.over_two_kernels(shape) == pytest.approx(2.482, abs=1e-3)
-    assert found.over_best_full(shape) == pytest.approx(2.3)
-    assert found.over("flex", shape) == pytest.approx(2.5)
-    assert found.over("varlen", shape) is None
-    assert found.megabytes("164") == pytest.approx(0.8)
-    assert found.exact() == 0
+    assert measured.copy_share(shape) == pytest.approx(0.8505, abs=1e-4)
+    assert measured.over_two_kernels(shape) == pytest.approx(2.482, abs=1e-3)
+    assert measured.over_best_full(shape) == pytest.approx(2.3)
+    assert measured.over("flex", shape) == pytest.approx(2.5)
+    assert measured.over("varlen", shape) is None
+    assert measured.megabytes("164") == pytest.approx(0.8)
+    assert measured.exact() == 0
 
 
 def test_realistic_lengths() -> None:

@@ -15,18 +15,18 @@ from bandrank_bench.workloads import WORKLOADS, Request
 SCORES = np.array([0.5, -0.5], np.float32)
 
 
-def system(name: str, precision: str = "fp32", place: str = "peer", scores: Scores = SCORES) -> System:
+def system(name: str, precision: str = "fp32", kind: str = "peer", scores: Scores = SCORES) -> System:
     """A system that gives these scores, whatever it is asked."""
-    pattern, served = "sparse" if "sparse" in name else "full", name.removesuffix(", HTTP") if place == "HTTP" else None
-    return System(name, precision, pattern, place, lambda *_: scores, served)  # type: ignore[arg-type]
+    pattern, served = "sparse" if "sparse" in name else "full", name.removesuffix(", HTTP") if kind == "HTTP" else None
+    return System(name, precision, pattern, kind, lambda *_: scores, served)  # type: ignore[arg-type]
 
 
 SYSTEMS = [
     system("sentence-transformers fp32"),
     system("OpenVINO fp32, sorted"),
     system("ONNX Runtime int8", "int8"),
-    system("bandrank sparse fp32", place="in process"),
-    system("bandrank sparse fp32, HTTP", place="HTTP"),
+    system("bandrank sparse fp32", kind="in process"),
+    system("bandrank sparse fp32, HTTP", kind="HTTP"),
     system("never calm"),
 ]
 SECONDS = {

@@ -31,7 +31,7 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Callable[[], object]] = []
-        self._places: list[Tensor] = []
+        self._outputs: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -44,7 +44,7 @@ class Tape(TorchDispatchMode):
         before = {_storage(tensor) for tensor in _tensors((args, kwargs))}
         fresh = [tensor for tensor in _tensors(out) if _storage(tensor) not in before]
         if fresh:
-            self._places += fresh
+            self._outputs += fresh
             if not func.__name__.startswith(("empty", "new_empty")):
                 self.steps.append(lambda: _write(fresh, func(*args, **kwargs)))
         elif func._schema.is_mutable:  # what is left are views, which stay where they are
@@ -59,8 +59,8 @@ class Tape(TorchDispatchMode):
 
     def poison(self) -> None:
         """Fills all that was written, but for what was there before."""
-        for place in self._places:
-            place.fill_(torch.nan if place.is_floating_point() else -1)
+        for tensor in self._outputs:
+            tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
 
 
 def _tensors(values: object) -> list[Tensor]:
@@ -71,9 +71,9 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _write(places: list[Tensor], out: object) -> None:
-    for place, tensor in zip(places, _tensors(out), strict=True):
-        place.copy_(tensor)
+def _write(into: list[Tensor], out: object) -> None:
+    for old, new in zip(into, _tensors(out), strict=True):
+        old.copy_(new)
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class Stream:
     done: int = 0
 
     def run(self, end: int | None = None) -> None:
-        """Up to a place, and first all that has to run before."""
+        """Runs the first `end` pieces of work, those that are not done yet."""
         end = len(self.work) if end is None else end
         while self.done < end:
             self.done += 1
@@ -93,8 +93,8 @@ class Stream:
 
 
 @dataclass
-class Place:
-    """An event's wait, as work of a stream."""
+class Point:
+    """A point in a stream, to wait for as work of another."""
 
     stream: Stream
     end: int
@@ -109,21 +109,21 @@ class Place:
 
 @dataclass(eq=False)
 class RecordedEvent:
-    """Of a `RecordingDevice`."""
+    """An event of a `RecordingDevice`."""
 
     device: "RecordingDevice"
-    place: Place | None = None
+    point: Point | None = None
 
     def record(self) -> None:
-        self.place = Place(self.device.current, len(self.device.current.work))
+        self.point = Point(self.device.current, len(self.device.current.work))
 
     def wait(self) -> None:
-        if self.place is not None:
-            self.device.enqueue(self.place)
+        if self.point is not None:
+            self.device.enqueue(self.point)
 
     def synchronize(self) -> None:
-        if self.place is not None:
-            self.place()
+        if self.point is not None:
+            self.point()
 
 
 class RecordingDevice:
@@ -183,7 +183,7 @@ class RecordingDevice:
             stream.run()
         while self.running == "copies first" and self.copies.done < len(self.copies.work):
             following = self.copies.work[self.copies.done]
-            if isinstance(following, Place) and not following.is_past:
+            if isinstance(following, Point) and not following.is_past:
                 break
             self.copies.run(self.copies.done + 1)
 
@@ -199,7 +199,7 @@ class RecordingDevice:
                 stream.run(min(stream.done + 1, len(stream.work)))
 
     def launch(self, request: Launch, device: torch.device) -> None:
-        """In place of `bandrank_kernels.launch.launch`."""
+        """Stands in for `bandrank_kernels.launch.launch`."""
         if self._tape is None:
             self._known.add(request.kernel)
             run_here(request, device)

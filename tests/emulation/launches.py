@@ -61,7 +61,7 @@ class EmulatedFunction:
 
 
 def run_here(launch: Launch, device: torch.device) -> None:
-    """In place of `bandrank_kernels.launch.launch`."""
+    """Stands in for `bandrank_kernels.launch.launch`."""
     assert device.type == "cpu"
     emulate(launch)
 

@@ -57,10 +57,10 @@ def visible(types: Tensor, window: int) -> Tensor:
     [CLS] sees all. The query, with its [SEP], sees itself only. The document sees [CLS], the query and `window`
     positions on each side (Schlatt et al. 2024).
     """
-    place = torch.arange(len(types))
-    is_cls, is_document = place == 0, types == 1
+    position = torch.arange(len(types))
+    is_cls, is_document = position == 0, types == 1
     is_query = ~is_cls & ~is_document
-    near = (place[:, None] - place[None, :]).abs() <= window
+    near = (position[:, None] - position[None, :]).abs() <= window
     of_query = is_query[:, None] & is_query[None, :]
     of_document = is_document[:, None] & (~is_document[None, :] | near)
     return is_cls[:, None] | of_query | of_document

@@ -69,14 +69,14 @@ def _band(length: int, window: int) -> int:
 
 
 def measure_ceilings() -> dict[Precision, float]:
-    """Operations per second of the fastest product found, per precision: the best repeat, shape and kernel."""
+    """Operations per second of the fastest product, per precision: the best repeat, shape and kernel."""
     ceilings: dict[Precision, float] = {}
     for precision, operations, product in _products():
         product()
         for _ in range(REPEATS):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             product()
-            speed = operations / (time.perf_counter() - begun)
+            speed = operations / (time.perf_counter() - started)
             ceilings[precision] = max(ceilings.get(precision, 0.0), speed)
     return ceilings
 

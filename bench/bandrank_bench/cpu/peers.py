@@ -44,19 +44,19 @@ def load_peers(checkpoint: Path, work: Path) -> list[System]:
 
 
 def sorted_batches(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> Iterator[tuple[list[int], Batch]]:
-    """Padded batches of pairs of similar length, each with the places of its passages in the request."""
+    """Padded batches of pairs of similar length, each with the indices of its passages in the request."""
     pairs = tokenizer.encode_batch_fast([(query, passage) for passage in passages])
-    order = sorted(range(len(pairs)), key=lambda place: len(pairs[place].ids))
+    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index].ids))
     while order:
         size = BATCH_PAIRS if len(pairs[order[:BATCH_PAIRS][-1]].ids) <= LONG_TOKENS else 1
-        places, order = order[:size], order[size:]
-        batch = np.zeros((len(INPUTS), size := len(places), len(pairs[places[-1]].ids)), np.int64)
-        for row, place in zip(range(size), places, strict=True):
-            length = len(pairs[place].ids)
-            batch[0, row, :length] = pairs[place].ids
+        indices, order = order[:size], order[size:]
+        batch = np.zeros((len(INPUTS), size := len(indices), len(pairs[indices[-1]].ids)), np.int64)
+        for row, index in zip(range(size), indices, strict=True):
+            length = len(pairs[index].ids)
+            batch[0, row, :length] = pairs[index].ids
             batch[1, row, :length] = 1
-            batch[2, row, :length] = pairs[place].type_ids
-        yield places, batch
+            batch[2, row, :length] = pairs[index].type_ids
+        yield indices, batch
 
 
 def _sentence_transformers(checkpoint: Path, dtype: torch.dtype) -> System:
@@ -132,8 +132,8 @@ def _openvino_precision(compiled: ov.CompiledModel) -> Precision:
 def _over_batches(tokenizer: Tokenizer, logits: Callable[[Batch], Scores]) -> Score:
     def score(query: str, passages: Sequence[str]) -> Scores:
         scores = np.empty(len(passages), np.float32)
-        for places, batch in sorted_batches(tokenizer, query, passages):
-            scores[places] = logits(batch)
+        for indices, batch in sorted_batches(tokenizer, query, passages):
+            scores[indices] = logits(batch)
         return scores
 
     return score

@@ -16,7 +16,7 @@ NOTHING = "-"
 
 @dataclass(frozen=True)
 class Results:
-    """Everything a run found. `left_out`: systems too slow to be timed, each with the reason."""
+    """The results of a run. `left_out`: systems too slow to be timed, each with the reason."""
 
     machine: Mapping[str, str]
     ceilings: Mapping[Precision, float]
@@ -62,14 +62,14 @@ def json_lines(results: Results, samples: Iterable[Sample]) -> str:
 def _ceilings(results: Results) -> str:
     speeds = ", ".join(f"{precision} {speed / 1e9:.0f}" for precision, speed in results.ceilings.items())
     return (
-        f"Fastest matrix product found, in GFLOP/s (GOP/s for int8): {speeds}. The floor of a request is its "
+        f"Fastest matrix product, in GFLOP/s (GOP/s for int8): {speeds}. The floor of a request is its "
         "operations over that."
     )
 
 
 def _aims(aims: Sequence[Aim]) -> str:
     return table(
-        ["aim", "wanted", "measured", "reached"],
+        ["aim", "target", "measured", "reached"],
         [[aim.text, aim.aim, _number(aim.measured), "yes" if aim.reached else "no"] for aim in aims],
     )
 
@@ -98,7 +98,7 @@ def _cells(row: Row, yardstick: Row | None, peer: Row | None) -> list[str]:
         return [row.system.name, f"0 / {row.taken}", "no clean sample", *[NOTHING] * 5]
     first, middle, last = timing.us
     return [
-        f"**{row.system.name}**" if row.system.place != "peer" else row.system.name,
+        f"**{row.system.name}**" if row.system.kind != "peer" else row.system.name,
         f"{row.clean} / {row.taken}",
         f"{timing.ms:,.0f}",
         f"{middle:.1f} [{first:.1f} - {last:.1f}]",

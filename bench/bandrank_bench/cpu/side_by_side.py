@@ -39,9 +39,9 @@ WARM_UP_ROUND, PROBE_ROUND, CHECK_ROUND = 1001, 1002, 1003  # texts that no time
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 1 if systems disagree and nothing is reported."""
+    options = _options(arguments)
     from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # needs runtimes that tests do without
 
-    options = _options(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     warnings.simplefilter("ignore")  # what exporters say of the models' code; a wrong model stops at the check below
@@ -106,9 +106,9 @@ def leave_out_slow(systems: Sequence[System], probe: Request) -> tuple[list[Syst
 
     def seconds(system: System) -> float:
         system.score(few.query, few.passages[:1])
-        begun = time.perf_counter()
+        started = time.perf_counter()
         system.score(few.query, few.passages)
-        return time.perf_counter() - begun
+        return time.perf_counter() - started
 
     taken = {system.name: seconds(system) for system in systems}
     slow = {name: took / taken[YARDSTICK] for name, took in taken.items() if took > TOO_SLOW * taken[YARDSTICK]}

@@ -18,7 +18,7 @@ class Timing:
     """A system's clean samples of one workload.
 
     us: quartiles of microseconds per token.  Shares: floor over measured time, 1 is the floor itself; the full one is
-    that of full attention over all tokens, the own one that of the system's pattern.
+    that of full attention over all tokens, the other that of the system's pattern.
     """
 
     ms: float
@@ -72,7 +72,7 @@ def us_per_token(row: Row | None) -> float | None:
 
 def best_peer(rows: Sequence[Row], precision: str) -> Row | None:
     """The fastest peer that really ran in `precision`."""
-    peers = [row for row in rows if row.system.place == "peer" and row.system.precision == precision and row.timing]
+    peers = [row for row in rows if row.system.kind == "peer" and row.system.precision == precision and row.timing]
     return min(peers, key=lambda row: us_per_token(row) or 0.0, default=None)
 
 
@@ -87,7 +87,7 @@ def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
     aims = []
     for workload, rows in tables.items():
         for row in rows:
-            if row.system.place == "in process" and row.system.pattern == "sparse":
+            if row.system.kind == "in process" and row.system.pattern == "sparse":
                 peer = best_peer(rows, row.system.precision)
                 ratio = speed_up(row, peer)
                 over = peer.system.name if peer else "none was measured"
@@ -95,7 +95,7 @@ def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
                 aims.append(
                     Aim(text, f"at least {AIMS[workload]:.2f}", ratio, ratio is not None and ratio >= AIMS[workload])
                 )
-            if row.system.place == "HTTP":
+            if row.system.kind == "HTTP":
                 slowdown = row.over_in_process
                 text = f"{workload}: {row.system.name}, time over in process"
                 aims.append(
@@ -118,5 +118,5 @@ def _timing(kept: Sequence[Sample], system: System, floor: Floor) -> Timing:
         ms=median(sample.seconds for sample in kept) * 1e3,
         us=(first, middle, last),
         full_floor_share=median(full / sample.seconds for (full, _), sample in zip(floors, kept, strict=True)),
-        own_floor_share=median(own / sample.seconds for (_, own), sample in zip(floors, kept, strict=True)),
+        own_floor_share=median(least / sample.seconds for (_, least), sample in zip(floors, kept, strict=True)),
     )

@@ -164,18 +164,18 @@ def longformer(lab: Lab, shape: Shape) -> System:
 
 
 def paper(lab: Lab, shape: Shape, name: str) -> System:
-    """The paper's own computation with one softmax, or with its separate passes if the name ends with "as written"."""
+    """The paper's computation with one softmax, or with its separate passes if the name ends with "as written"."""
     as_written = name.endswith("as written")
     attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
     return System(name, attention.arrange, attention.attend, attention.pack)
 
 
 class PaperAttention:
-    """The sparse cross-encoder's attention as its paper computes it: band products in kernels of their own, all else in
+    """The sparse cross-encoder's attention as its paper computes it: band products in separate kernels, all else in
     torch (Schlatt et al. 2024, section 3.3). The kernels are ours; the query is attended once, not once a candidate.
 
     On whole pairs, (num_candidates, num_heads, sequence, head_dim).
-    as_written: the softmax in the separate passes of the paper's published forward, in place of torch's own.
+    as_written: the softmax in the separate passes of the paper's published forward, in place of torch's softmax.
     """
 
     def __init__(self, shape: Shape, *, device: torch.device, backend: Backend, as_written: bool = False) -> None:
@@ -203,7 +203,7 @@ class PaperAttention:
         return [cls, scaled_dot_product_attention(query, key, value), candidates]
 
     def pack(self, results: Sequence[Tensor]) -> Tensor:
-        """As packed rows, (num_rows, num_heads, head_dim)."""
+        """The results as packed rows, (num_rows, num_heads, head_dim)."""
         return torch.cat([part.transpose(1, 2).flatten(0, 1) for part in results])
 
     def _softmax(self, scores: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from bandrank_bench.gpu.stages import Record
 Measured = float | None  # None for what was not measured
 
 
-class Found:
+class Measurements:
     """Measured values, and ratios of them."""
 
     def __init__(self, records: Sequence[Record]) -> None:
@@ -23,7 +23,7 @@ class Found:
         return self._fact("operation", "cold_us", of)
 
     def request(self, system: str, lengths: str, fact: str = "graph_ms") -> Measured:
-        """Of a request to a model: milliseconds in a graph, or another fact."""
+        """Milliseconds of a request to a model in a graph, or another fact of it."""
         return self._fact("model", fact, {"system": system, "lengths": lengths})
 
     def copy_share(self, shape: Shape, num_bytes: float | None = None) -> Measured:
@@ -43,7 +43,7 @@ class Found:
         return min((times for name in FULL_BACKENDS if (times := self.over(name, shape)) is not None), default=None)
 
     def over_two_kernels(self, shape: Shape) -> Measured:
-        """Kernels of their own for scores, softmax and sums that move their bytes as fast as a copy."""
+        """Separate kernels for scores, softmax and sums that move their bytes as fast as a copy."""
         return self.copy_share(shape, shape.two_kernel_bytes)
 
     def times(
@@ -57,7 +57,7 @@ class Found:
         return ratio(self.request("ours sparse", lengths, before), self.request("ours sparse", lengths, after))
 
     def megabytes(self, lengths: str) -> Measured:
-        """Of a candidate, at the peak of a request of 100."""
+        """Memory of a candidate, at the peak of a request of 100."""
         return ratio(self.request("ours sparse", lengths, "peak_bytes"), 100 * 1e6)
 
     def exact(self) -> Measured:
@@ -78,11 +78,11 @@ def ratio(numerator: Measured, denominator: Measured) -> Measured:
 
 @dataclass(frozen=True)
 class Goal:
-    """unit: "x" for a ratio, which is to be at least `wanted`; a time or a size is to be at most that."""
+    """unit: "x" for a ratio, which is to be at least `target`; a time or a size is to be at most that."""
 
     text: str
-    wanted: float
-    value: Callable[[Found], Measured]
+    target: float
+    value: Callable[[Measurements], Measured]
     unit: str = "x"
 
     @property
@@ -91,7 +91,7 @@ class Goal:
 
     def reached(self, value: float) -> bool:
         """Whether a measured value is enough."""
-        return value <= self.wanted if self.at_most else value >= self.wanted
+        return value <= self.target if self.at_most else value >= self.target
 
 
 SHORT, LONG = Shape(164, 4, 32), Shape(4086, 4, 32)

@@ -82,7 +82,7 @@ class Lab:
         return outputs, graph.replay
 
     def median_us(self, run: Callable[[], object]) -> float:
-        """Of what `run` enqueues, once warm, by the device's own clock."""
+        """Microseconds of what `run` enqueues, once warm, by the device's clock."""
         run()
         once = self._time_us(run)
         least, most = REPEATS

@@ -74,6 +74,6 @@ def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
 
 
 def _plan(lab: Lab, shape: Shape, backend: Backend) -> AttentionPlan:
-    """By this backend and no other: nothing may take its place."""
+    """The plan of this backend and no other: asked for by name, it cannot be replaced."""
     rows, pattern = shape.rows(), sparse_pattern(shape.window)
     return plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=shape.head_dim, backend=backend)

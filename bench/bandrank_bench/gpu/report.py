@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from bandrank_bench.gpu.goals import GOALS, Found
+from bandrank_bench.gpu.goals import GOALS, Measurements
 from bandrank_bench.gpu.stages import STAGES, Journal, Record
 from bandrank_bench.output import table
 
@@ -57,15 +57,15 @@ def page(folder: Path) -> str:
 
 def goals(records: Sequence[Record]) -> str:
     """A table of goals and measured values."""
-    found = Found(records if is_measured(records) else [])
+    measurements = Measurements(records if is_measured(records) else [])
     rows = []
     for goal in GOALS:
-        value = goal.value(found)
-        wanted = f"{'at most' if goal.at_most else 'at least'} {goal.wanted:g} {goal.unit}".strip()
+        value = goal.value(measurements)
+        target = f"{'at most' if goal.at_most else 'at least'} {goal.target:g} {goal.unit}".strip()
         measured = "not measured" if value is None else f"{value:.3g} {goal.unit}".strip()
         verdict = "" if value is None else "yes" if goal.reached(value) else "no"
-        rows.append((goal.text, wanted, measured, verdict))
-    return table(("goal", "wanted", "measured", "reached"), rows, numbers=False)
+        rows.append((goal.text, target, measured, verdict))
+    return table(("goal", "target", "measured", "reached"), rows, numbers=False)
 
 
 def stages(records: Sequence[Record]) -> str:

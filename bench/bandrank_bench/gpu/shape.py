@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def candidate_rows(self) -> int:
-        """Of one candidate, with its [SEP]."""
+        """Rows of one candidate, with its [SEP]."""
         return self.tokens + 1
 
     @property
@@ -60,7 +60,7 @@ class Shape:
 
     @property
     def two_kernel_bytes(self) -> int:
-        """The same by perfect kernels of their own for band and globals: scores, one softmax, sums, and their sum."""
+        """The same by perfect separate kernels for band and globals: scores, one softmax, sums, and their sum."""
         band = (2 * self.window + 1) * self.num_heads
         seen = self.num_globals * self.num_heads
         numbers = (

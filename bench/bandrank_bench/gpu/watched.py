@@ -79,7 +79,7 @@ def sanitized(lab: Lab, tool: str) -> Facts:
     summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", said)
     if not summaries or any(int(count) for count in summaries):
         raise RuntimeError(f"{tool} does not say that all is well: {said[-TAIL:]}")
-    return {"found": 0}
+    return {"errors": 0}
 
 
 def profiles(lab: Lab) -> Iterator[Case]:
@@ -173,7 +173,7 @@ def ask_card(*fields: str) -> Facts:
 
 
 def card_name() -> str:
-    """As part of a file's name, such as "nvidia-h100-80gb-hbm3"."""
+    """The card's name as part of a file's, such as "nvidia-h100-80gb-hbm3"."""
     name = str(ask_card("name").get("name", "")) or "no-card"
     return "-".join("".join(char if char.isalnum() else " " for char in name.lower()).split())
 
