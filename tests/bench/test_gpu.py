@@ -131,6 +131,17 @@ def test_sanitizers_must_say_that_all_is_well(tmp_path: Path, monkeypatch: pytes
             watched.sanitized(LAB, "racecheck")
 
 
+def test_tests_on_a_gpu_must_pass_and_run(tmp_path: Path) -> None:
+    """A file whose tests fail, or are all skipped for want of a kernel, is a failure."""
+    path = tmp_path / "test_on_gpu.py"
+    path.write_text("def test_one(): pass")
+    assert "1 passed" in watched.tested(LAB, path)["tests"]
+    for text, reason in (("assert 0", "1 failed"), ("import pytest; pytest.skip('no card')", "no test ran")):
+        path.write_text(f"def test_one(): {text}")
+        with pytest.raises(RuntimeError, match=reason):
+            watched.tested(LAB, path)
+
+
 def test_what_tools_watch_is_the_kernels() -> None:
     """The launches run to their end; where no kernel can run they fail, and no tool finds plain torch in order."""
     watched.main([*watched.SMALL], Lab(dry=True))

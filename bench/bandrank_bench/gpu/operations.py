@@ -106,8 +106,8 @@ def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
     def warm() -> list[Tensor]:
         return [result for _ in range(HOST_CALLS) for result in call(*first)]
 
-    cold_us = lab.median_us(lab.capture(cold)[1]) / len(sets)
-    warm_us = lab.median_us(lab.capture(warm)[1]) / HOST_CALLS
+    cold_us = lab.median_us(lab.capture(cold)) / len(sets)
+    warm_us = lab.median_us(lab.capture(warm)) / HOST_CALLS
     lab.synchronize()
     started = time.perf_counter()
     warm()
@@ -133,5 +133,5 @@ def _microseconds(lab: Lab, system: System, inputs: Sequence[Sequence[Tensor]], 
             results = [*(results if keep else []), *system.attend(*tensors)]
         return results
 
-    replay = lab.capture(run)[1] if system.capturable else run
+    replay = lab.capture(run) if system.capturable else run
     return lab.median_us(replay) / len(inputs)

@@ -76,15 +76,10 @@ class Shape:
 
     def sequences(self, qkv: Tensor) -> Tensor:
         """Packed rows as whole pairs, each with its copy of the query: (num_candidates, sequence, ...)."""
-        cls, query, candidates = self.split(qkv)
-        copies = query.expand(self.num_candidates, *query.shape)
-        return torch.cat([cls[:, None], copies, candidates], 1)
-
-    def split(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of [CLS] (num_candidates, ...), the query, and candidates (num_candidates, candidate_rows, ...)."""
-        first = self.num_candidates + self.num_globals - 1
-        candidates = packed[first:].view(self.num_candidates, self.candidate_rows, *packed.shape[1:])
-        return packed[: self.num_candidates], packed[self.num_candidates : first], candidates
+        count, shape = self.num_candidates, qkv.shape[1:]
+        cls, query, candidates = torch.split(qkv, [count, self.num_globals - 1, count * self.candidate_rows])
+        copies = query.expand(count, *query.shape)
+        return torch.cat([cls[:, None], copies, candidates.view(count, self.candidate_rows, *shape)], 1)
 
 
 def floor_us(num_bytes: float, bandwidth: float = BANDWIDTH) -> float:

@@ -170,19 +170,18 @@ def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     return {**eager(lab, run), **graphed(lab, run)}
 
 
-def device_part(
-    lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan
-) -> Callable[[], Sequence[Tensor]]:
+def device_part(lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan) -> Callable[[], Tensor]:
     """`score` without what the host does once a request."""
     tokens = packed(model, batch)
     inputs = [torch.from_numpy(part).to(lab.device) for part in (tokens.ids, tokens.positions, tokens.token_types)]
     count = tokens.rows.num_candidates
 
-    def run() -> Sequence[Tensor]:
+    def run() -> Tensor:
         hidden = model.encoder.embeddings(*inputs)
-        if model.cls_only_last_layer:
-            return [model.head(model.encoder.forward_cls(hidden, count, plan))]
-        return [model.head(model.encoder(hidden, plan)[:count])]
+        cls_only = model.cls_only_last_layer
+        cls = model.encoder.forward_cls(hidden, count, plan) if cls_only else model.encoder(hidden, plan)[:count]
+        scores: Tensor = model.head(cls)
+        return scores
 
     return run
 
@@ -211,7 +210,7 @@ def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts
 
     facts = eager(lab, score)
     if mask is None:  # to look at a mask, transformers makes the host wait, which no graph allows
-        facts |= graphed(lab, lambda: [model(here, attention_mask=None).pooler_output])
+        facts |= graphed(lab, lambda: model(here, attention_mask=None).pooler_output)
     return facts
 
 
@@ -236,9 +235,9 @@ def eager(lab: Lab, score: Callable[[], object]) -> Facts:
 
 
 @torch.inference_mode()
-def graphed(lab: Lab, run: Callable[[], Sequence[Tensor]]) -> Facts:
+def graphed(lab: Lab, run: Callable[[], object]) -> Facts:
     """Milliseconds of a CUDA graph's replay, or why there can be none."""
     try:
-        return {"graph_ms": lab.median_us(lab.capture(run)[1]) / 1e3}
+        return {"graph_ms": lab.median_us(lab.capture(run)) / 1e3}
     except RuntimeError as error:
         return {"graph_ms": None, "no graph": str(error)[:500]}
