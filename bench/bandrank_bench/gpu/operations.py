@@ -93,28 +93,22 @@ def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
     where the host is the slower one, a kernel that saves the card time is a loss. Raises AssertionError if the results
     are not those of plain torch.
     """
-    call = part.prepare(backend)
-    first = part.draw(0)
+    call, first = part.prepare(backend), part.draw(0)
     for right, other in zip(part.prepare("vectorized")(*first), call(*first), strict=True):
         _difference(right, other)
     largest = max(tensor.nbytes for tensor in first)
     sets = [first, *(part.draw(seed) for seed in range(1, lab.num_sets(largest)))]
-
-    def cold() -> list[Tensor]:
-        return [result for inputs in sets for result in call(*inputs)]
-
-    def warm() -> list[Tensor]:
-        return [result for _ in range(HOST_CALLS) for result in call(*first)]
-
-    cold_us = lab.median_us(lab.capture(cold)) / len(sets)
-    warm_us = lab.median_us(lab.capture(warm)) / HOST_CALLS
+    system = System(f"{part.name}, {backend}", lambda qkv: [qkv], call)
+    cold_us = _microseconds(lab, system, sets, keep=True)
+    warm_us = _microseconds(lab, system, [first] * WARM_CALLS, keep=False)
     lab.synchronize()
     started = time.perf_counter()
-    warm()
+    for _ in range(HOST_CALLS):
+        call(*first)
     host_us = (time.perf_counter() - started) * 1e6 / HOST_CALLS
     lab.synchronize()
-    facts = {"system": f"{part.name}, {backend}", "floor_us": floor_us(largest)}  # of reading the largest input once
-    return {**facts, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
+    floor = floor_us(largest)  # of reading the largest input once
+    return {"system": system.name, "floor_us": floor, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
 
 
 def _difference(right: Tensor, other: Tensor) -> float:
