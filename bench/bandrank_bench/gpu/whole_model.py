@@ -66,21 +66,22 @@ def cases(lab: Lab) -> Iterator[Case]:
                 label = f"ours {kind}" + ("" if cls_only else ", whole last layer")
                 run = partial(ours, lab, size, lengths, pattern, cls_only=cls_only)
                 yield _case(label, name, run)
+        yield _case("ours sparse", name, partial(served, lab, size, lengths), ", served")
         if len(set(lengths)) == 1:
             yield _case("paper", name, partial(paper, lab, size, lengths))
     for name, lengths in chosen.items():
         yield _case("transformers", name, partial(transformers, lab, size, lengths))
 
 
-def _case(system: str, lengths: str, run: Callable[[], Facts]) -> Case:
-    return Case(f"{system}, {lengths}", lambda: {"system": system, "lengths": lengths, **run()})
+def _case(system: str, lengths: str, run: Callable[[], Facts], how: str = "") -> Case:
+    return Case(f"{system}, {lengths}{how}", lambda: {"system": system, "lengths": lengths, **run()})
 
 
-def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern) -> CrossEncoder:
+def build(lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False) -> CrossEncoder:
     """The model with random weights, on the device."""
     config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
     torch.manual_seed(0)
-    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype)
+    return CrossEncoder(config).prepare(device=lab.device, dtype=lab.dtype, graphs=graphs)
 
 
 def request(lengths: Sequence[int]) -> ScoreBatch:
@@ -100,9 +101,7 @@ def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
 
 
 def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
-    """Eager from token ids in host memory; in a graph from ids on the card; as the service runs it, from ids in host
-    memory through the graph of its bucket.
-    """
+    """Eager from token ids in host memory, and in a graph from ids on the card."""
     model, batch = build(lab, size, pattern), request(lengths)
     model.cls_only_last_layer = cls_only
     # Full attention has no kernel of ours.
@@ -120,17 +119,15 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
         backend=model.encoder.backend,
     )
     facts |= graphed(lab, device_part(lab, model, batch, plan))
-    if cls_only and pattern.shares_queries:
-        facts |= served(lab, model.prepare(device=lab.device, dtype=lab.dtype, graphs=True), batch)
     return facts
 
 
-@torch.inference_mode()
-def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
-    """The same of a request that is replayed, or why there is no graph for it. Raises AssertionError if a replay gives
-    other bits than a launch.
+def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """As the service runs it, from ids in host memory through the graph of its bucket, or why there is no graph for it.
+    Raises AssertionError if a replay gives other bits than a launch.
     """
-    model.score(batch)
+    model, batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
+    facts = eager(lab, lambda: model.score(batch))
     if reason := model.why_no_graphs() or (None if model.graphs else "it has more rows than are captured"):
         return {"not served from a graph": reason}
     assert model.graphs is not None
@@ -138,7 +135,6 @@ def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
     assert replayed is not None
     assert launched is not None
     assert torch.equal(replayed, launched), "a replay gives other bits than a launch"
-    facts = eager(lab, lambda: model.score(batch))
     return {
         **{f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()},
         "awaited_ms": back_to_back(lab, lambda: model.score(batch), ahead=0),
@@ -146,6 +142,7 @@ def served(lab: Lab, model: CrossEncoder, batch: ScoreBatch) -> Facts:
     }
 
 
+@torch.inference_mode()
 def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
     """Milliseconds of each of many requests, scores fetched; ahead: how many are started before one is awaited."""
     in_flight: deque[Callable[[], Tensor]] = deque()
