@@ -72,15 +72,15 @@ soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s
 
 bench: $(VENV)/bench.stamp programs
-	@$(VENV)/bin/python benchmarks/run.py --out docs/benchmarks.md
-	@$(VENV)/bin/python benchmarks/precomputed.py --out docs/benchmarks-precomputed.md
-	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python benchmarks/cascade.py --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
+	@$(VENV)/bin/python -m bandrank_bench cpu
+	@$(VENV)/bin/python -m bandrank_bench precomputed
+	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python -m bandrank_bench cascade --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
 
 # Installs nothing: what a GPU machine has is what is checked. A PYTHON that was asked for comes before $(VENV).
 GPU_PYTHON ?= $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(VENV)/bin/python)),$(PYTHON))
 gpu-check:
-	@PYTHONPATH=service:kernels:training$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m gpu_check --out kernels/results
+	@PYTHONPATH=service:kernels:training:bench$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bandrank_bench gpu --out kernels/results
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -13,17 +13,24 @@ PACKAGES = {
     "bandrank": ROOT / "service" / "bandrank",
     "bandrank_kernels": ROOT / "kernels" / "bandrank_kernels",
     "bandrank_training": ROOT / "training" / "bandrank_training",
+    "bandrank_bench": ROOT / "bench" / "bandrank_bench",
 }
+PEERS = "bench/bandrank_bench/cpu/peers.py"
 MODEL_FILES = {f"service/bandrank/models/{name}.py" for name in ("hf_files", "hf_weights", "loading")}
 # The only files that may import a library which is not everybody's business.
 FENCES = {
     "cupy": {"kernels/bandrank_kernels/launch.py"},
+    "onnx": {PEERS},
+    "onnxruntime": {PEERS},
+    "openvino": {PEERS},
     "redis": {"service/bandrank/engine/cache/redis_commands.py"},
+    "sentence_transformers": {PEERS},
     "prometheus_client": {"service/bandrank/metrics.py"},
     "transformers": MODEL_FILES,
     "huggingface_hub": MODEL_FILES,
     "tokenizers": MODEL_FILES | {"service/bandrank/models/texts.py", "service/bandrank/engine/tokenizer.py"},
 }
+UNFENCED = {"transformers", "tokenizers"}  # for benchmarks, which compare with them
 MOST_LINES = 350  # a file is read in one sitting
 
 
@@ -34,16 +41,17 @@ def sources() -> list[Path]:
 
 def python_files() -> list[Path]:
     """Every module of our packages, and what surrounds them."""
-    around = [path for name in ("tests", "benchmarks", "loadtests", "deploy") for path in (ROOT / name).rglob("*.py")]
+    around = [path for name in ("tests", "loadtests", "deploy") for path in (ROOT / name).rglob("*.py")]
     return sources() + sorted(around)
 
 
 def modules() -> list[str]:
-    """The importable name of every module of our packages."""
+    """The importable name of every module of our packages, but of those whose libraries tests do without."""
     return [
         ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
         for name, folder in PACKAGES.items()
         for path in sorted(folder.rglob("*.py"))
+        if path != ROOT / PEERS
     ]
 
 
@@ -58,15 +66,27 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_the_house_is_found() -> None:
     """The tests below look at something."""
-    assert {"bandrank.__main__", "bandrank.engine.batching", "bandrank_kernels", "bandrank_training"} <= set(modules())
+    expected = {"bandrank.__main__", "bandrank.engine.batching", "bandrank_kernels", "bandrank_training"}
+    assert expected | {"bandrank_bench.__main__", "bandrank_bench.gpu.check"} <= set(modules())
 
 
 @pytest.mark.parametrize("library", FENCES)
 def test_a_library_stays_behind_its_fence(library: str) -> None:
     """Whoever changes it changes these files and no others."""
     users = {str(path.relative_to(ROOT)) for path in sources() if library in imported(path)}
+    if library in UNFENCED:
+        users = {user for user in users if not user.startswith("bench/")}
 
     assert users <= FENCES[library]
+
+
+def test_the_emulator_knows_kernels_alone() -> None:
+    """And no test: it could be used elsewhere."""
+    known = {"emulation", "bandrank_kernels"}
+    files = (ROOT / "tests" / "emulation").rglob("*.py")
+    ours = {name for path in files for name in imported(path) if name in {*PACKAGES, "emulation", "support"}}
+
+    assert ours == known
 
 
 def test_imports_are_absolute() -> None:

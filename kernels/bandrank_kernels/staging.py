@@ -43,12 +43,12 @@ class Staging:
         uint8 on the device.
         """
         device, slot, size = self._device, next(self._slots), len(inputs)
-        slot.arrived.synchronize()
+        slot.arrived.synchronize()  # @host-buffer
         transfer.write(tensors, slot.host[:size])
         with device.copying():
-            slot.read.wait()
+            slot.read.wait()  # @landing-free
             device.copy(slot.landing[:size], slot.host[:size])
-            slot.arrived.record()
-        slot.arrived.wait()
+            slot.arrived.record()  # @arrival
+        slot.arrived.wait()  # @arrived
         device.copy(inputs, slot.landing[:size])
-        slot.read.record()
+        slot.read.record()  # @landing-read

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
+from emulation.launches import prepare
+from emulation.mistakes import Mistake, assert_noticed, plant
 from hypothesis import given
 from hypothesis import strategies as st
 from support.absorbed import Sizes, attend_cls, exact, is_right
-from support.emulated_launch import prepare
-from support.emulation import SCHEDULES, Schedule, needs_compiler
 from support.forward_kernels import AMPERE, TURING
 from support.layouts import layouts, packed_rows
-from support.mistakes import Mistake, assert_found, plant
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda import ABSORBED, Dtype, plan_tiles, why_absorbed_unsupported
@@ -152,44 +152,46 @@ def test_what_the_kernels_cannot_do_is_said(facts: dict[str, object], reason: st
     assert why_absorbed_unsupported(**asked) == reason  # type: ignore[arg-type]  # as the cases have them
 
 
-BARRIER = "// The next chunk's parts lie elsewhere, and behind the next chunk's barrier all have read these."
 BOTH = (
     # Keys: the query again in each tile, the last row left out, a row behind, the first tile's again.
-    Mistake("tile.index ? 0 : 1 + tile.query_rows", "1 + tile.query_rows"),
-    Mistake("tile.num_rows - tile.begin", "tile.num_rows - tile.begin - 1"),
-    Mistake("tile.global_row(number)", "tile.candidate"),
-    Mistake("tile.first_row + tile.begin + number - globals", "tile.first_row + number - globals"),
+    Mistake("globals", "1 + tile.query_rows"),
+    Mistake("count", "$ - 1"),
+    Mistake("key-row", "number < globals ? tile.candidate : $"),
+    Mistake("key-row", "number < globals ? $ : $ - tile.begin"),
     # The merge: by whoever comes last but one, of other tiles' results, without their maxima; a counter that stays.
-    Mistake("*before != tile.num_tiles - 1", "*before != tile.num_tiles - 2"),
-    Mistake("blockIdx.x - tile.index", "blockIdx.x"),
-    Mistake("exp2_fast(partial[0] - top)", "1.f"),
-    Mistake("*arrivals = 0;", ""),
+    Mistake("last-tile", "*before != tile.num_tiles - 2"),
+    Mistake("first-tile", "blockIdx.x"),
+    Mistake("merge-factor", "1.f"),
+    Mistake("arrivals", "false"),
 )
 MISTAKES = {
     "mma": (
         *BOTH,
         # Keys that there are not, heads that there are not, columns that there are not.
-        Mistake("kChunk * chunk + 8 * b + 2 * t + e % 2 < keys.count", "true"),
-        Mistake("head >= params.num_heads", "head > params.num_heads"),
-        Mistake("32 * i + 8 * t < columns", "32 * i + 8 * t <= columns"),
+        Mistake("exists", "true"),
+        Mistake("heads", "$ && head != params.num_heads"),
+        Mistake("columns", "$ || 32 * i + 8 * t == columns"),
         # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; places taken too early.
-        Mistake("wait_for_copies<1>();\n    __syncwarp();", "wait_for_copies<2>(); __syncwarp();"),
-        Mistake("wait_for_copies<1>();\n    __syncwarp();", "wait_for_copies<1>();"),
-        Mistake(f"{BARRIER}\n    __syncthreads();", ""),
-        Mistake("chunk % 2 * (WARPS * 2 * 32)", "0"),
-        Mistake("chunk + 1", "chunk"),
-        Mistake("piece_place<SLICES>(slot, piece)", "piece_place<SLICES>(slot, piece ^ 1)"),
+        Mistake("copied", "wait_for_copies<2>();"),
+        Mistake("staged"),
+        Mistake("parts"),
+        Mistake("board", "parts + lane"),
+        Mistake("ahead", "copy_chunk(chunk);"),
+        Mistake(
+            "pieces",
+            "copy_async(stages + chunk % 2 * kStagePieces + piece_place<SLICES>(slot, piece ^ 1), from, wanted);",
+        ),
         # The softmax.
-        Mistake("exp2_fast(top[half] - higher)", "1.f"),
-        Mistake("quad_sum(sum[half])", "sum[half]"),
+        Mistake("factor", "1.f"),
+        Mistake("sum", "sum[half]"),
     ),
     "simt": (
         *BOTH,
-        Mistake("slot < staged ? warp_sum(s) * params.scale : kHidden", "warp_sum(s) * params.scale"),
-        Mistake("column(i) < params.hidden_size", "column(i) <= params.hidden_size"),
-        Mistake("__syncthreads();  // the chunk before was read\n", ""),
-        Mistake("__syncthreads();\n\n", ""),
-        Mistake("exp2_fast(top - higher)", "1.f"),
+        Mistake("exists", "warp_sum(s) * params.scale"),
+        Mistake("columns", "$ || column(i) == params.hidden_size"),
+        Mistake("chunk-read"),
+        Mistake("staged"),
+        Mistake("factor", "1.f"),
     ),
 }
 
@@ -197,7 +199,7 @@ MISTAKES = {
 @pytest.mark.parametrize(
     ("kernel", "number"), [(name, number) for name, mistakes in MISTAKES.items() for number in range(len(mistakes))]
 )
-def test_a_mistake_is_found(kernel: str, number: int) -> None:
+def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
     """By one of the schedules: wrong numbers, NaN, something around the output, a counter, a barrier not reached."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
@@ -215,4 +217,4 @@ def test_a_mistake_is_found(kernel: str, number: int) -> None:
             for rows in inputs
         )
 
-    assert_found(planted, number, survives)
+    assert_noticed(planted, number, survives)

@@ -1,22 +1,18 @@
 """The kernels as machine code, without a GPU: all of them assemble, and what they take is on record."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bandrank_bench.registers import FAMILIES, digests, entry, measure
 from bandrank_kernels.cuda.assembly import AssemblerNotFound, AssemblyError, assemble, nvrtc_version
 from bandrank_kernels.launch import Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "benchmarks"))
-
-from registers import FAMILIES, digests, entry, measure  # noqa: E402  # found on the path just set
-
 TABLE: dict[str, Any] = json.loads((ROOT / "kernels" / "results" / "registers.json").read_text(encoding="utf-8"))
-STALE = "run `python benchmarks/registers.py --out kernels/results/registers.json` and look at the difference"
+STALE = "run `python -m bandrank_bench registers` and look at the difference"
 
 
 def nvrtc() -> str | None:

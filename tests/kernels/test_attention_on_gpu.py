@@ -4,50 +4,81 @@ import pytest
 import torch
 from support.absorbed import Sizes, exact
 from support.layouts import packed_rows
-from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, capture, needs_gpu
+from support.on_gpu import GPU, assert_replays, assert_runs_on_the_current_stream, capture, needs_gpu, poisoned
 from torch import Tensor
 
+from bandrank_kernels import Backend
 from bandrank_kernels.launch import launch
-from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
 pytestmark = needs_gpu
 
-ROWS = packed_rows([11, 0, 35, 1], [[60, 0, 17, 121], [5, 33], [300], [64, 1, 62]], shared=True)
+# Several queries, some empty; the borders of windows and tiles; queries at the limits of the kernels for few of them;
+# long candidates; passages; no candidate at all.
+LAYOUTS = [
+    packed_rows(queries, candidates, shared=True)
+    for queries, candidates in (
+        ([11, 0, 35, 1], [[60, 0, 17, 121], [5, 33], [300], [64, 1, 62]]),
+        ([10], [[0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 30, 31, 32, 33, 59, 60, 61, 62, 63, 64, 65]]),
+        ([14, 15, 16, 31, 32, 63, 64, 70], [[33, 20]] * 8),
+        ([5], [[300, 124, 125, 130, 400, 247, 248, 249]]),
+        ([12, 9], [list(range(40, 120, 7)), list(range(30, 160, 13))]),
+        ([3, 0], [[], []]),
+    )
+]
+ROWS = LAYOUTS[0]
 # As in the emulation; tensor cores cut off where the CPU rounds.
 BARS = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 3e-6}
 GRADIENT_BARS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 6e-6}
 
 
-def plan(window: int | None, dtype: torch.dtype, head_dim: int, *, exact: bool = False) -> AttentionPlan:
-    """By the kernels, by name: nothing may take their place. exact: by the reference."""
-    backend = "reference" if exact else "cuda"
-    return plan_attention(ROWS, sparse_pattern(window), device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
+def plan(
+    window: int | None, dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, backend: Backend = "cuda"
+) -> AttentionPlan:
+    """By the kernels, by name: nothing may take their place. Or by another backend."""
+    return plan_attention(rows, sparse_pattern(window), device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
 
 
-def random_qkv(dtype: torch.dtype, head_dim: int) -> Tensor:
-    """Of `ROWS`, in 3 heads."""
+def random_qkv(dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, num_heads: int = 3) -> Tensor:
+    """(num_rows, 3, num_heads, head_dim)."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(ROWS.num_rows, 3, 3, head_dim, generator=generator).to(GPU, dtype)
+    return torch.randn(rows.num_rows, 3, num_heads, head_dim, generator=generator).to(GPU, dtype)
 
 
-@pytest.mark.parametrize("window", [0, 4, 16, 17, 64, None])
-@pytest.mark.parametrize("head_dim", [32, 64])
-@pytest.mark.parametrize("dtype", BARS)
-def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: int | None) -> None:
-    """Results and gradients in float64, on the same rounded inputs; a second run gives the same bits."""
-    qkv = random_qkv(dtype, head_dim).requires_grad_()
-    exact = qkv.detach().double().requires_grad_()
-    found, again = (plan(window, dtype, head_dim).attend(qkv) for _ in range(2))
-    right = plan(window, torch.float64, head_dim, exact=True).attend(exact)
+def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, *, truth: Backend) -> None:
+    """Results and gradients as in float64, on the same rounded inputs; a second run gives the same bits."""
+    dtype, head_dim = qkv.dtype, qkv.shape[-1]
+    given, exact = qkv.requires_grad_(), qkv.detach().double().requires_grad_()
+    right = plan(window, torch.float64, head_dim, rows=rows, backend=truth).attend(exact)
     towards = right.detach().flip(0).to(dtype)
-    gradient, gradient_again = (torch.autograd.grad(out, qkv, towards)[0] for out in (found, again))
+    with poisoned():
+        found, again = (plan(window, dtype, head_dim, rows=rows).attend(given) for _ in range(2))
+        gradient, gradient_again = (torch.autograd.grad(out, given, towards)[0] for out in (found, again))
     (right_gradient,) = torch.autograd.grad(right, exact, towards.double())
 
     assert torch.equal(found, again)
     assert torch.equal(gradient, gradient_again)
     assert (found.double() - right).norm() <= BARS[dtype] * right.norm()
     assert (gradient.double() - right_gradient).norm() <= GRADIENT_BARS[dtype] * right_gradient.norm()
+
+
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)))
+@pytest.mark.parametrize("window", [0, 1, 4, 9, 16, 17, 64, None])
+@pytest.mark.parametrize("head_dim", [32, 64])
+@pytest.mark.parametrize("dtype", BARS)
+def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: int | None, layout: int) -> None:
+    """In every layout."""
+    rows = LAYOUTS[layout]
+    assert_right(rows, window, random_qkv(dtype, head_dim, rows=rows), truth="reference")
+
+
+@pytest.mark.parametrize("window", [4, 64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_many_times_what_a_card_runs_at_once(dtype: torch.dtype, window: int) -> None:
+    """Against plain torch, for which no kernel is built in float64: a dense mask of as many rows fits nowhere."""
+    rows = packed_rows([11], [[503] * 100], shared=True)
+    assert_right(rows, window, random_qkv(dtype, 32, rows=rows, num_heads=12), truth="vectorized")
 
 
 @pytest.mark.parametrize("window", [4, 64])
@@ -73,8 +104,9 @@ def test_the_last_layer_equals_the_reference(dtype: torch.dtype, num_heads: int,
     rows = torch.randn(ROWS.num_rows, hidden_size, generator=generator).to(GPU, dtype)
     scale = 2 / hidden_size**0.5
     planned = plan(4, dtype, 32)
-    found, again = (planned.attend_cls(query, rows, scale) for _ in range(2))
-    right = plan(4, torch.float64, 32, exact=True).attend_cls(query.double(), rows.double(), scale)
+    with poisoned():
+        found, again = (planned.attend_cls(query, rows, scale) for _ in range(2))
+    right = plan(4, torch.float64, 32, backend="reference").attend_cls(query.double(), rows.double(), scale)
 
     assert torch.equal(found, again)
     assert (found.double() - right).norm() <= BARS[dtype] * right.norm()

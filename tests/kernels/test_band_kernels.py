@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from emulation.compiled import SCHEDULES, Emulation, Schedule, needs_compiler
+from emulation.launches import emulate, prepare
 from support.bands import LENGTHS, WINDOWS, outside, random_band, random_rows
-from support.emulated_launch import emulate, prepare
-from support.emulation import SCHEDULES, Emulation, Schedule, needs_compiler
 from torch import Tensor
 
 from bandrank_kernels.band_products import band_qk, cuda, reference

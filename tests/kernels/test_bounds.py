@@ -1,13 +1,13 @@
 """All kernels under the address sanitizer, in one process: it takes longer to start than to run them."""
 
 import torch
+from emulation.compiled import needs_compiler, run_sanitized
+from emulation.launches import emulate, prepare
 from kernels.test_band_kernels import launches
 from kernels.test_forward_launch import PLANS, is_right, run
 from kernels.test_gradient_kernels import SMALL, Layer
 from support import absorbed
 from support.bands import random_band, random_rows
-from support.emulated_launch import emulate, prepare
-from support.emulation import needs_compiler, run_sanitized
 from support.layouts import packed_rows
 from support.norms import EPS, KINDS, make_addends, make_norm
 

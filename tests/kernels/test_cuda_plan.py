@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support.emulated_launch import run_here
-from support.emulation import needs_compiler
+from emulation.compiled import needs_compiler
+from emulation.launches import run_here
 from support.layouts import CPU, packed_rows
 from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
 from support.tokenizer import CLS_ID, SEP_ID

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.emulation import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler, run_sanitized
+from emulation.compiled import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler, run_sanitized
 
 from bandrank_kernels.cuda import read_source
 
@@ -186,7 +186,7 @@ def test_a_wrong_number_of_arguments_is_refused() -> None:
 
 SANITIZED = f"""
 import numpy as np
-from support.emulation import Emulation
+from emulation.compiled import Emulation
 emulation = Emulation({REVERSE!r}, ["reverse"], sanitize=True)
 out = np.zeros(128, np.float32)
 for n, size in ((128, 128), (128, 100)):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from support.emulated_launch import prepare
-from support.emulation import SCHEDULES, needs_compiler
+from emulation.compiled import SCHEDULES, needs_compiler
+from emulation.launches import prepare
 from support.forward_kernels import (
     AMPERE,
     BARS,

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from emulation.compiled import Schedule, needs_compiler
+from emulation.mistakes import Mistake, assert_noticed, plant
 from hypothesis import given
 from hypothesis import strategies as st
-from support.emulation import Schedule, needs_compiler
 from support.forward_kernels import (
     BARS,
     LSE_BAR,
@@ -22,7 +23,6 @@ from support.forward_kernels import (
     relative_error,
 )
 from support.layouts import layouts, packed_rows
-from support.mistakes import Mistake, assert_found, plant
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda import (
@@ -147,31 +147,31 @@ def test_large_scores_do_not_overflow(kernel: str) -> None:
 MISTAKES = {
     "narrow": (
         # The candidate's border is no longer masked: rows clamped to it are seen once more.
-        Mistake("unsigned(band + i) < unsigned(band_rows)", "!is_query"),
-        Mistake("unsigned(i - g) > unsigned(2 * w)", "unsigned(i - g) > unsigned(2 * w + 1)"),
-        Mistake("!cls_lane ? globals : r0 == 0 && !is_query ? globals : 0", "globals"),
-        Mistake("exp2_fast(cls_top - bottom)", "1.f"),
+        Mistake("border", "!is_query"),
+        Mistake("window", "$ && i - g != 2 * w + 1"),
+        Mistake("cls-globals", "globals"),
+        Mistake("cls-factor", "1.f"),
         # Rows that are not written.
-        Mistake("place >= end || (half && cls_lane)", "place >= end - 1 || (half && cls_lane)"),
+        Mistake("written", "$ || place == end - 1"),
         # What the kernels share: the merge of [CLS], the layout of V.
-        Mistake("before != tile.num_tiles - 1", "before != tile.num_tiles - 2"),
-        Mistake("j % 2 ? 0x7632u : 0x5410u", "0x5410u"),
+        Mistake("last-tile", "before != tile.num_tiles - 2"),
+        Mistake("interleave", "__byte_perm(even.pair[j / 2], odd.pair[j / 2], 0x5410u)"),
     ),
     "wide": (
-        Mistake("(number >= limit || !visible[a].sees(number))", "!visible[a].sees(number)"),
-        Mistake("Visible{r0 + g + 8 * a - w, 2 * w + 1}", "Visible{r0 + g + 8 * a - w, 2 * w + 2}"),
-        Mistake("__syncthreads();\n    if (!works) continue;", "if (!works) continue;"),
-        Mistake("if (stage) __syncthreads();", ""),
-        Mistake("__syncthreads();  // the last stage was read\n", ""),
-        Mistake("__syncthreads();\n  if (warp) return;", "if (warp) return;"),
-        Mistake("place >= end || (a == 3 && cls_lane)", "place >= end || a == 3"),
-        Mistake("if (lane == 0) *arrivals = 0;", ""),
+        Mistake("limit", "$ && !visible[a].sees(number)"),
+        Mistake("band", "cls ? $ : Visible{r0 + g + 8 * a - w, 2 * w + 2}"),
+        Mistake("staged"),
+        Mistake("stage-free", "false"),
+        Mistake("stages-read"),
+        Mistake("cls-rows"),
+        Mistake("written", "$ || a == 3"),
+        Mistake("arrivals", "false"),
     ),
     "simt": (
-        Mistake("min_of(tile.num_rows - 1, place + w)", "place + w"),
-        Mistake("is_cls && tile.begin > 0 ? 0 : tile.query_rows + !is_query", "tile.query_rows + !is_query"),
-        Mistake("works && (!is_cls || tile.num_tiles == 1)", "works && !is_cls"),
-        Mistake("exp2_fast(partial[0] - row.top)", "1.f"),
+        Mistake("last-key", "is_cls ? $ : place + w"),
+        Mistake("globals", "tile.query_rows + !is_query"),
+        Mistake("one-tile", "$ && !is_cls"),
+        Mistake("merge-factor", "1.f"),
     ),
 }
 
@@ -180,7 +180,7 @@ MISTAKES = {
 @pytest.mark.parametrize(
     ("kernel", "number"), [(kernel, number) for kernel in KERNELS for number in range(len(MISTAKES[kernel]))]
 )
-def test_a_mistake_is_found(kernel: str, number: int) -> None:
+def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
     """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
     planned = PLANS[kernel]
     planted = plant(planned.variant.kernel, MISTAKES[kernel])
@@ -188,7 +188,7 @@ def test_a_mistake_is_found(kernel: str, number: int) -> None:
     def survives(schedule: Schedule) -> bool:
         return is_right(*run(planned, schedule=schedule, kernel=planted))
 
-    assert_found(planted, number, survives)
+    assert_noticed(planted, number, survives)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.emulated_launch import emulate, prepare
-from support.emulation import SCHEDULES, Schedule, needs_compiler
+from emulation.compiled import SCHEDULES, Schedule, needs_compiler
+from emulation.launches import emulate, prepare
+from emulation.mistakes import Mistake, assert_noticed, plant
 from support.layouts import CPU, packed_rows
-from support.mistakes import Mistake, assert_found, plant
 from torch import Tensor
 
 from bandrank_kernels.launch import Kernel
@@ -133,25 +133,25 @@ def test_gradients_are_exact(shape: Shape, dtype: Dtype, head_dim: int) -> None:
 SMALL = packed_rows([35, 3], [[70, 0, 17], [64]], shared=True)
 MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     "rows": (
-        Mistake("is_cls ? tile.begin : max_of(0, place - w)", "is_cls ? tile.begin : max_of(0, place - w - 1)"),
-        Mistake("is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w)", "min_of(tile.num_rows - 1, place + w)"),
-        Mistake("is_cls && tile.begin > 0", "false"),
-        Mistake("int(is_query)", "0"),
-        Mistake("vector % 2 ? sum : sum * params.root", "sum * params.root"),
-        Mistake("(row_sum(dot(towards, values)) - delta)", "row_sum(dot(towards, values))"),
-        Mistake("1 + 2 * chunk + vector", "1 + vector"),
-        Mistake("__syncthreads();  // the factors are there\n", ""),
-        Mistake("__syncthreads();  // the factors were read\n", ""),
-        Mistake("(!is_cls || tile.begin == 0)", "!is_cls"),
+        Mistake("first-key", "is_cls ? $ : max_of(0, place - w - 1)"),
+        Mistake("last-key", "min_of(tile.num_rows - 1, place + w)"),
+        Mistake("sees-globals", "works"),
+        Mistake("query-globals", "sees_globals && number < globals"),
+        Mistake("root", "sum * params.root"),
+        Mistake("delta", "weight * row_sum(dot(towards, values))"),
+        Mistake("vectors", "1 + vector"),
+        Mistake("factors"),
+        Mistake("factors-read"),
+        Mistake("one-delta", "$ && !is_cls"),
     ),
     "columns": (
-        Mistake("gather(tile.candidate);", ""),
-        Mistake("row <= last", "row <= place + w"),
-        Mistake("total.count + total.more_count", "total.count"),
-        Mistake("(n - total.count) * total.stride", "0"),
-        Mistake("other < kSlices", "other < kSlices - 1"),
-        Mistake("__syncthreads();  // the slices are there\n", ""),
-        Mistake("__syncthreads();  // the slices were read\n", ""),
+        Mistake("cls"),
+        Mistake("last-row", "place + w"),
+        Mistake("all-parts", "total.count"),
+        Mistake("more", "0"),
+        Mistake("slices-summed", "$ && other < kSlices - 1"),
+        Mistake("slices"),
+        Mistake("slices-read"),
     ),
 }
 
@@ -159,7 +159,7 @@ MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
 @pytest.mark.parametrize(
     ("part", "number"), [(part, number) for part in MISTAKES for number in range(len(MISTAKES[part]))]
 )
-def test_a_mistake_is_found(part: GradientPart, number: int) -> None:
+def test_a_mistake_is_noticed(part: GradientPart, number: int) -> None:
     """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
     layer = Layer(SMALL, 4, "float32", num_heads=2, head_dim=32)
     planted = plant(Gradient("float32", 32, part).kernel, MISTAKES[part])
@@ -168,4 +168,4 @@ def test_a_mistake_is_found(part: GradientPart, number: int) -> None:
     def survives(schedule: Schedule) -> bool:
         return layer.is_right(layer.run(schedule, kernels=kernels))
 
-    assert_found(planted, number, survives)
+    assert_noticed(planted, number, survives)

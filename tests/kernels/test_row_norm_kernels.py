@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from emulation.compiled import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
+from emulation.launches import emulate, prepare
+from emulation.mistakes import Mistake, assert_noticed, plant
 from support.bands import random_rows
-from support.emulated_launch import emulate, prepare
-from support.emulation import SCHEDULES, Emulation, EmulationError, Schedule, needs_compiler
-from support.mistakes import Mistake, assert_found, plant
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm
 from torch import Tensor
 
@@ -172,25 +172,25 @@ def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
 
 MISTAKES = (
     # Columns: those of nobody are read, written, and counted by the variance and the mean.
-    Mistake("first + part * kPartColumns < p.hidden_size", "first + part * kPartColumns <= p.hidden_size"),
-    Mistake("exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares", "fmaf(s[part][i], s[part][i], squares)"),
-    Mistake("sum / p.hidden_size", "sum / (kParts * kPartColumns)"),
+    Mistake("columns", "$ || first + part * kPartColumns == p.hidden_size"),
+    Mistake("squares", "fmaf(s[part][i], s[part][i], squares)"),
+    Mistake("mean", "sum / (kParts * kPartColumns)"),
     # Rows: the last one is not written; another row of a table is taken; the gap between rows is forgotten.
-    Mistake("row >= p.num_rows", "row >= p.num_rows - 1"),
-    Mistake("addend.numbers ? addend.numbers[row] : row", "row"),
-    Mistake("number * addend.row_stride", "number * p.hidden_size"),
-    Mistake("number < addend.num_rows", "number <= addend.num_rows"),
+    Mistake("rows", "$ || row == p.num_rows - 1"),
+    Mistake("number", "row"),
+    Mistake("stride", "static_cast<const T*>(addend.rows) + number * p.hidden_size + first"),
+    Mistake("known", "$ || number == addend.num_rows"),
     # Lanes that do not see the sums of half of the others.
-    Mistake("__shfl_xor_sync(kAllLanes, x, step)", "step > 1 ? __shfl_xor_sync(kAllLanes, x, step) : x"),
+    Mistake("lanes", "$ && step > 1"),
     # The formula.
-    Mistake("warp_sum(squares) / p.hidden_size + p.eps", "warp_sum(squares) / p.hidden_size"),
-    Mistake("float(weight.numbers[i])", "1.f"),
-    Mistake("float(read[a][part].numbers[i])", "a == kAddends - 1 ? 0.f : float(read[a][part].numbers[i])"),
+    Mistake("scale", "1.f / sqrtf(warp_sum(squares) / p.hidden_size)"),
+    Mistake("affine", "T(fmaf(s[part][i] * scale, 1.f, float(result.numbers[i])))"),
+    Mistake("addends", "$ && a < kAddends - 1"),
 )
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
-def test_a_mistake_is_found(number: int) -> None:
+def test_a_mistake_is_noticed(number: int) -> None:
     """Wrong numbers, NaN, or something written around the output."""
     # Words are the first rows of a table of wider rows, and one of the ids is just outside.
     words = random_rows(51, 400, dtype=torch.float16)[:50, :384]
@@ -205,4 +205,4 @@ def test_a_mistake_is_found(number: int) -> None:
     def survives(schedule: Schedule) -> bool:
         return is_close(run(addends, *norm, eps, kernel=planted, schedule=schedule), expected)
 
-    assert_found(planted, number, survives, schedules=["depth first"])
+    assert_noticed(planted, number, survives, schedules=["depth first"])

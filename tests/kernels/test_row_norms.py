@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.emulation import needs_compiler
+from emulation.compiled import needs_compiler
 from support.norms import EPS, HALF_ULP, KINDS, Kind, exact, is_close, make_addends, make_norm, run_kernels_here
 from torch import Tensor
 from torch.nn.functional import layer_norm

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.emulation import EmulationError, needs_compiler
+from emulation.compiled import EmulationError, needs_compiler
+from emulation.mistakes import Mistake, plant_in_modules
 from support.graph_lab import ALIKE, MODULES, SMALL, House, Lab, expected, is_right, launched
-from support.mistakes import plant_in_modules
 
 pytestmark = needs_compiler
 
@@ -38,34 +38,34 @@ def survives(house: House) -> bool:
 
 MISTAKES = [
     # Inputs that are not filled anew, or are read elsewhere; results that the next batch overwrites.
-    ("self._staging.refill(tables, found.inputs)", "pass"),
-    ("plan.bind(of_plan)", "plan"),
-    ("self._device.copy(scores, bucket.run()[: len(scores)])", "scores = bucket.run()[: len(scores)]"),
-    # Sizes of the batch in place of the bucket's; buckets that are taken for one; rows in the wrong place.
-    ("capacity.num_tiles(variant.tile_rows) if capacity else None", "None"),
-    ("capacity.num_candidate_tiles(TILE_ROWS) if capacity else None", "None"),
-    ("// tile_rows + 2 * self.num_candidates", "// tile_rows + self.num_candidates // 2"),
-    ("capacity.num_rows, capacity.num_candidates, plan.signature", "capacity.num_rows, capacity.num_candidates"),
-    ("capacity.num_rows, capacity.num_candidates, plan.signature", "plan.signature"),
-    ("np.pad(part, (0, fill))", "np.pad(part, (fill, 0))"),
+    Mistake("refill", "pass"),
+    Mistake("bind", "plan"),
+    Mistake("scores", "scores = bucket.run()[: len(scores)]"),
+    # Sizes of the batch in place of the bucket's; buckets that are taken for one; rows at the wrong end.
+    Mistake("capacity-tiles", "None"),
+    Mistake("capacity-cls-tiles", "None"),
+    Mistake("most-tiles", "self.num_rows // tile_rows + self.num_candidates // 2"),
+    Mistake("bucket", "$[:2]"),
+    Mistake("bucket", "$[2]"),
+    Mistake("padding", "[torch.from_numpy(np.pad(part, (fill, 0))) for part in packed.of_rows]"),
     # Waits: of the host for its buffer, of a transfer for the landing buffer, of the inputs for the transfer, of a
     # batch for the one before.
-    ("slot.arrived.synchronize()", "pass"),
-    ("slot.read.wait()", "pass"),
-    ("slot.read.record()", "pass"),
-    ("slot.arrived.wait()", "pass"),
-    ("slot.arrived.record()", "pass"),
-    ("self._idle.wait()", "pass"),
-    ("self._idle.record()", "pass"),
+    Mistake("host-buffer", "pass"),
+    Mistake("landing-free", "pass"),
+    Mistake("landing-read", "pass"),
+    Mistake("arrived", "pass"),
+    Mistake("arrival", "pass"),
+    Mistake("idle-wait", "pass"),
+    Mistake("idle-record", "pass"),
 ]
 
 
 def test_without_a_mistake_all_is_right() -> None:
-    """What the next test looks for comes of the mistakes."""
-    assert survives(plant_in_modules(MODULES, "MOST_GRAPHS = 64", "MOST_GRAPHS = 63"))
+    """What the next test sees comes of the mistakes."""
+    assert survives(plant_in_modules(MODULES, None))
 
 
-@pytest.mark.parametrize(("text", "instead"), MISTAKES)
-def test_a_mistake_is_found(text: str, instead: str) -> None:
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.marker}: {mistake.instead}")
+def test_a_mistake_is_noticed(mistake: Mistake) -> None:
     """A stale pointer, inputs of another batch, a grid of another batch, a wait that is missing."""
-    assert not survives(plant_in_modules(MODULES, text, instead))
+    assert not survives(plant_in_modules(MODULES, mistake))

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 import torch
-from support.emulation import needs_compiler
+from emulation.compiled import needs_compiler
+from emulation.graphs import ExactProducts, RecordingDevice, Running
 from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch
-from support.recorded_graphs import ExactProducts, RecordingDevice, Running
 from torch import Tensor
 
 from bandrank.models import graphs

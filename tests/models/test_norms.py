@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.emulation import needs_compiler
+from emulation.compiled import needs_compiler
 from support.models import random_ids, score_batch, tiny_cross_encoder
 from support.norms import run_kernels_here
 from torch import Tensor, nn

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 import torch
+from emulation.compiled import EmulationError, Schedule
+from emulation.launches import emulate
 from support.bands import random_rows
-from support.emulated_launch import emulate
-from support.emulation import EmulationError, Schedule
 from support.forward_kernels import AMPERE, BARS
 from torch import Tensor
 

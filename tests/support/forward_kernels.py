@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from support.emulated_launch import emulate
-from support.emulation import EmulationError, Schedule
+from emulation.compiled import EmulationError, Schedule
+from emulation.launches import emulate
 from torch import Tensor
 
 from bandrank_kernels.launch import Kernel

@@ -8,9 +8,9 @@ from functools import cache
 from types import ModuleType
 
 import torch
+from emulation.graphs import RecordingDevice, Running, Stream
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch, tiny_encoder_config
-from support.recorded_graphs import RecordingDevice, Running, Stream
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 

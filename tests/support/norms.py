@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 import torch
+from emulation.launches import prepare, run_here
 from support.bands import random_rows
-from support.emulated_launch import prepare, run_here
 from torch import Tensor
 
 from bandrank_kernels import dispatch

@@ -1,5 +1,6 @@
-"""What tests of kernels on a GPU share: the GPU, why there may be none, and two properties of everything launched."""
+"""What tests of kernels on a GPU share: the GPU, why there may be none, and properties of everything launched."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -61,6 +62,18 @@ def awaiting_nothing() -> Iterator[None]:
         assert not torch.cuda.current_stream(GPU).query()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Memory that torch gives out unset starts as NaN: what a kernel does not write shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert math.isnan(float(torch.empty(1, device=GPU))), "poison does not work here"
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def assert_same_bits(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:

@@ -1,6 +1,7 @@
 // What kernels share: 16-bit numbers in pairs, exp2, products on tensor cores, reductions in a quad of lanes.
 //
 // The same text is compiled by NVRTC, nvcc and, for tests, g++ (CUDA_ON_CPU): only what needs inline PTX has two bodies.
+// A line that ends with `@name` is one that tests break, to see that they notice (tests/emulation/README.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

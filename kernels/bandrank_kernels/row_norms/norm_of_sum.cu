@@ -64,25 +64,25 @@ __device__ __forceinline__ void store_columns(T* to, const Columns<T>& columns) 
 // The same bits in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);  // @lanes
   return x;
 }
 
 template <class T, int kParts, int kAddends>
 __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_sum(const __grid_constant__ NormParams p) {
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
-  if (row >= p.num_rows) return;
+  if (row >= p.num_rows) return;  // @rows
   const int first = threadIdx.x % 32 * kColumns;
-  auto exists = [&](int part) { return first + part * kPartColumns < p.hidden_size; };
+  auto exists = [&](int part) { return first + part * kPartColumns < p.hidden_size; };  // @columns
 
   Columns<T> read[kAddends][kParts];  // all loads are under way before the first sum
   bool known = true;
 #pragma unroll
   for (int a = 0; a < kAddends; a++) {
     const Addend& addend = p.addends[a];
-    const long long number = addend.numbers ? addend.numbers[row] : row;
-    known &= 0 <= number && number < addend.num_rows;
-    const T* from = static_cast<const T*>(addend.rows) + number * addend.row_stride + first;
+    const long long number = addend.numbers ? addend.numbers[row] : row;  // @number
+    known &= 0 <= number && number < addend.num_rows;  // @known
+    const T* from = static_cast<const T*>(addend.rows) + number * addend.row_stride + first;  // @stride
 #pragma unroll
     for (int part = 0; part < kParts; part++)
       read[a][part] = load_columns(from + part * kPartColumns, known && exists(part));
@@ -94,19 +94,19 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_s
 #pragma unroll
     for (int i = 0; i < kColumns; i++) {
 #pragma unroll
-      for (int a = 0; a < kAddends; a++) s[part][i] += float(read[a][part].numbers[i]);
+      for (int a = 0; a < kAddends; a++) s[part][i] += float(read[a][part].numbers[i]);  // @addends
       sum += s[part][i];
     }
   sum = warp_sum(sum);
-  const float mean = known ? sum / p.hidden_size : nanf("");
+  const float mean = known ? sum / p.hidden_size : nanf("");  // @mean
 #pragma unroll
   for (int part = 0; part < kParts; part++)
 #pragma unroll
     for (int i = 0; i < kColumns; i++) {
       s[part][i] -= mean;
-      squares = exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares;
+      squares = exists(part) ? fmaf(s[part][i], s[part][i], squares) : squares;  // @squares
     }
-  const float scale = 1.f / sqrtf(warp_sum(squares) / p.hidden_size + p.eps);
+  const float scale = 1.f / sqrtf(warp_sum(squares) / p.hidden_size + p.eps);  // @scale
 
   T* const out = static_cast<T*>(p.out) + row * p.hidden_size + first;
 #pragma unroll
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(32 * kRowsPerBlock, kBlocksPerSm<T>) norm_of_s
     Columns<T> result = load_columns(static_cast<const T*>(p.bias) + first + offset);
 #pragma unroll
     for (int i = 0; i < kColumns; i++)
-      result.numbers[i] = T(fmaf(s[part][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));
+      result.numbers[i] = T(fmaf(s[part][i] * scale, float(weight.numbers[i]), float(result.numbers[i])));  // @affine
     store_columns(out + offset, result);
   }
 }

@@ -49,7 +49,7 @@ class Capacity:
 
     def num_tiles(self, tile_rows: int) -> int:
         """The most tiles that `plan_tiles` cuts a batch into: each sequence may end with one that is not full."""
-        return self.num_rows // tile_rows + 2 * self.num_candidates
+        return self.num_rows // tile_rows + 2 * self.num_candidates  # @most-tiles
 
     def num_candidate_tiles(self, tile_rows: int) -> int:
         """The most tiles that `plan_candidate_tiles` cuts a batch into."""

@@ -114,12 +114,12 @@ class RepresentationSource:
     ) -> None:
         self._tokenizer = tokenizer
         self._queue = queue
-        self._cache = cache
-        self._codec = codec
+        self.cache = cache
+        self.codec = codec
         self._lane = lane
 
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
-        return self._codec.decode(candidates)
+        return self.codec.decode(candidates)
 
     async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[Payload]:
         recorder = Recorder(self._queue.clock)
@@ -127,11 +127,11 @@ class RepresentationSource:
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [])
             payloads, misses = await self._payloads(texts, deadline, recorder)
-        counts = self._codec.counts(payloads)
+        counts = self.codec.counts(payloads)
         return Sourced(
             query=tokens.query,
             candidates=payloads,
-            lengths=self._codec.lengths(payloads),
+            lengths=self.codec.lengths(payloads),
             num_tokens=[num_tokens for num_tokens, _ in counts],
             truncated_tokens=[truncated for _, truncated in counts],
             truncated_query_tokens=tokens.truncated_query_tokens,
@@ -150,17 +150,17 @@ class RepresentationSource:
         return self._queue.throughput.seconds(self._lane.name, num_tokens)
 
     async def stored(self) -> None:
-        if not await self._cache.drained():
+        if not await self.cache.drained():
             raise NotReady("Redis did not store all representations")
 
     async def close(self) -> None:
-        await self._cache.close()
+        await self.cache.close()
 
     async def _payloads(self, texts: Sequence[str], deadline: float, recorder: Recorder) -> tuple[list[Payload], int]:
         """The representation of each text, and how many the cache did not have."""
         with recorder.span("cache"):
             keys = [digest(text) for text in texts]
-            lookup = await self._cache.lookup(keys)
+            lookup = await self.cache.lookup(keys)
         missing = {
             key: text for key, text, payload in zip(keys, texts, lookup.payloads, strict=True) if payload is None
         }
@@ -169,7 +169,7 @@ class RepresentationSource:
             return await self._encode([missing[key] for key in unclaimed], deadline)
 
         with recorder.span("encode"):
-            computed = await self._cache.compute_missing(list(missing), encode) if missing else {}
+            computed = await self.cache.compute_missing(list(missing), encode) if missing else {}
         payloads = [
             computed[key] if payload is None else payload for key, payload in zip(keys, lookup.payloads, strict=True)
         ]
@@ -180,4 +180,4 @@ class RepresentationSource:
         lengths = [len(ids) for ids in tokens.candidates]
         task = Task(self._lane, [], tokens.candidates, lengths, self._queue.clock(), deadline)
         payloads = await submit(self._queue, task)
-        return self._codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)
+        return self.codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)

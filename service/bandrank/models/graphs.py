@@ -87,19 +87,19 @@ class GraphRunner:
         plan = self._plan(packed.rows, capacity)
         tables = [*_padded(packed, capacity.num_rows), *plan.host_tables]
         with self._lock, self._device.active():
-            self._idle.wait()
+            self._idle.wait()  # @idle-wait
             bucket = self._bucket(tables, plan, capacity) if capture else self._uncaptured(tables, plan, capacity)
             scores = torch.empty(packed.rows.num_candidates, device=self._device.device)
-            self._device.copy(scores, bucket.run()[: len(scores)])
-            self._idle.record()
+            self._device.copy(scores, bucket.run()[: len(scores)])  # @scores
+            self._idle.record()  # @idle-record
         return scores
 
     def _bucket(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
         """With the batch's tables in its inputs."""
-        key = capacity.num_rows, capacity.num_candidates, plan.signature
+        key = capacity.num_rows, capacity.num_candidates, plan.signature  # @bucket
         if found := self._graphs.get(key):
             self._graphs.move_to_end(key)
-            self._staging.refill(tables, found.inputs)
+            self._staging.refill(tables, found.inputs)  # @refill
             return found
         fresh = self._uncaptured(tables, plan, capacity)
         if self.obstacle is not None:
@@ -122,7 +122,8 @@ class GraphRunner:
 
         def run() -> Tensor:
             # Scratch is made anew, so that a graph's is in the memory that all graphs share.
-            return self._compute(PackedInputs(ids, positions, types, plan.bind(of_plan), capacity.num_candidates))
+            bound = plan.bind(of_plan)  # @bind
+            return self._compute(PackedInputs(ids, positions, types, bound, capacity.num_candidates))
 
         return _Bucket(inputs, run)
 
@@ -160,7 +161,7 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
 def _padded(packed: PackedTokens, num_rows: int) -> list[Tensor]:
     """Ids, positions and token types, with token 0 at position 0 in rows that are not the batch's."""
     fill = num_rows - packed.rows.num_rows
-    return [torch.from_numpy(np.pad(part, (0, fill))) for part in packed.of_rows]
+    return [torch.from_numpy(np.pad(part, (0, fill))) for part in packed.of_rows]  # @padding
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

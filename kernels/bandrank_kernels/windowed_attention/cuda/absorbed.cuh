@@ -31,13 +31,13 @@ struct TileKeys {
   Tile tile;
   int globals, count;
 
-  __device__ TileKeys(const Tile& tile, int tile_rows)
-      : tile(tile),
-        globals(tile.index ? 0 : 1 + tile.query_rows),
-        count(globals + min_of(tile_rows, tile.num_rows - tile.begin)) {}
+  __device__ TileKeys(const Tile& tile, int tile_rows) : tile(tile) {
+    globals = tile.index ? 0 : 1 + tile.query_rows;  // @globals
+    count = globals + min_of(tile_rows, tile.num_rows - tile.begin);  // @count
+  }
 
   __device__ __forceinline__ long long row(int number) const {
-    return number < globals ? tile.global_row(number) : tile.first_row + tile.begin + number - globals;
+    return number < globals ? tile.global_row(number) : tile.first_row + tile.begin + number - globals;  // @key-row
   }
 };
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void merge_head(T* out, const volatile float* partial
 #pragma unroll 2
     for (int n = 0; n < count; n++) {
       const volatile float* partial = partials + n * stride;
-      const float factor = exp2_fast(partial[0] - top);
+      const float factor = exp2_fast(partial[0] - top);  // @merge-factor
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++)
         if (first + 32 * i < hidden_size) value[i] += factor * partial[2 + first + 32 * i];
@@ -81,12 +81,13 @@ __device__ __forceinline__ void arrive_and_merge(const AbsorbedParams& params, c
   __syncthreads();
   if (threadIdx.x == 0) *before = atomicAdd(arrivals, 1);
   __syncthreads();
-  if (*before != tile.num_tiles - 1) return;
+  if (*before != tile.num_tiles - 1) return;  // @last-tile
   __threadfence();
+  const int first_tile = blockIdx.x - tile.index;  // @first-tile
   for (int head = threadIdx.x / 32; head < params.num_heads; head += blockDim.x / 32) {
     const long long place = (long long)tile.candidate * params.num_heads + head;
-    merge_head(static_cast<T*>(params.out) + place * params.hidden_size, partial_of(params, blockIdx.x - tile.index, head),
+    merge_head(static_cast<T*>(params.out) + place * params.hidden_size, partial_of(params, first_tile, head),
                (long long)params.num_heads * (params.hidden_size + 2), tile.num_tiles, params.hidden_size);
   }
-  if (threadIdx.x == 0) *arrivals = 0;  // so that a captured graph can be replayed
+  if (threadIdx.x == 0) *arrivals = 0;  // @arrivals so that a captured graph can be replayed
 }

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
       const int slot = i / kKeyPieces, key = kChunk * chunk + slot, piece = i % kKeyPieces;
       const bool wanted = key < keys.count && 8 * piece < columns;
       const T* from = wanted ? x + keys.row(key) * params.row_stride + 8 * piece : x;
-      copy_async(stages + chunk % 2 * kStagePieces + piece_place<SLICES>(slot, piece), from, wanted);
+      copy_async(stages + chunk % 2 * kStagePieces + piece_place<SLICES>(slot, piece), from, wanted);  // @pieces
     }
     commit_copies();
   };
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
   Output<32> sums[SLICES];
   float top[2], sum[2];
   auto head_of = [&](int half) { return g + 8 * half; };
-  auto has_slice = [&](int i) { return 32 * i + 8 * t < columns; };  // that is, its numbers from 8 t on
+  auto has_slice = [&](int i) { return 32 * i + 8 * t < columns; };  // @columns that is, its numbers from 8 t on
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const long long place = (long long)tile.candidate * params.num_heads + min_of(head_of(half), params.num_heads - 1);
@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
 
   for (int chunk = 0; kChunk * chunk < keys.count; chunk++) {
     __syncwarp();  // the chunk before was read, and its place is free
-    copy_chunk(chunk + 1);
-    wait_for_copies<1>();
-    __syncwarp();
+    copy_chunk(chunk + 1);  // @ahead
+    wait_for_copies<1>();  // @copied
+    __syncwarp();  // @staged
     const uint4* const staged = stages + chunk % 2 * kStagePieces;
-    float4* const board = parts + chunk % 2 * (WARPS * 2 * 32) + lane;
+    float4* const board = parts + chunk % 2 * (WARPS * 2 * 32) + lane;  // @board
 
     float scores[2][4];  // of keys 0-7 and 8-15
 #pragma unroll
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
       board[(2 * warp + b) * 32] = make_float4(scores[b][0], scores[b][1], scores[b][2], scores[b][3]);
     }
     // The next chunk's parts lie elsewhere, and behind the next chunk's barrier all have read these.
-    __syncthreads();
+    __syncthreads();  // @parts
     float high[2] = {kHidden, kHidden};
 #pragma unroll
     for (int b = 0; b < 2; b++) {
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
       const float products[4] = {whole.x, whole.y, whole.z, whole.w};
 #pragma unroll
       for (int e = 0; e < 4; e++) {
-        const bool exists = kChunk * chunk + 8 * b + 2 * t + e % 2 < keys.count;
+        const bool exists = kChunk * chunk + 8 * b + 2 * t + e % 2 < keys.count;  // @exists
         scores[b][e] = exists ? products[e] * params.scale : kHidden;
         high[e / 2] = fmaxf(high[e / 2], scores[b][e]);
       }
@@ -110,7 +110,8 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
     if (__any_sync(kAllLanes, high[0] > top[0] + kSlack || high[1] > top[1] + kSlack)) {
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const float higher = fmaxf(top[half], high[half]), factor = exp2_fast(top[half] - higher);
+        const float higher = fmaxf(top[half], high[half]);
+        const float factor = exp2_fast(top[half] - higher);  // @factor
         top[half] = higher;
         sum[half] *= factor;
 #pragma unroll
@@ -140,9 +141,9 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
 
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    sum[half] = quad_sum(sum[half]);
+    sum[half] = quad_sum(sum[half]);  // @sum
     const int head = head_of(half);
-    if (head >= params.num_heads) continue;
+    if (head >= params.num_heads) continue;  // @heads
     if (tile.num_tiles == 1) {
       const long long place = (long long)tile.candidate * params.num_heads + head;
       T* const out = static_cast<T*>(params.out) + place * params.hidden_size + first_column + 8 * t;

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
   const T* const x = static_cast<const T*>(params.rows);
   T* const stage = reinterpret_cast<T*>(shared);
   auto column = [&](int i) { return kNumbers * (lane + 32 * i); };
-  auto exists = [&](int i) { return column(i) < params.hidden_size; };
+  auto exists = [&](int i) { return column(i) < params.hidden_size; };  // @columns
 
   const long long place = ((long long)tile.candidate * params.num_heads + head) * params.hidden_size;
   float query[PIECES][kNumbers] = {}, sums[PIECES][kNumbers] = {}, top = kHidden, sum = 0.f;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
 
   for (int first = 0; first < keys.count; first += kChunk) {
     const int staged = min_of(kChunk, keys.count - first);
-    __syncthreads();  // the chunk before was read
+    __syncthreads();  // @chunk-read the chunk before was read
     for (int slot = head; slot < staged; slot += params.num_heads) {
       const T* const row = x + keys.row(first + slot) * params.row_stride;
 #pragma unroll
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
           *reinterpret_cast<uint4*>(stage + slot * params.hidden_size + column(i)) =
               *reinterpret_cast<const uint4*>(row + column(i));
     }
-    __syncthreads();
+    __syncthreads();  // @staged
 
     float scores[kChunk], higher = top;
 #pragma unroll
@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
         load_numbers(numbers, stage + slot * params.hidden_size + column(i));
         s += dot(query[i], numbers);
       }
-      scores[slot] = slot < staged ? warp_sum(s) * params.scale : kHidden;
+      scores[slot] = slot < staged ? warp_sum(s) * params.scale : kHidden;  // @exists
       higher = fmaxf(higher, scores[slot]);
     }
-    const float factor = exp2_fast(top - higher);
+    const float factor = exp2_fast(top - higher);  // @factor
     top = higher;
     sum *= factor;
 #pragma unroll

@@ -38,7 +38,7 @@ __device__ __forceinline__ ClsRow<D> merge_partials(const volatile float* partia
   for (int n = 0; n < count; n++) row.top = fmaxf(row.top, partials[n * stride]);
   for (int n = 0; n < count; n++) {
     const volatile float* partial = partials + n * stride;
-    const float factor = exp2_fast(partial[0] - row.top);
+    const float factor = exp2_fast(partial[0] - row.top);  // @merge-factor
     row.sum += factor * partial[1];
 #pragma unroll
     for (int i = 0; i < D / 32; i++) row.value[i] += factor * partial[2 + lane + 32 * i];
@@ -82,10 +82,10 @@ __device__ __forceinline__ void arrive_and_merge(const AttentionParams& params, 
   __syncwarp();
   if (lane == 0) before = atomicAdd(arrivals, 1);
   before = __shfl_sync(kAllLanes, before, 0);
-  if (before != tile.num_tiles - 1) return;
+  if (before != tile.num_tiles - 1) return;  // @last-tile
   __threadfence();
   const float* first = partial_of<D>(params, tile_number - tile.index, head);
   const long long stride = (long long)params.num_heads * kPartial<D>;
   store_cls<T, D>(params, tile.candidate, head, merge_partials<D>(first, stride, tile.num_tiles));
-  if (lane == 0) *arrivals = 0;  // so that a captured graph can be replayed
+  if (lane == 0) *arrivals = 0;  // @arrivals so that a captured graph can be replayed
 }

@@ -153,9 +153,10 @@ def plan_forward(
         needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
         fits = max_shared_bytes // variant.bytes_per_key
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
+    most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
     return ForwardPlan(
         variant=variant,
-        tiles=plan_tiles(rows, variant.tile_rows, capacity=capacity.num_tiles(variant.tile_rows) if capacity else None),
+        tiles=plan_tiles(rows, variant.tile_rows, capacity=most_tiles),
         num_candidates=room.num_candidates,
         num_heads=num_heads,
         window=window,

@@ -63,7 +63,7 @@ __device__ __forceinline__ void score(float (&scores)[4], const Slices<D>& top, 
 // Number j of two V rows in one register.
 template <int D>
 __device__ __forceinline__ unsigned interleave(const Segment<D>& even, const Segment<D>& odd, int j) {
-  return __byte_perm(even.pair[j / 2], odd.pair[j / 2], j % 2 ? 0x7632u : 0x5410u);
+  return __byte_perm(even.pair[j / 2], odd.pair[j / 2], j % 2 ? 0x7632u : 0x5410u);  // @interleave
 }
 
 // out += P V over 16 keys. left, right: probabilities laid out as `score` leaves scores, of keys 0-7 and 8-15.

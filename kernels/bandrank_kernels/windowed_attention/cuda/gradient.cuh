@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
     load_numbers(keys, k + key * params.row_stride);
     load_numbers(values, v + key * params.row_stride);
     weight = exp2_fast(fmaf(row_sum(dot(query, keys)), params.scale, -lse));
-    inner = weight * (row_sum(dot(towards, values)) - delta);
+    inner = weight * (row_sum(dot(towards, values)) - delta);  // @delta
     add_scaled(sums, inner, keys);
   };
 
@@ -82,10 +82,11 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
     delta = row_sum(dot(towards, out));
     lse = params.lse[row * params.num_heads + head];
     // [CLS] sees the rows of its tile, and those of the other tiles in their blocks.
-    const int first = is_cls ? tile.begin : max_of(0, place - w), last = is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w);
+    const int first = is_cls ? tile.begin : max_of(0, place - w);  // @first-key
+    const int last = is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w);  // @last-key
     float weight, inner;
     for (int key = first; !is_query && key <= last; key++) attend(tile.first_row + key, weight, inner);
-    if (t == 0 && (!is_cls || tile.begin == 0)) params.delta[row * params.num_heads + head] = delta;
+    if (t == 0 && (!is_cls || tile.begin == 0)) params.delta[row * params.num_heads + head] = delta;  // @one-delta
   }
 #pragma unroll
   for (int i = 0; i < kOwn; i++) {
@@ -93,19 +94,20 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
     rows_towards[slot * D + t * kOwn + i] = towards[i];
   }
 
-  const bool sees_globals = works && !(is_cls && tile.begin > 0);
+  const bool sees_globals = works && !(is_cls && tile.begin > 0);  // @sees-globals
   const int globals = tile.query_rows + 1;
   for (int chunk = 0; chunk < globals; chunk += kGlobalsAtOnce) {
     for (int n = 0; n < kGlobalsAtOnce; n++) {
       const int number = chunk + n;
       float weight = 0.f, inner = 0.f;
-      if (sees_globals && number >= int(is_query) && number < globals) attend(tile.global_row(number), weight, inner);
+      const bool sees = sees_globals && number >= int(is_query) && number < globals;  // @query-globals
+      if (sees) attend(tile.global_row(number), weight, inner);
       if (t == 0) {
         weights[slot * kGlobalsAtOnce + n] = weight;
         inners[slot * kGlobalsAtOnce + n] = inner;
       }
     }
-    __syncthreads();  // the factors are there
+    __syncthreads();  // @factors the factors are there
     const int vectors = 2 * min_of(kGlobalsAtOnce, globals - chunk);
     for (int i = threadIdx.x; i < vectors * D; i += kQuadThreads) {
       const int d = i % D, vector = i / D;
@@ -113,9 +115,10 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
       const float* const number = (vector % 2 ? rows_towards : queries) + d;
       float sum = 0.f;
       for (int r = 0; r <= kQuadRows; r++) sum = fmaf(factor[r * kGlobalsAtOnce], number[r * D], sum);
-      partials[(long long)(1 + 2 * chunk + vector) * model_dim + d] = vector % 2 ? sum : sum * params.root;
+      const long long place = 1 + 2 * chunk + vector;  // @vectors
+      partials[place * model_dim + d] = vector % 2 ? sum : sum * params.root;  // @root
     }
-    __syncthreads();  // the factors were read
+    __syncthreads();  // @factors-read the factors were read
   }
 
   if (!works) return;
@@ -132,22 +135,22 @@ template <class T, int D>
 __device__ __forceinline__ void sum_partials(const GradientParams& params, const Total& total, int head, float* shared) {
   constexpr int kSlices = kQuadThreads / D;
   const int d = threadIdx.x % D, slice = threadIdx.x / D;
-  const int all = total.count + total.more_count;
+  const int all = total.count + total.more_count;  // @all-parts
   const int begin = int((long long)all * slice / kSlices), end = int((long long)all * (slice + 1) / kSlices);
   for (int part = total.first_part; part < 3; part++) {
     float sum = 0.f;
     for (int n = begin; n < end; n++) {
-      const int vector =
-          n < total.count ? total.first + n * total.stride : total.more_first + (n - total.count) * total.stride;
+      const int more = (n - total.count) * total.stride;  // @more
+      const int vector = n < total.count ? total.first + n * total.stride : total.more_first + more;
       sum += params.partials[((long long)(vector + part - total.first_part) * params.num_heads + head) * D + d];
     }
     shared[slice * D + d] = sum;
-    __syncthreads();  // the slices are there
+    __syncthreads();  // @slices the slices are there
     if (slice == 0) {
-      for (int other = 1; other < kSlices; other++) sum += shared[other * D + d];
+      for (int other = 1; other < kSlices; other++) sum += shared[other * D + d];  // @slices-summed
       static_cast<T*>(params.result)[(((long long)total.row * 3 + part) * params.num_heads + head) * D + d] = T(sum);
     }
-    __syncthreads();  // the slices were read
+    __syncthreads();  // @slices-read the slices were read
   }
 }
 
@@ -186,8 +189,8 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_columns(const __grid_co
     add_scaled(key_sums, weight * (row_sum(dot(towards, value)) - params.delta[number]), query);
     add_scaled(value_sums, weight, towards);
   };
-  gather(tile.candidate);
-  const int last = min_of(tile.num_rows - 1, place + w);
+  gather(tile.candidate);  // @cls
+  const int last = min_of(tile.num_rows - 1, place + w);  // @last-row
   for (int row = max_of(0, place - w); row <= last; row++) gather(tile.first_row + row);
 
   T* const result = static_cast<T*>(params.result) + column * 3 * model_dim + own;

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
 
     // Number 0 is no key of a query row.
     const int first_global = is_query, globals = tile.query_rows + 1 - first_global;
-    const int bottom_globals = !cls_lane ? globals : r0 == 0 && !is_query ? globals : 0;
+    const int bottom_globals = !cls_lane ? globals : r0 == 0 && !is_query ? globals : 0;  // @cls-globals
 #pragma unroll
     for (int b = 0; b < GLOBAL_TILES; b++) {
       float(&s)[4] = scores[b];
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         const int i = 8 * b + 2 * t + e;
-        const bool exists = unsigned(band + i) < unsigned(band_rows);
-        if (!exists || unsigned(i - g) > unsigned(2 * w)) s[e] = kHidden;
+        const bool exists = unsigned(band + i) < unsigned(band_rows);  // @border
+        if (!exists || unsigned(i - g) > unsigned(2 * w)) s[e] = kHidden;  // @window
         if (!exists || unsigned(i - bottom_first) >= unsigned(bottom_count)) s[e + 2] = kHidden;
         top = fmaxf(top, s[e]);
         bottom = fmaxf(bottom, s[e + 2]);
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
     float cls_factor = 0.f;
     if (cls_lane) {
       bottom = fmaxf(bottom, cls_top);
-      cls_factor = exp2_fast(cls_top - bottom);
+      cls_factor = exp2_fast(cls_top - bottom);  // @cls-factor
       cls_top = bottom;
     }
     float top_sum = 0.f, bottom_sum = 0.f;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int place = r0 + g + 8 * half;
-      if (place >= end || (half && cls_lane)) continue;
+      if (place >= end || (half && cls_lane)) continue;  // @written
       const float sum = half ? bottom_sum : top_sum;
       const long long row = tile.first_row + place;
       store_row<T, D>(out + row * model_dim, sums, half, 1.f / sum);

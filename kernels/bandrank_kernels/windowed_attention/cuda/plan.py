@@ -77,9 +77,8 @@ class CudaPlan(AttentionPlan):
         self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
         self._dtype, self._head_dim, self._capacity = dtype, head_dim, capacity
         self._planned = self._plan(dtype, num_heads=1, head_dim=head_dim)
-        self._absorbed_tiles = plan_candidate_tiles(
-            rows, TILE_ROWS, capacity=capacity.num_candidate_tiles(TILE_ROWS) if capacity else None
-        )
+        most_tiles = capacity.num_candidate_tiles(TILE_ROWS) if capacity else None  # @capacity-cls-tiles
+        self._absorbed_tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=most_tiles)
         self.host_tables: Sequence[Tensor] = [
             torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)
         ]

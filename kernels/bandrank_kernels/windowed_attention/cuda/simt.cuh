@@ -33,13 +33,14 @@ __global__ void __launch_bounds__(kQuadThreads) simt_forward(const __grid_consta
   const bool works = is_cls ? !is_query : place < end;
   if (works) {
     load_numbers(query, q + row * params.row_stride);
-    const int globals = is_cls && tile.begin > 0 ? 0 : tile.query_rows + !is_query;
+    const int globals = is_cls && tile.begin > 0 ? 0 : tile.query_rows + !is_query;  // @globals
     for (int number = 0; number < globals; number++) attend(tile.global_row(number + is_query));
     // [CLS] sees the rows of its tile, and those of the other tiles in their blocks.
-    const int first = is_cls ? tile.begin : max_of(0, place - w), last = is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w);
+    const int first = is_cls ? tile.begin : max_of(0, place - w);
+    const int last = is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w);  // @last-key
     for (int key = first; !is_query && key <= last; key++) attend(tile.first_row + key);
   }
-  if (works && (!is_cls || tile.num_tiles == 1)) {
+  if (works && (!is_cls || tile.num_tiles == 1)) {  // @one-tile
 #pragma unroll
     for (int i = 0; i < kOwn; i++)
       static_cast<T*>(params.out)[row * model_dim + head * D + t * kOwn + i] = T(value[i] / sum);

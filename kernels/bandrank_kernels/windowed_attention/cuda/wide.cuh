@@ -71,7 +71,7 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
         float& s = scores[a / 2][b][2 * (a % 2) + e];
         const int number = key + 8 * b + 2 * t + e;
         // Within, only rows g + 24 need a mask, since one of them is [CLS].
-        if ((edge || a == 3) && (number >= limit || !visible[a].sees(number))) s = kHidden;
+        if ((edge || a == 3) && (number >= limit || !visible[a].sees(number))) s = kHidden;  // @limit
         high[a] = fmaxf(high[a], s);
       }
 
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   for (int a = 0; a < 4; a++) {
     const bool cls = a == 3 && cls_lane;
     global_keys[a] = {0, !cls || (r0 == 0 && !is_query) ? globals : 0};
-    band_keys[a] = cls ? Visible{r0, kSliceRows} : Visible{r0 + g + 8 * a - w, 2 * w + 1};
+    band_keys[a] = cls ? Visible{r0, kSliceRows} : Visible{r0 + g + 8 * a - w, 2 * w + 1};  // @band
   }
   const Visible all_see_globals = {0, globals}, all_see_band = {r0 + kSliceRows - 1 - w, max_of(0, 2 * w + 2 - kSliceRows)};
 
@@ -179,14 +179,14 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   uint4* const values = keys + params.stage_rows * kPieces;
   for (int stage = 0; stage < num_keys; stage += params.stage_rows) {
     const int staged = min_of(params.stage_rows, num_keys - stage);
-    if (stage) __syncthreads();  // everyone is done with the stage before
+    if (stage) __syncthreads();  // @stage-free everyone is done with the stage before
     for (int i = threadIdx.x; i < staged * kPieces; i += 32 * WARPS) {
       const int slot = i / kPieces, piece = i % kPieces;
       const long long place = key_row(stage + slot) * stride + 8 * piece;
       keys[key_place<D>(slot, piece)] = *reinterpret_cast<const uint4*>(k + place);
       values[value_place<D>(slot, piece)] = *reinterpret_cast<const uint4*>(v + place);
     }
-    __syncthreads();
+    __syncthreads();  // @staged
     if (!works) continue;
 
     const int global_limit = min_of(globals, stage + staged);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   for (int a = 0; a < 4 && works; a++) {
     state.sum[a] = quad_sum(state.sum[a]);
     const int place = r0 + g + 8 * a;
-    if (place >= end || (a == 3 && cls_lane)) continue;
+    if (place >= end || (a == 3 && cls_lane)) continue;  // @written
     const long long row = tile.first_row + place;
     store_row<T, D>(out + row * model_dim, state.sums[a / 2], a % 2, 1.f / state.sum[a]);
     if (params.lse && t == 0) params.lse[row * params.num_heads + head] = state.top[a] + log2f(state.sum[a]);
@@ -213,9 +213,9 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   if (is_query) return;
   // The warps' [CLS] rows are merged in shared memory, those of the tiles of a candidate in params.partials.
   float* const partials = reinterpret_cast<float*>(shared);
-  __syncthreads();  // the last stage was read
+  __syncthreads();  // @stages-read the last stage was read
   if (cls_lane) store_partial<D>(partials + warp * kPartial<D>, state.sums[1], 1, state.top[3], state.sum[3]);
-  __syncthreads();
+  __syncthreads();  // @cls-rows
   if (warp) return;
   const ClsRow<D> merged = merge_partials<D>(partials, kPartial<D>, WARPS);
   if (tile.num_tiles == 1) {

@@ -1,0 +1,1 @@
+"""Benchmarks of bandrank: above the service, not part of what is installed."""

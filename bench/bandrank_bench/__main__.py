@@ -1,0 +1,37 @@
+"""`python -m bandrank_bench COMMAND [options]`; `COMMAND --help` lists the options of each.
+
+cpu           side by side with other runtimes on one checkpoint: docs/benchmarks.md
+precomputed   scorers whose candidates are cached, beside the cross-encoder: docs/benchmarks-precomputed.md
+cascade       quality and cost by depth of a cascade: docs/benchmarks-cascade.md
+reproduction  systems trained alike, compared on collections that no training saw: docs/reproduction.md
+registers     registers and spilled bytes of every CUDA kernel, without a GPU: kernels/results/registers.json
+gpu           everything that needs a GPU, correctness before speed: kernels/results
+"""
+
+import os
+import sys
+from importlib import import_module
+
+COMMANDS = {
+    "cpu": "bandrank_bench.cpu.side_by_side",
+    "precomputed": "bandrank_bench.precomputed",
+    "cascade": "bandrank_bench.cascade",
+    "reproduction": "bandrank_bench.reproduction",
+    "registers": "bandrank_bench.registers",
+    "gpu": "bandrank_bench.gpu.check",
+}
+
+
+def main() -> int:
+    """The exit code of the command, whose module alone is imported: each needs libraries that others do not."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command not in COMMANDS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # as the service sets it, and before torch is loaded
+    code: int = import_module(COMMANDS[command]).main(sys.argv[2:])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Side by side: bandrank and other runtimes on one checkpoint."""

@@ -1,0 +1,177 @@
+"""The runtimes to compare with, each as its users would set it up for speed, all on the same checkpoint.
+
+sentence-transformers batches by 32 as it does by default. The others get length-sorted batches of 16 pairs, which beat
+larger ones; pairs over 512 tokens go one by one, since attention scores of 16 such pairs would take gigabytes.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+import openvino as ov
+import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from sentence_transformers import CrossEncoder
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import BertForSequenceClassification
+
+from bandrank_bench.checkpoint import MAX_POSITIONS
+from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
+
+BATCH_PAIRS = 16
+LONG_TOKENS = 512
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
+
+
+def load_peers(checkpoint: Path, work: Path) -> list[System]:
+    """Every peer at every precision it offers, ready to score. Converted models are written to `work`."""
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    float_onnx, int8_onnx = _export_onnx(checkpoint, work)
+    return [
+        *(_sentence_transformers(checkpoint, dtype) for dtype in (torch.float32, torch.bfloat16)),
+        *(_transformers(checkpoint, tokenizer, dtype) for dtype in (torch.float32, torch.bfloat16)),
+        System("ONNX Runtime fp32, sorted", "fp32", "full", "peer", _onnx_runtime(float_onnx, tokenizer)),
+        System("ONNX Runtime int8 dynamic, sorted", "int8", "full", "peer", _onnx_runtime(int8_onnx, tokenizer)),
+        *_openvino(checkpoint, tokenizer),
+    ]
+
+
+def sorted_batches(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> Iterator[tuple[list[int], Batch]]:
+    """Padded batches of pairs of similar length, each with the indices of its passages in the request."""
+    pairs = tokenizer.encode_batch_fast([(query, passage) for passage in passages])
+    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index].ids))
+    while order:
+        size = BATCH_PAIRS if len(pairs[order[:BATCH_PAIRS][-1]].ids) <= LONG_TOKENS else 1
+        indices, order = order[:size], order[size:]
+        batch = np.zeros((len(INPUTS), size := len(indices), len(pairs[indices[-1]].ids)), np.int64)
+        for row, index in zip(range(size), indices, strict=True):
+            length = len(pairs[index].ids)
+            batch[0, row, :length] = pairs[index].ids
+            batch[1, row, :length] = 1
+            batch[2, row, :length] = pairs[index].type_ids
+        yield indices, batch
+
+
+def _sentence_transformers(checkpoint: Path, dtype: torch.dtype) -> System:
+    model = CrossEncoder(str(checkpoint), device="cpu", model_kwargs={"dtype": dtype})
+    raw = nn.Identity()
+
+    def score(query: str, passages: Sequence[str]) -> Scores:
+        pairs = [(query, passage) for passage in passages]
+        scores = model.predict(pairs, batch_size=32, activation_fn=raw, show_progress_bar=False, convert_to_tensor=True)
+        return np.asarray(scores.float())
+
+    precision = torch_precision(dtype)
+    return System(f"sentence-transformers {precision}", precision, "full", "peer", score)
+
+
+def _transformers(checkpoint: Path, tokenizer: Tokenizer, dtype: torch.dtype) -> System:
+    model = BertForSequenceClassification.from_pretrained(checkpoint, dtype=dtype, attn_implementation="sdpa")
+
+    def logits(batch: Batch) -> Scores:
+        ids, mask, types = torch.from_numpy(batch)
+        with torch.inference_mode():  # without padding no mask: torch's attention is faster then
+            output = model(ids, attention_mask=None if mask.all() else mask, token_type_ids=types)
+        return np.asarray(output.logits.float()[:, 0])
+
+    precision = torch_precision(dtype)
+    return System(f"transformers {precision}, sorted", precision, "full", "peer", _over_batches(tokenizer, logits))
+
+
+def _onnx_runtime(model: Path, tokenizer: Tokenizer) -> Score:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = NUM_THREADS
+    session = ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return _over_batches(tokenizer, lambda batch: session.run(None, dict(zip(INPUTS, batch, strict=True)))[0][:, 0])
+
+
+def _openvino(checkpoint: Path, tokenizer: Tokenizer) -> Iterator[System]:
+    os.environ.setdefault("CI", "true")  # elsewhere OpenVINO's converter tells its makers that it was used
+    example = {name: torch.ones(2, 12, dtype=torch.int64) for name in INPUTS}
+    model = ov.convert_model(_Logits(checkpoint), example_input=example, input=[(name, [-1, -1]) for name in INPUTS])
+    for asked, hint in (("fp32", "f32"), ("bf16", "bf16")):
+        compiled = ov.Core().compile_model(
+            model,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": hint,
+                "INFERENCE_NUM_THREADS": NUM_THREADS,
+                "NUM_STREAMS": 1,
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
+        request = compiled.create_infer_request()
+
+        def logits(batch: Batch, request: ov.InferRequest = request) -> Scores:
+            return np.array(request.infer(dict(zip(INPUTS, batch, strict=True)))[0][:, 0])
+
+        precision = _openvino_precision(compiled)
+        name = f"OpenVINO {precision}" if precision.startswith(asked) else f"OpenVINO {precision} instead of {asked}"
+        yield System(f"{name}, sorted", precision, "full", "peer", _over_batches(tokenizer, logits))
+
+
+def _openvino_precision(compiled: ov.CompiledModel) -> Precision:
+    """What the compiled model's linear layers run in; the hint alone may be ignored."""
+    layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    linear = [layer for layer in layers if layer["layerType"].astype(str) == "FullyConnected"]
+    ran = {str(layer["runtimePrecision"].astype(str)) for layer in linear}
+    if ran == {"f32"}:
+        return "fp32"
+    if ran == {"bf16"}:
+        return "bf16" if has_native_bf16() else "bf16 emulated"
+    raise RuntimeError(f"expected OpenVINO's linear layers in f32 or in bf16, got {sorted(ran)}")
+
+
+def _over_batches(tokenizer: Tokenizer, logits: Callable[[Batch], Scores]) -> Score:
+    def score(query: str, passages: Sequence[str]) -> Scores:
+        scores = np.empty(len(passages), np.float32)
+        for indices, batch in sorted_batches(tokenizer, query, passages):
+            scores[indices] = logits(batch)
+        return scores
+
+    return score
+
+
+class _Logits(nn.Module):
+    """The classifier with tensors in and out, as exporters want it."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__()
+        self.model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="sdpa")
+        self.eval()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids).logits
+        return logits
+
+
+def _export_onnx(checkpoint: Path, work: Path) -> tuple[Path, Path]:
+    """The model as ONNX in float32, and with its linear layers quantised dynamically to int8."""
+    float_path, int8_path = work / "float32.onnx", work / "int8.onnx"
+    ids, mask, types = torch.ones(len(INPUTS), 2, 12, dtype=torch.int64)  # one tensor twice would become one input
+    mask[1, 8:] = 0  # all ones would be exported as no mask
+    shape = {0: torch.export.Dim("pairs", min=1, max=1024), 1: torch.export.Dim("tokens", min=2, max=MAX_POSITIONS)}
+    torch.onnx.export(
+        _Logits(checkpoint),
+        (ids, mask, types),
+        str(float_path),
+        input_names=list(INPUTS),
+        output_names=["logits"],
+        dynamic_shapes=dict.fromkeys(INPUTS, shape),
+        dynamo=True,
+        opset_version=23,  # has an Attention operator, which ONNX Runtime runs faster than its parts
+        external_data=False,
+        verbose=False,
+    )
+    model = onnx.load(float_path)
+    del model.graph.value_info[:]  # some of the shapes noted there are wrong, and quantising would stop at them
+    onnx.save(model, float_path)
+    quantize_dynamic(float_path, int8_path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"])
+    return float_path, int8_path

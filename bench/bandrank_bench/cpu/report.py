@@ -1,0 +1,142 @@
+"""The results as Markdown for people and as JSON lines for programs."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from bandrank_bench.calibrate import TOLERANCE, Sample
+from bandrank_bench.cpu.agreement import Agreement
+from bandrank_bench.cpu.summary import Aim, Row, best_peer, judge, speed_up
+from bandrank_bench.output import bullets, table
+from bandrank_bench.systems import Precision
+from bandrank_bench.workloads import Workload
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of a run. `left_out`: systems too slow to be timed, each with the reason."""
+
+    machine: Mapping[str, str]
+    ceilings: Mapping[Precision, float]
+    calibration_calm_s: float
+    agreements: Sequence[Agreement]
+    left_out: Mapping[str, str]
+    tables: Mapping[Workload, Sequence[Row]]
+
+
+def markdown(results: Results) -> str:
+    """The report: machine, aims, one table per workload, agreement of scores, how it was measured."""
+    aims = judge({workload.name: rows for workload, rows in results.tables.items()})
+    blocks = [
+        "# Benchmarks",
+        "Written by `make bench`. One run, one process; the same weights and the same texts for every system; text in, "
+        "scores out, tokenising included. Read the ratios; the times belong to the machine.",
+        bullets(results.machine),
+        _ceilings(results),
+        "## Aims",
+        _aims(aims),
+        *(block for workload, rows in results.tables.items() for block in _workload(workload, rows)),
+        *_left_out(results.left_out),
+        "## Same scores",
+        _agreement(results.agreements),
+        "## How it is measured",
+        _method(),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def json_lines(results: Results, samples: Iterable[Sample]) -> str:
+    """A first line with the machine, then every sample, kept or not."""
+    head = {
+        "machine": dict(results.machine),
+        "ceilings_gflops": {precision: round(speed / 1e9, 1) for precision, speed in results.ceilings.items()},
+        "calibration_calm_s": results.calibration_calm_s,
+        "tolerance": TOLERANCE,
+        "left_out": dict(results.left_out),
+    }
+    return "".join(json.dumps(line) + "\n" for line in (head, *(asdict(sample) for sample in samples)))
+
+
+def _ceilings(results: Results) -> str:
+    speeds = ", ".join(f"{precision} {speed / 1e9:.0f}" for precision, speed in results.ceilings.items())
+    return (
+        f"Fastest matrix product, in GFLOP/s (GOP/s for int8): {speeds}. The floor of a request is its "
+        "operations over that."
+    )
+
+
+def _aims(aims: Sequence[Aim]) -> str:
+    return table(
+        ["aim", "target", "measured", "reached"],
+        [[aim.text, aim.aim, _number(aim.measured), "yes" if aim.reached else "no"] for aim in aims],
+    )
+
+
+def _workload(workload: Workload, rows: Sequence[Row]) -> list[str]:
+    yardstick = next((row for row in rows if row.system.name == "sentence-transformers fp32"), None)
+    head = [
+        "system",
+        "clean / taken",
+        "ms per request",
+        "us per token [quartiles]",
+        "x sentence-transformers fp32",
+        "x best peer of its precision",
+        "of the full-attention floor",
+        "of its own floor",
+    ]
+    return [
+        f"## {workload.name}: {workload.title}",
+        table(head, [_cells(row, yardstick, best_peer(rows, row.system.precision)) for row in rows]),
+    ]
+
+
+def _cells(row: Row, yardstick: Row | None, peer: Row | None) -> list[str]:
+    timing = row.timing
+    if timing is None:
+        return [row.system.name, f"0 / {row.taken}", "no clean sample", *[NOTHING] * 5]
+    first, middle, last = timing.us
+    return [
+        f"**{row.system.name}**" if row.system.kind != "peer" else row.system.name,
+        f"{row.clean} / {row.taken}",
+        f"{timing.ms:,.0f}",
+        f"{middle:.1f} [{first:.1f} - {last:.1f}]",
+        _number(speed_up(row, yardstick)),
+        _number(speed_up(row, peer)),
+        f"{timing.full_floor_share:.0%}",
+        f"{timing.own_floor_share:.0%}",
+    ]
+
+
+def _left_out(left_out: Mapping[str, str]) -> list[str]:
+    if not left_out:
+        return []
+    return ["## Left out", bullets(left_out)]
+
+
+def _agreement(agreements: Sequence[Agreement]) -> str:
+    explained = (
+        "Largest difference from `transformers` in float32, pair by pair, the sparse pattern given as a dense mask. "
+        "The run stops when a float32 system differs by more than 1e-4. The head of the checkpoint is random, which "
+        "makes much of little rounding: differences of lower precisions say little about quality."
+    )
+    rows = [[one.system, f"{one.largest_difference:.1e}", f"{one.spread:.2f}"] for one in agreements]
+    return explained + "\n\n" + table(["system", "largest difference", "spread of the scores"], rows)
+
+
+def _method() -> str:
+    return (
+        "Checkpoint: all-MiniLM-L6-v2 (6 layers, hidden 384, 12 heads) with a random head. Every round has new texts, "
+        "so that caches of token ids are of no use. Systems take turns in random order. A float32 matrix product is "
+        f"timed before and after each sample; the sample counts if both are within {TOLERANCE} x of the fastest tenth "
+        "of the run. Ratios are ratios of median microseconds per token; HTTP over in process is the median ratio of "
+        "two calls on the same texts, one right after the other. A precision is what the matrix products "
+        "really ran in. The full-attention floor counts every token of every pair in every layer; a system's own floor "
+        "counts what its pattern needs, with only [CLS] in the last layer and, if sparse, each query once. Every "
+        "sample, kept or not, is in the JSON lines file beside this one."
+    )
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"

@@ -1,0 +1,184 @@
+"""Side by side: bandrank and other runtimes on one checkpoint. Run as `python -m bandrank_bench cpu`.
+
+Options: `--quick` (two rounds, no long documents), `--workloads W1,W2,W3`, `--rounds N` (clean samples per system),
+`--out docs/benchmarks.md` (the samples go to the same name with .jsonl), `--only TEXT` (systems whose name contains it;
+sentence-transformers fp32 always takes part), `--skip TEXT` (not those whose name contains it: `--skip emulated`).
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from bandrank_bench import machine
+from bandrank_bench.calibrate import Calibration, Sample, take_turns
+from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.cpu.agreement import Disagreement, check, reference_scores
+from bandrank_bench.cpu.floor import full_flops, measure_ceilings, needed_flops
+from bandrank_bench.cpu.report import Results, json_lines, markdown
+from bandrank_bench.cpu.summary import Floor, summarise
+from bandrank_bench.ours import open_ours
+from bandrank_bench.output import say
+from bandrank_bench.systems import WINDOW, Pattern, Precision, System
+from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
+
+YARDSTICK = "sentence-transformers fp32"
+TOO_SLOW = 8.0  # times the yardstick: emulated bfloat16 may be that slow, a reference loop is ten times slower yet
+PROBE_PASSAGES = 4
+CHECKED_PASSAGES = 24
+WARM_UP_ROUND, PROBE_ROUND, CHECK_ROUND = 1001, 1002, 1003  # texts that no timed round has
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 1 if systems disagree and nothing is reported."""
+    options = _options(arguments)
+    from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # needs runtimes that tests do without
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
+    warnings.simplefilter("ignore")  # what exporters say of the models' code; a wrong model stops at the check below
+    workloads = [WORKLOADS[name] for name in options.workloads.split(",")]
+    out: Path = options.out
+    with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:
+        work = Path(folder)
+        checkpoints: dict[Pattern, Path] = {
+            "full": write_checkpoint(work / "full"),
+            "sparse": write_checkpoint(work / "sparse", window=WINDOW),
+        }
+        writer = Writer(Tokenizer.from_file(str(checkpoints["full"] / "tokenizer.json")))
+        say("loading and converting")
+        every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
+        chosen = [system for system in every if _chosen(system.name, options)]
+        systems, left_out = leave_out_slow(chosen, WORKLOADS["W2"].request(writer, PROBE_ROUND))
+        checked = _head(WORKLOADS["W1"].request(writer, CHECK_ROUND), CHECKED_PASSAGES)
+        references = {
+            pattern: reference_scores(checkpoint, checked, pattern, WINDOW)
+            for pattern, checkpoint in checkpoints.items()
+        }
+        try:
+            agreements = check(systems, checked, references)
+        except Disagreement as disagreement:
+            say(f"no report: {disagreement}")
+            return 1
+        calibration = Calibration()
+        ceilings = measure_ceilings()
+        samples = [
+            sample
+            for workload in workloads
+            for sample in measure(workload, systems, writer, options.rounds or workload.rounds, calibration)
+        ]
+        for precision, speed in measure_ceilings().items():  # again: the first may have met a slow phase
+            ceilings[precision] = max(ceilings[precision], speed)
+    results = Results(
+        machine=machine.describe() | {"calibration product": calibration.describe()},
+        ceilings=ceilings,
+        calibration_calm_s=calibration.calm_s,
+        agreements=agreements,
+        left_out=left_out,
+        tables={
+            workload: summarise(
+                [sample for sample in samples if sample.workload == workload.name],
+                systems,
+                calibration.calm_s,
+                floors(workload, writer, ceilings),
+            )
+            for workload in workloads
+        },
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(markdown(results), encoding="utf-8")
+    out.with_suffix(".jsonl").write_text(json_lines(results, samples), encoding="utf-8")
+    say(f"wrote {out}")
+    return 0
+
+
+def leave_out_slow(systems: Sequence[System], probe: Request) -> tuple[list[System], dict[str, str]]:
+    """The systems worth timing, and the reason for each that is not."""
+    few = _head(probe, PROBE_PASSAGES)
+
+    def seconds(system: System) -> float:
+        system.score(few.query, few.passages[:1])
+        started = time.perf_counter()
+        system.score(few.query, few.passages)
+        return time.perf_counter() - started
+
+    taken = {system.name: seconds(system) for system in systems}
+    slow = {name: took / taken[YARDSTICK] for name, took in taken.items() if took > TOO_SLOW * taken[YARDSTICK]}
+    reasons = {
+        name: f"took {taken[name]:.1f} s for {len(few.passages)} pairs of {few.pair_tokens[0]} tokens, "
+        f"{times:.0f} x {YARDSTICK}"
+        for name, times in slow.items()
+    }
+    return [system for system in systems if system.name not in slow], reasons
+
+
+def measure(
+    workload: Workload, systems: Sequence[System], writer: Writer, rounds: int, calibration: Calibration
+) -> list[Sample]:
+    """Samples of all systems on one workload, after a warm-up request that is not counted."""
+    warm_up = workload.request(writer, WARM_UP_ROUND)
+    for system in systems:
+        say(f"{workload.name} warm-up: {system.name}")
+        system.score(warm_up.query, warm_up.passages)
+    say(f"{workload.name}: {rounds} clean samples of each system")
+
+    def caller(system: System) -> Callable[[Request], object]:
+        return lambda request: system.score(request.query, request.passages)
+
+    groups: dict[str, dict[str, Callable[[Request], object]]] = {}
+    for system in systems:
+        groups.setdefault(system.served or system.name, {})[system.name] = caller(system)
+    return take_turns(
+        list(groups.values()),
+        lambda round_number: workload.request(writer, round_number),
+        workload=workload.name,
+        rounds=rounds,
+        calibration=calibration,
+        tokens=lambda request: request.total_tokens,
+        on_round=lambda number, count: say(f"{workload.name} round {number}: {count} systems"),
+    )
+
+
+def floors(workload: Workload, writer: Writer, ceilings: dict[Precision, float]) -> Floor:
+    """The floors of a sample: of full attention, and of the pattern of its system."""
+
+    def floor(sample: Sample, system: System) -> tuple[float, float]:
+        request = workload.request(writer, sample.round_number)
+        precision = system.precision
+        full = full_flops(request).seconds(precision, ceilings)
+        return full, needed_flops(request, system.pattern, WINDOW).seconds(precision, ceilings)
+
+    return floor
+
+
+def _head(request: Request, count: int) -> Request:
+    return Request(request.query, request.passages[:count], request.pair_tokens[:count])
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--workloads", default="")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--skip", default="")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
+    options = parser.parse_args(arguments)
+    options.workloads = options.workloads or ("W1,W2" if options.quick else ",".join(WORKLOADS))
+    options.rounds = options.rounds or (2 if options.quick else 0)
+    if unknown := set(options.workloads.split(",")) - WORKLOADS.keys():
+        parser.error(f"expected workloads out of {', '.join(WORKLOADS)}, got {', '.join(sorted(unknown))}")
+    return options
+
+
+def _chosen(name: str, options: argparse.Namespace) -> bool:
+    skipped = options.skip and options.skip in name
+    return name == YARDSTICK or (options.only in name and not skipped)

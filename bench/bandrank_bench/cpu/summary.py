@@ -1,0 +1,122 @@
+"""From samples to what they say: medians, ratios to the peers, shares of the floor."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from bandrank_bench.calibrate import Sample, clean
+from bandrank_bench.systems import System
+
+Floor = Callable[[Sample, System], tuple[float, float]]  # seconds: of full attention, and of the system's own pattern
+
+HTTP_AIM = 1.05  # times the in-process time
+AIMS = {"W1": 1.15, "W2": 1.0, "W3": 3.0}  # of sparse attention, times as fast as the best peer of the same precision
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A system's clean samples of one workload.
+
+    us: quartiles of microseconds per token.  Shares: floor over measured time, 1 is the floor itself; the full one is
+    that of full attention over all tokens, the other that of the system's pattern.
+    """
+
+    ms: float
+    us: tuple[float, float, float]
+    full_floor_share: float
+    own_floor_share: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system on one workload. `timing` is None where the guard left no sample.
+
+    over_in_process: for a system behind HTTP, the median over requests of its time over that of the same engine in
+    process, taken one right after the other.
+    """
+
+    system: System
+    taken: int
+    clean: int
+    timing: Timing | None
+    over_in_process: float | None = None
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What was to be reached, and what was measured; None where a side has no clean sample."""
+
+    text: str
+    aim: str
+    measured: float | None
+    reached: bool
+
+
+def summarise(samples: Sequence[Sample], systems: Sequence[System], calm_s: float, floor: Floor) -> list[Row]:
+    """One row per system that has samples, in the order of `systems`."""
+    rows = []
+    for system in systems:
+        taken = [sample for sample in samples if sample.system == system.name]
+        if taken:
+            kept = clean(taken, calm_s)
+            direct = clean([sample for sample in samples if sample.system == system.served], calm_s)
+            timing = _timing(kept, system, floor) if kept else None
+            rows.append(Row(system, len(taken), len(kept), timing, _paired_ratio(kept, direct)))
+    return rows
+
+
+def us_per_token(row: Row | None) -> float | None:
+    """The median, which all ratios are of."""
+    return row.timing.us[1] if row and row.timing else None
+
+
+def best_peer(rows: Sequence[Row], precision: str) -> Row | None:
+    """The fastest peer that really ran in `precision`."""
+    peers = [row for row in rows if row.system.kind == "peer" and row.system.precision == precision and row.timing]
+    return min(peers, key=lambda row: us_per_token(row) or 0.0, default=None)
+
+
+def speed_up(row: Row, other: Row | None) -> float | None:
+    """How many times as fast `row` is as `other`."""
+    ours, theirs = us_per_token(row), us_per_token(other)
+    return theirs / ours if ours and theirs else None
+
+
+def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
+    """The aims of every workload measured."""
+    aims = []
+    for workload, rows in tables.items():
+        for row in rows:
+            if row.system.kind == "in process" and row.system.pattern == "sparse":
+                peer = best_peer(rows, row.system.precision)
+                ratio = speed_up(row, peer)
+                over = peer.system.name if peer else "none was measured"
+                text = f"{workload}: {row.system.name} over the best peer of its precision ({over})"
+                aims.append(
+                    Aim(text, f"at least {AIMS[workload]:.2f}", ratio, ratio is not None and ratio >= AIMS[workload])
+                )
+            if row.system.kind == "HTTP":
+                slowdown = row.over_in_process
+                text = f"{workload}: {row.system.name}, time over in process"
+                aims.append(
+                    Aim(text, f"at most {HTTP_AIM:.2f}", slowdown, slowdown is not None and slowdown <= HTTP_AIM)
+                )
+    return aims
+
+
+def _paired_ratio(kept: Sequence[Sample], direct: Sequence[Sample]) -> float | None:
+    direct_s = {sample.round_number: sample.seconds for sample in direct}
+    ratios = [sample.seconds / direct_s[sample.round_number] for sample in kept if sample.round_number in direct_s]
+    return median(ratios) if ratios else None
+
+
+def _timing(kept: Sequence[Sample], system: System, floor: Floor) -> Timing:
+    per_token = [sample.us_per_token for sample in kept]
+    first, middle, last = quantiles(per_token, n=4, method="inclusive") if len(kept) > 1 else per_token * 3
+    floors = [floor(sample, system) for sample in kept]
+    return Timing(
+        ms=median(sample.seconds for sample in kept) * 1e3,
+        us=(first, middle, last),
+        full_floor_share=median(full / sample.seconds for (full, _), sample in zip(floors, kept, strict=True)),
+        own_floor_share=median(least / sample.seconds for (_, least), sample in zip(floors, kept, strict=True)),
+    )

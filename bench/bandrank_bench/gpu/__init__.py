@@ -1,0 +1,1 @@
+"""Everything that needs a GPU, in one run of under ten minutes: correctness, then speed."""

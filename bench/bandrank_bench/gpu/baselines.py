@@ -1,0 +1,232 @@
+"""What the fused operation is timed against, each in the layout that suits it best."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from inspect import signature
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from bandrank_bench.gpu.lab import Lab, Skipped
+from bandrank_bench.gpu.shape import Shape
+from bandrank_kernels import Backend
+from bandrank_kernels.band_products import band_pv, band_qk
+from bandrank_kernels.windowed_attention import AttentionPlan
+
+FULL_BACKENDS = {
+    "full flash": SDPBackend.FLASH_ATTENTION,
+    "full cudnn": SDPBackend.CUDNN_ATTENTION,
+    "full efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+DRY_BACKENDS = {"full math": SDPBackend.MATH}
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to compute the attention of a layer.
+
+    arrange: its layout, from packed qkv (num_rows, 3, num_heads, head_dim); not timed, as a model could keep it.
+    attend: what is timed.  pack: its results as packed rows, to be compared with ours; None where it computes another
+    function.  capturable: False where the host must wait for the card.
+    """
+
+    name: str
+    arrange: Callable[[Tensor], Sequence[Tensor]]
+    attend: Callable[..., Sequence[Tensor]]
+    pack: Callable[[Sequence[Tensor]], Tensor] | None = None
+    capturable: bool = True
+
+
+def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
+    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, rows as they are in memory."""
+    return [rows.contiguous().transpose(1, 2) for rows in shape.sequences(qkv).unbind(2)]
+
+
+def full(shape: Shape, name: str, backend: SDPBackend) -> System:
+    """Full attention over padded pairs, by one of torch's backends: every row sees every other."""
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
+        with sdpa_kernel(backend):
+            return [scaled_dot_product_attention(query, key, value)]
+
+    return System(name, partial(heads, shape), attend)
+
+
+def flex(lab: Lab, shape: Shape) -> System:
+    """FlexAttention with the same mask, over whole pairs: torch compiles a kernel for it, except in a dry run."""
+    module = import_module("torch.nn.attention.flex_attention")
+    seen, window = shape.num_globals, shape.window
+
+    def visible(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        del batch, head
+        near = (key - row).abs() <= window
+        of_candidate = (row >= seen) & ((key < seen) | near)
+        of_query = (row > 0) & (row < seen) & (key > 0) & (key < seen)
+        return (row == 0) | of_query | of_candidate
+
+    mask = module.create_block_mask(visible, None, None, shape.sequence, shape.sequence, device=str(lab.device))
+    run = module.flex_attention if lab.dry else torch.compile(module.flex_attention, dynamic=False)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
+        return [run(query, key, value, block_mask=mask)]
+
+    def pack(results: Sequence[Tensor]) -> Tensor:
+        rows = results[0].transpose(1, 2)  # (num_candidates, sequence, num_heads, head_dim)
+        return torch.cat([rows[:, 0], rows[0, 1:seen], rows[:, seen:].flatten(0, 1)])
+
+    return System("flex", partial(heads, shape), attend, pack)
+
+
+def varlen(lab: Lab, shape: Shape) -> System:
+    """The strongest composition of library calls: torch's varlen attention, windowed for the band, once more for the
+    globals, and the two merged by their log-sum-exps.
+
+    Raises Skipped where torch has no varlen attention with a window, or no GPU.
+    """
+    try:
+        module = import_module("torch.nn.attention.varlen")
+    except ImportError as error:
+        raise Skipped(f"this torch has no varlen attention: {error}") from None
+    if "window_size" not in signature(module.varlen_attn).parameters:
+        raise Skipped("this torch's varlen attention has no window")
+    lab.require_gpu()
+
+    count, length, seen = shape.num_candidates, shape.candidate_rows, shape.num_globals
+
+    def starts(step: int, number: int = count) -> Tensor:
+        return torch.arange(number + 1, device=lab.device, dtype=torch.int32) * step
+
+    cls = torch.arange(count, device=lab.device)[:, None]
+    query = torch.arange(count, count + seen - 1, device=lab.device).expand(count, -1)
+    shared = torch.cat([cls, query], 1).flatten()  # the rows that each candidate sees beside its own
+    by_one, by_seen, by_length = starts(1), starts(seen), starts(length)
+    of_query = starts(seen - 1, 1)
+    aux = module.AuxRequest(lse=True)
+
+    def call(rows: Tensor, keys: Sequence[Tensor], *sizes: Tensor | int, **options: object) -> tuple[Tensor, Tensor]:
+        out, lse = module.varlen_attn(rows, *keys, *sizes, return_aux=aux, **options)
+        return out, lse if lse.shape == out.shape[:2] else lse.T  # versions of torch differ
+
+    def merge(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+        weight = torch.sigmoid(one[1] - other[1])[..., None]
+        return torch.lerp(other[0], one[0], weight.to(one[0].dtype))
+
+    def attend(query_rows: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
+        first = count + seen - 1
+        shared_keys = [rows.index_select(0, shared) for rows in (key, value)]
+        candidate_keys = [key[first:], value[first:]]
+        candidates, cls_rows = query_rows[first:], query_rows[:count]
+        window = (shape.window, shape.window)
+        near = call(candidates, candidate_keys, by_length, by_length, length, length, window_size=window)
+        far = call(candidates, shared_keys, by_length, by_seen, length, seen)
+        cls_near = call(cls_rows, candidate_keys, by_one, by_length, 1, length)
+        cls_far = call(cls_rows, shared_keys, by_one, by_seen, 1, seen)
+        asked = slice(count, first)
+        keys = [key[asked], value[asked]]
+        query_out, _ = call(query_rows[asked], keys, of_query, of_query, seen - 1, seen - 1)
+        return [merge(cls_near, cls_far), query_out, merge(near, far)]
+
+    return System(
+        "varlen", lambda qkv: [rows.contiguous() for rows in qkv.unbind(1)], attend, lambda out: torch.cat([*out])
+    )
+
+
+def longformer(lab: Lab, shape: Shape) -> System:
+    """Hugging Face's Longformer attention, sliding chunks and global tokens, on rows padded to whole windows.
+
+    Its projections are a part of it and are timed with it; its query and [CLS] see everything, another function.
+    """
+    modeling = import_module("transformers.models.longformer.modeling_longformer")
+    width = 2 * shape.window
+    sequence = -(-shape.sequence // width) * width
+    config = modeling.LongformerConfig(
+        hidden_size=shape.hidden, num_attention_heads=shape.num_heads, attention_window=[width], num_hidden_layers=1
+    )
+    layer = modeling.LongformerSelfAttention(config, layer_id=0).to(lab.device, lab.dtype).eval()
+    positions = torch.arange(sequence, device=lab.device).expand(shape.num_candidates, -1)
+    is_global, is_masked = positions < shape.num_globals, positions >= shape.sequence
+    mask = torch.zeros(positions.shape, device=lab.device, dtype=lab.dtype)
+    mask.masked_fill_(is_global, 10000).masked_fill_(is_masked, -10000)
+
+    def arrange(qkv: Tensor) -> Sequence[Tensor]:
+        rows = shape.sequences(qkv)[:, :, 0].flatten(2)
+        return [pad(rows, (0, 0, 0, sequence - shape.sequence))]
+
+    def attend(hidden: Tensor) -> Sequence[Tensor]:
+        (out,) = layer(hidden, mask, is_index_masked=is_masked, is_index_global_attn=is_global, is_global_attn=True)
+        return [out]
+
+    return System("longformer", arrange, attend, capturable=False)
+
+
+def paper(lab: Lab, shape: Shape, name: str) -> System:
+    """The paper's computation with one softmax, or with its separate passes if the name ends with "as written"."""
+    as_written = name.endswith("as written")
+    attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
+    return System(name, attention.arrange, attention.attend, attention.pack)
+
+
+class PaperAttention:
+    """The sparse cross-encoder's attention as its paper computes it: band products in separate kernels, all else in
+    torch (Schlatt et al. 2024, section 3.3). The kernels are ours; the query is attended once, not once a candidate.
+
+    On whole pairs, (num_candidates, num_heads, sequence, head_dim).
+    as_written: the softmax in the separate passes of the paper's published forward, in place of torch's softmax.
+    """
+
+    def __init__(self, shape: Shape, *, device: torch.device, backend: Backend, as_written: bool = False) -> None:
+        self.shape, self.backend, self.as_written = shape, backend, as_written
+        rows = torch.arange(shape.candidate_rows, device=device)[:, None]
+        other = rows + torch.arange(-shape.window, shape.window + 1, device=device)
+        # (candidate_rows, columns + globals)
+        self.outside = pad((other < 0) | (other >= shape.candidate_rows), (0, shape.num_globals))
+
+    def arrange(self, qkv: Tensor) -> Sequence[Tensor]:
+        """Contiguous Q, K and V."""
+        return [rows.transpose(1, 2).contiguous() for rows in self.shape.sequences(qkv).unbind(2)]
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
+        """Results of [CLS], query and candidate rows, heads before rows."""
+        seen, columns = self.shape.num_globals, 2 * self.shape.window + 1
+        band = band_qk(query[:, :, seen:], key[:, :, seen:], self.shape.window, backend=self.backend)
+        shared = query[:, :, seen:] @ key[:, :, :seen].transpose(-1, -2)
+        scores = torch.cat([band, shared], -1)
+        weights = self._passes(scores) if self.as_written else self._softmax(scores)
+        candidates = band_pv(weights[..., :columns], value[:, :, seen:], backend=self.backend)
+        candidates += weights[..., columns:] @ value[:, :, :seen]
+        cls = scaled_dot_product_attention(query[:, :, :1], key, value)
+        query, key, value = (rows[:1, :, 1:seen] for rows in (query, key, value))
+        return [cls, scaled_dot_product_attention(query, key, value), candidates]
+
+    def pack(self, results: Sequence[Tensor]) -> Tensor:
+        """The results as packed rows, (num_rows, num_heads, head_dim)."""
+        return torch.cat([part.transpose(1, 2).flatten(0, 1) for part in results])
+
+    def _softmax(self, scores: Tensor) -> Tensor:
+        scores.mul_(self.shape.head_dim**-0.5).masked_fill_(self.outside, -torch.inf)
+        return scores.softmax(-1)
+
+    def _passes(self, scores: Tensor) -> Tensor:
+        lowest = torch.finfo(scores.dtype).min
+        scores = scores * self.shape.head_dim**-0.5
+        scores = scores + torch.zeros_like(self.outside, dtype=scores.dtype).masked_fill(self.outside, lowest)
+        scores = scores.clamp(min=lowest)
+        weights = (scores - scores.amax(-1, keepdim=True)).exp()
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class PaperPlan(AttentionPlan):
+    """The same inside our encoder. It has no last layer for [CLS] alone."""
+
+    def __init__(self, attention: PaperAttention) -> None:
+        self.attention = attention
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return self.attention.pack(self.attention.attend(*self.attention.arrange(qkv)))
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("the paper runs the whole last layer")

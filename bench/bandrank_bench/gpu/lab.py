@@ -1,0 +1,104 @@
+"""Where a run takes place: a GPU, or for a dry run the CPU with the same operations in plain torch in tiny sizes.
+
+Times are those of replays of a CUDA graph, so that the host's part is not in them. Inputs are random: on zeros a card
+runs faster than on real numbers.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bandrank_kernels import Backend
+
+REPEATS = (5, 50)  # replays of which the median is taken, within these and TIMING_US
+TIMING_US = 200_000.0
+COLD_BYTES = 256e6  # of inputs in rotation: five times the 50 MB of an H100's level 2 cache
+MOST_SETS = 32
+WARM_CALLS = 10  # of one replay on one input
+FEW_NUMBERS = 1 << 18  # a megabyte
+
+
+class Skipped(Exception):
+    """What a case needs is not there; the message says what."""
+
+
+class Lab:
+    """The device of a run. backend: of our operations.  dtype: of what is timed."""
+
+    def __init__(self, *, dry: bool) -> None:
+        self.dry = dry
+        self.device = torch.device("cpu") if dry else torch.device("cuda", 0)
+        self.backend: Backend = "vectorized" if dry else "cuda"
+        self.dtype = torch.float32 if dry else torch.float16
+
+    def require_gpu(self) -> None:
+        """Raises Skipped in a dry run."""
+        if self.dry:
+            raise Skipped("runs on a GPU alone")
+
+    def randn(self, *shape: int, dtype: torch.dtype | None = None, seed: int = 0) -> Tensor:
+        """N(0, 1) numbers, drawn on the device; few are drawn on the host, so that tools watch our kernels alone."""
+        where = self.device if math.prod(shape) > FEW_NUMBERS else torch.device("cpu")
+        numbers = torch.randn(shape, generator=torch.Generator(where).manual_seed(seed), device=where)
+        return numbers.to(self.device, dtype or self.dtype)
+
+    def synchronize(self) -> None:
+        """Waits until all is done."""
+        if not self.dry:
+            torch.cuda.synchronize(self.device)
+
+    def is_alive(self) -> bool:
+        """False after an error that CUDA never forgets, such as an illegal address."""
+        try:
+            self.synchronize()
+        except (RuntimeError, AssertionError):  # torch asserts that it has seen a card at all
+            return False
+        return True
+
+    def tidy(self) -> None:
+        """Gives freed memory back, so that what comes next finds it in one piece."""
+        if not self.dry:
+            torch.cuda.empty_cache()
+
+    def capture(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The replay of a CUDA graph of what `call` launches, which must not wait for the device; dry, the call."""
+        if self.dry:
+            return call
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                call()
+        self.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call()
+        return graph.replay
+
+    def median_us(self, run: Callable[[], object]) -> float:
+        """Microseconds of what `run` enqueues, once warm, by the device's clock."""
+        run()
+        once = self._time_us(run)
+        least, most = REPEATS
+        repeats = 1 if self.dry else max(least, min(most, int(TIMING_US / max(once, 1.0))))
+        return statistics.median(self._time_us(run) for _ in range(repeats))
+
+    def _time_us(self, run: Callable[[], object]) -> float:
+        if self.dry:
+            started = time.perf_counter()
+            run()
+            return (time.perf_counter() - started) * 1e6
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # likewise
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    def num_sets(self, input_bytes: int) -> int:
+        """Inputs to rotate over, for a cold cache."""
+        return 2 if self.dry else max(2, min(MOST_SETS, math.ceil(COLD_BYTES / input_bytes)))

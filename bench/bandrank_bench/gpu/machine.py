@@ -1,0 +1,110 @@
+"""What runs here, how fast the card moves bytes and multiplies matrices today, and whether all kernels compile."""
+
+import inspect
+import platform
+import time
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from bandrank_bench.gpu import watched
+from bandrank_bench.gpu.lab import Lab, Skipped
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_bench.machine import version_of
+from bandrank_bench.registers import FAMILIES
+from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
+from bandrank_kernels.launch import Kernel, load
+
+PACKAGES = ("torch", "cupy-cuda13x", "numpy", "triton", "transformers")
+CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "temperature.gpu", "power.draw", "pstate")
+COPY_NUMBERS = 2**31  # float16: 4 GiB, nothing of which a cache can hold
+PRODUCT_SIZE = 8192
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """The ceilings last: the clocks are those of a card at rest."""
+    yield Case("versions", versions)
+    yield Case("card", partial(card, lab))
+    yield Case("features", features)
+    yield Case("copy", partial(copy, lab))
+    for dtype in (torch.float16, torch.bfloat16):
+        yield Case(f"product {dtype}".replace("torch.", ""), partial(product, lab, dtype))
+
+
+def versions() -> Facts:
+    """Versions of Python, packages, CUDA, cuDNN and the driver."""
+    cudnn: Any = torch.backends.cudnn  # torch leaves it bare
+    packages = {package: version_of(package) for package in PACKAGES}
+    shared = {"python": platform.python_version(), "cuda": torch.version.cuda, "cudnn": cudnn.version()}
+    return {**shared, **packages, **watched.ask_card("driver_version")}
+
+
+def card(lab: Lab) -> Facts:
+    """Name, size and clocks."""
+    if lab.dry:
+        return {"name": "none, on the CPU"}
+    properties = torch.cuda.get_device_properties(lab.device)
+    return {
+        "name": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "memory": properties.total_memory,
+        "l2": getattr(properties, "L2_cache_size", None),
+        **watched.ask_card(*CLOCKS),
+    }
+
+
+def features() -> Facts:
+    """What later stages can use."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        varlen = str(inspect.signature(import_module("torch.nn.attention.varlen").varlen_attn))
+    except (ImportError, AttributeError) as error:
+        varlen = f"not there: {error}"
+    return {
+        "varlen_attn": varlen,
+        "Stream.__cuda_stream__": hasattr(torch.cuda.Stream, "__cuda_stream__"),
+        "cudnn attention": cudnn.is_available(),
+        "flash attention": torch.backends.cuda.is_flash_attention_available(),
+        **{tool: watched.find(tool) for tool in ("compute-sanitizer", "ncu")},
+    }
+
+
+def copy(lab: Lab) -> Facts:
+    """Bytes read and written in a second, device to device."""
+    source = lab.randn(1 << 20).repeat(1 if lab.dry else COPY_NUMBERS >> 20)
+    target = torch.empty_like(source)
+    seconds = lab.median_us(lambda: target.copy_(source)) / 1e6
+    return {"bytes_per_s": 2 * source.nbytes / seconds}
+
+
+def product(lab: Lab, dtype: torch.dtype) -> Facts:
+    """Operations in a second of one large matrix product."""
+    size = 64 if lab.dry else PRODUCT_SIZE
+    left, right = (lab.randn(size, size, dtype=dtype, seed=seed) for seed in (0, 1))
+    seconds = lab.median_us(lambda: left @ right) / 1e6
+    return {"flops": 2 * size**3 / seconds}
+
+
+def compilations(lab: Lab) -> Iterator[Case]:
+    """Every kernel that is shipped, those that each batch runs first."""
+    kernels = [kernel for family in FAMILIES for kernel in family.kernels]
+    for kernel in kernels[: 2 if lab.dry else None]:
+        yield Case(kernel.expression, partial(compiled, lab, kernel))
+
+
+def compiled(lab: Lab, kernel: Kernel) -> Facts:
+    """Seconds to compile and load it as the service does, a fraction of one where cupy's cache has it. Dry: by NVRTC
+    alone, to machine code for sm_90.
+    """
+    started = time.perf_counter()
+    if lab.dry:
+        try:
+            assemble(kernel.source, [kernel.expression], "sm_90")
+        except AssemblerNotFound as error:
+            raise Skipped(str(error)) from None
+    else:
+        load(kernel, lab.device)
+    return {"compile_s": round(time.perf_counter() - started, 3)}

@@ -1,0 +1,131 @@
+"""The attention of one layer, ours and what it is compared with, from a cold cache and from a warm one; and other parts
+of a layer.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bandrank_bench.gpu import baselines
+from bandrank_bench.gpu.baselines import DRY_BACKENDS, FULL_BACKENDS, System
+from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
+from bandrank_bench.gpu.parts import Part, attention, last_layer, norms
+from bandrank_bench.gpu.shape import Shape, floor_us
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_kernels import Backend
+
+LENGTHS = (164, 4086, 54, 502, 2038)  # those that goals speak of first
+WINDOWS = (4, 64)
+HEAD_DIMS = (32, 64)
+FLEX = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))  # each takes torch some ten seconds to compile
+DRY = (Shape(20, 4, 32, num_heads=2, num_candidates=3), Shape(5, 8, 32, num_heads=2, num_candidates=3))
+LAST_LAYERS = (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(164, 4, 64))
+ROWS, DRY_ROWS = (512, 4096, 16_611), (7,)  # of norms; the last is 100 candidates of 164 tokens
+HIDDEN_SIZE = 384
+HOST_CALLS = 20
+ALIKE = 1e-2  # ||baseline - ours|| / ||ours||: both rounded, several times
+
+Build = Callable[[], System]
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """Ours on all shapes, then the baselines, shapes that goals speak of first: what is cut off is least missed."""
+    shapes = [Shape(length, window, dim) for dim in HEAD_DIMS for length in LENGTHS for window in WINDOWS]
+    if lab.dry:
+        shapes = list(DRY)
+    for shape in shapes:
+        yield _case(lab, shape, "ours", partial(ours, lab, shape))
+    for shape in DRY[:1] if lab.dry else FLEX:
+        yield _case(lab, shape, "flex", partial(baselines.flex, lab, shape))
+    backends = DRY_BACKENDS if lab.dry else FULL_BACKENDS
+    for shape in shapes:
+        if shape.window == shapes[0].window:  # full attention knows no window
+            for name, backend in backends.items():
+                yield _case(lab, shape, name, partial(baselines.full, shape, name, backend))
+        for name in ("paper", "paper as written"):
+            yield _case(lab, shape, name, partial(baselines.paper, lab, shape, name))
+        yield _case(lab, shape, "varlen", partial(baselines.varlen, lab, shape))
+        yield _case(lab, shape, "longformer", partial(baselines.longformer, lab, shape))
+    parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
+    parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
+    for part in parts:
+        for name, other in (("ours", lab.backend), ("torch", "vectorized")):
+            yield Case(f"{part.name}, {name}", partial(timed_part, lab, part, other))
+
+
+def ours(lab: Lab, shape: Shape) -> System:
+    """The fused operation."""
+    call = attention(lab, shape).prepare(lab.backend)
+    return System("ours", lambda qkv: [qkv], call, lambda results: results[0])
+
+
+def _case(lab: Lab, shape: Shape, name: str, build: Build) -> Case:
+    return Case(f"{name} {shape}", partial(timed, lab, shape, name, build))
+
+
+@torch.no_grad()
+def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
+    """Microseconds of a call, over rotated inputs and over one. Raises AssertionError if a baseline that says that it
+    computes our function does not.
+    """
+    system, part = build(), attention(lab, shape)
+    (qkv,) = part.draw(0)
+    facts: Facts = {"system": name, "tokens": shape.tokens, "window": shape.window, "head_dim": shape.head_dim}
+    facts["floor_us"] = floor_us(shape.fused_bytes)
+    first = system.arrange(qkv)
+    if system.pack is not None and name != "ours":
+        (right,) = part.prepare(lab.backend)(qkv)
+        facts["difference"] = _difference(right, system.pack(system.attend(*first)))
+    others = [system.arrange(*part.draw(seed)) for seed in range(1, lab.num_sets(qkv.nbytes))]
+    facts["cold_us"] = _microseconds(lab, system, [first, *others], keep=True)
+    del others
+    if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
+        facts["warm_us"] = _microseconds(lab, system, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
+    return facts
+
+
+@torch.no_grad()
+def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
+    """Microseconds of a call on the card, in a graph over rotated inputs and over one, and on the host without a graph:
+    where the host is the slower one, a kernel that saves the card time is a loss. Raises AssertionError if the results
+    are not those of plain torch.
+    """
+    call, first = part.prepare(backend), part.draw(0)
+    for right, other in zip(part.prepare("vectorized")(*first), call(*first), strict=True):
+        _difference(right, other)
+    largest = max(tensor.nbytes for tensor in first)
+    sets = [first, *(part.draw(seed) for seed in range(1, lab.num_sets(largest)))]
+    system = System(f"{part.name}, {backend}", lambda qkv: [qkv], call)
+    cold_us = _microseconds(lab, system, sets, keep=True)
+    warm_us = _microseconds(lab, system, [first] * WARM_CALLS, keep=False)
+    lab.synchronize()
+    started = time.perf_counter()
+    for _ in range(HOST_CALLS):
+        call(*first)
+    host_us = (time.perf_counter() - started) * 1e6 / HOST_CALLS
+    lab.synchronize()
+    floor = floor_us(largest)  # of reading the largest input once
+    return {"system": system.name, "floor_us": floor, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
+
+
+def _difference(right: Tensor, other: Tensor) -> float:
+    """Norm of the difference over the norm. Raises AssertionError if it is more than rounding."""
+    difference = float((other.float() - right.float()).norm() / right.float().norm())
+    assert difference <= ALIKE, f"another function than ours: they differ by {difference}"
+    return difference
+
+
+def _microseconds(lab: Lab, system: System, inputs: Sequence[Sequence[Tensor]], *, keep: bool) -> float:
+    """Time of one call. keep: each result in memory of its own, so that none is written where the last one lies."""
+
+    def run() -> list[Tensor]:
+        results: list[Tensor] = []
+        for tensors in inputs:
+            results = [*(results if keep else []), *system.attend(*tensors)]
+        return results
+
+    replay = lab.capture(run) if system.capturable else run
+    return lab.median_us(replay) / len(inputs)

@@ -1,0 +1,79 @@
+"""What a layer launches, one part at a time, each callable by any backend."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.shape import Shape
+from bandrank_kernels import Backend
+from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
+from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
+from bandrank_kernels.windowed_attention.ops import sparse_pattern
+
+EPS = 1e-12  # BERT's
+
+Call = Callable[..., list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """draw: inputs of a seed.  prepare: a call on such inputs by a backend; calls share no scratch."""
+
+    name: str
+    draw: Callable[[int], list[Tensor]]
+    prepare: Callable[[Backend], Call]
+
+
+def attention(lab: Lab, shape: Shape) -> Part:
+    """Attention of all rows."""
+
+    def draw(seed: int) -> list[Tensor]:
+        return [lab.randn(shape.rows().num_rows, 3, shape.num_heads, shape.head_dim, seed=seed)]
+
+    def prepare(backend: Backend) -> Call:
+        plan = _plan(lab, shape, backend)
+        return lambda qkv: [plan.attend(qkv)]
+
+    return Part(f"attention {shape}", draw, prepare)
+
+
+def last_layer(lab: Lab, shape: Shape) -> Part:
+    """Attention of [CLS] alone, absorbed: by queries and rows."""
+
+    def draw(seed: int) -> list[Tensor]:
+        query = lab.randn(shape.num_candidates, shape.num_heads, shape.hidden, seed=seed)
+        return [query, lab.randn(shape.rows().num_rows, shape.hidden, seed=seed + 1)]
+
+    def prepare(backend: Backend) -> Call:
+        plan = _plan(lab, shape, backend)
+        return lambda query, rows: [plan.attend_cls(query, rows, shape.head_dim**-0.5)]
+
+    return Part(f"last layer {shape}", draw, prepare)
+
+
+def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
+    """LayerNorm of the embeddings of rows, and of a residual."""
+
+    def draw(seed: int) -> list[Tensor]:
+        table, residual = (lab.randn(num_rows, hidden_size, seed=seed + step) for step in (0, 1))
+        weight, bias = (lab.randn(hidden_size, seed=seed + step) for step in (2, 3))
+        return [table, residual, weight, bias, torch.arange(num_rows).flip(0).to(lab.device)]
+
+    def both(  # noqa: PLR0917  # the inputs of a part
+        backend: Backend, table: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, numbers: Tensor
+    ) -> list[Tensor]:
+        word, other = Addend(table, numbers), Addend(residual, numbers)
+        embedded = embed_rows(word, other, word, weight, bias, eps=EPS, backend=backend)
+        return [embedded, add_norm(table, residual, weight, bias, eps=EPS, backend=backend)]
+
+    return Part(f"norms of {num_rows} rows of {hidden_size}", draw, lambda backend: partial(both, backend))
+
+
+def _plan(lab: Lab, shape: Shape, backend: Backend) -> AttentionPlan:
+    """The plan of this backend and no other: asked for by name, it cannot be replaced."""
+    rows, pattern = shape.rows(), sparse_pattern(shape.window)
+    return plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=shape.head_dim, backend=backend)

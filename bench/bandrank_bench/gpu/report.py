@@ -1,0 +1,84 @@
+"""The results page: what the files are, and for each goal what the newest of them says.
+
+python -m bandrank_bench.gpu.report kernels/results
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from bandrank_bench.gpu.goals import GOALS, Measurements
+from bandrank_bench.gpu.stages import STAGES, Journal, Record
+from bandrank_bench.output import table
+
+PAGE = """# Results of the kernels
+
+Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-check` does at its end.
+
+- `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
+  (`python -m bandrank_bench registers`).
+- `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, one line a case: stage, case, status (ok, failed,
+  skipped, cut for lack of time), seconds, and the facts measured. Times of operations are medians of replays of CUDA
+  graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one; `floor_us` is the operation's bytes
+  at 3.35 TB/s.
+
+{run}
+
+Goals: N = 100 candidates, query of 10 tokens, float16; n tokens a candidate, w tokens of window on each side, heads x
+numbers of a head; a model is MiniLM-L6's size with random weights, w = 4, its requests timed as CUDA graphs. An x is
+how many times as long the other takes. There is no fp8 yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
+
+{goals}
+"""
+NOTHING = (
+    "**Nothing has been run on a GPU yet.** No number below is measured; kernels were run on the CPU and assembled."
+)
+
+
+def is_measured(records: Sequence[Record]) -> bool:
+    """Whether these are of a run on a GPU."""
+    return bool(records) and not records[0].facts.get("dry", True)
+
+
+def newest(folder: Path) -> Journal | None:
+    """The last run on a GPU, by the date in its file's name; None if there is none."""
+    runs = [Journal(path) for path in sorted(folder.glob("*.jsonl"))]
+    return next((run for run in reversed(runs) if is_measured(run.read())), None)
+
+
+def page(folder: Path) -> str:
+    """The text of its README.md."""
+    run = newest(folder)
+    records = run.read() if run else []
+    told = NOTHING if run is None else f"The newest is `{run.path.name}`:\n\n{stages(records)}"
+    return PAGE.format(run=told, goals=goals(records))
+
+
+def goals(records: Sequence[Record]) -> str:
+    """A table of goals and measured values."""
+    measurements = Measurements(records if is_measured(records) else [])
+    rows = []
+    for goal in GOALS:
+        value = goal.value(measurements)
+        target = f"{'at most' if goal.at_most else 'at least'} {goal.target:g} {goal.unit}".strip()
+        measured = "not measured" if value is None else f"{value:.3g} {goal.unit}".strip()
+        verdict = "" if value is None else "yes" if goal.reached(value) else "no"
+        rows.append((goal.text, target, measured, verdict))
+    return table(("goal", "target", "measured", "reached"), rows, numbers=False)
+
+
+def stages(records: Sequence[Record]) -> str:
+    """A table of stages and how many of their cases ended how."""
+    rows = []
+    for stage in dict.fromkeys([*(stage.name for stage in STAGES), *(record.stage for record in records[1:])]):
+        counts = Counter(record.status for record in records if record.stage == stage)
+        seconds = sum(record.seconds for record in records if record.stage == stage)
+        numbers = [str(counts[status]) for status in ("ok", "failed", "skipped", "cut")]
+        rows.append((stage, *numbers, f"{seconds:.0f}"))
+    return table(("stage", "ok", "failed", "skipped", "cut", "s"), rows, numbers=False)
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    (where / "README.md").write_text(page(where), encoding="utf-8")

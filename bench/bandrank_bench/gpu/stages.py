@@ -1,0 +1,125 @@
+"""Stages of named cases, tried in order, each of which leaves one record whatever becomes of it.
+
+A record is a JSON line, written at once, so that a run cut short leaves what was done.
+"""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from bandrank_bench.gpu.lab import Lab, Skipped
+
+Facts = dict[str, Any]
+Status = Literal["ok", "failed", "skipped", "cut"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One case of one stage.
+
+    status: "skipped" if something it needs is not installed, "cut" if the time of its stage was over.
+    facts: what it measured; an error and its traceback; why it was skipped.
+    """
+
+    stage: str
+    case: str
+    status: Status
+    seconds: float = 0.0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """A file of records, to which the processes of a run append in turn."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, record: Record) -> None:
+        """Appends a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(record), default=str) + "\n")
+
+    def read(self) -> list[Record]:
+        """All records so far; none if there is no file."""
+        if not self.path.exists():
+            return []
+        return [Record(**json.loads(line)) for line in self.path.read_text(encoding="utf-8").splitlines()]
+
+    def count(self, stage: str) -> int:
+        """The number of finished cases of a stage."""
+        return sum(record.stage == stage for record in self.read())
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to try. run: returns what it measured; raises Skipped, or anything else for a failure."""
+
+    name: str
+    run: Callable[[], Facts]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the check, run in a process of its own.
+
+    module: has a function `listing(lab)` that lists the cases: cheap, and the same each time.
+    gate: a failure fails the whole run.
+    """
+
+    name: str
+    module: str
+    cap_s: float
+    gate: bool = False
+    listing: str = "cases"
+
+    def cases(self, lab: Lab) -> list[Case]:
+        """Imports the module, so that what one stage lacks does not stop the others."""
+        return list(getattr(import_module(self.module), self.listing)(lab))
+
+
+STAGES = (
+    Stage("machine", "bandrank_bench.gpu.machine", 30),
+    Stage("compile", "bandrank_bench.gpu.machine", 75, gate=True, listing="compilations"),
+    Stage("tests", "bandrank_bench.gpu.watched", 150, gate=True, listing="tests"),
+    Stage("sanitizer", "bandrank_bench.gpu.watched", 110, gate=True, listing="sanitizers"),
+    Stage("operation", "bandrank_bench.gpu.operations", 140),
+    Stage("model", "bandrank_bench.gpu.whole_model", 100),
+    Stage("profile", "bandrank_bench.gpu.watched", 60, listing="profiles"),
+)
+
+
+def run_stage(stage: Stage, lab: Lab, journal: Journal, *, cap_s: float, first: int = 0) -> bool:
+    """Runs the cases from number `first` on. Returns False if the GPU can no longer be used by this process."""
+    deadline = time.monotonic() + cap_s
+    record = run_case(stage.name, Case("cases", lambda: {"cases": stage.cases(lab)}))
+    if record.status != "ok":
+        journal.write(record)
+        return True
+    for case in record.facts["cases"][first:]:
+        if time.monotonic() > deadline:
+            journal.write(Record(stage.name, case.name, "cut", facts={"reason": f"the stage had {cap_s:.0f} s"}))
+            break
+        record = run_case(stage.name, case)
+        journal.write(record)
+        if record.status == "failed" and not lab.is_alive():
+            return False
+        lab.tidy()
+    return True
+
+
+def run_case(stage: str, case: Case) -> Record:
+    """Never raises."""
+    started = time.monotonic()
+    status: Status = "ok"
+    try:
+        facts = case.run()
+    except Skipped as reason:
+        status, facts = "skipped", {"reason": str(reason)}
+    except Exception as error:  # noqa: BLE001  # whatever a first run on a GPU brings is a result, and others follow
+        status, facts = "failed", {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    return Record(stage, case.name, status, round(time.monotonic() - started, 3), facts)

@@ -1,0 +1,189 @@
+"""What other programs say of our launches: compute-sanitizer and Nsight Compute, which watch a small program of them
+(`python -m bandrank_bench.gpu.watched NAME ...`), and pytest. A machine may have them or not.
+"""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from bandrank_bench.gpu.lab import Lab, Skipped
+from bandrank_bench.gpu.parts import attention, last_layer, norms
+from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_kernels import choose_backend
+from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+
+FOLDERS = ("/usr/local/cuda/bin", *map(str, sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)))
+TAIL = 4000  # characters of a program's words that are kept
+ROOT = Path(__file__).resolve().parents[3]
+
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+SANITIZER_CAP_S = 45.0
+TESTS_CAP_S = 60.0
+PROFILE_CAP_S = 40.0
+SECTIONS = ("SpeedOfLight", "MemoryWorkloadAnalysis", "SchedulerStats", "WarpStateStats", "Occupancy", "LaunchStats")
+PROFILE_OPTIONS = (
+    *("--clock-control", "none"),
+    *(word for section in SECTIONS for word in ("--section", section)),
+    *("--metrics", "dram__bytes.sum,lts__t_bytes.sum"),
+    *("--kernel-name", "regex:(narrow|wide)_forward"),
+    *("--csv", "--page", "details"),
+)
+
+# Few candidates, of more than one tile each.
+SMALL = {f"w={window}": Shape(70, window, 32, num_heads=2, num_candidates=3, query_tokens=5) for window in (4, 20)}
+PROFILED = {str(shape): shape for shape in (Shape(164, 4, 32), Shape(4086, 4, 32), Shape(4086, 64, 32))}
+
+
+def launch(lab: Lab, name: str) -> None:
+    """The launches of a name in PROFILED, one forward, or in SMALL, all kernels, of few numbers."""
+    small, shape = name in SMALL, {**SMALL, **PROFILED}[name]
+    part = attention(lab, shape)
+    (qkv,) = part.draw(0)
+    (out,) = part.prepare(lab.backend)(qkv.requires_grad_(small))
+    if small:
+        torch.autograd.grad(out, qkv, torch.ones_like(out))
+        query, key = (lab.randn(2, 70, 32, seed=seed) for seed in (0, 1))
+        band = band_qk(query, key, shape.window, backend=lab.backend)
+        band_pv(band, key, backend=lab.backend)
+        band_ptv(band, key, backend=lab.backend)
+        for other in (last_layer(lab, replace(shape, tokens=300)), norms(lab, 70, 264)):
+            other.prepare(lab.backend)(*other.draw(0))
+    lab.synchronize()
+
+
+def sanitizers(lab: Lab) -> Iterator[Case]:
+    """Each tool on all small launches: it sees what comparing numbers cannot, races and memory that is not ours."""
+    for tool in SANITIZERS:
+        yield Case(tool, partial(sanitized, lab, tool))
+
+
+def sanitized(lab: Lab, tool: str) -> Facts:
+    """Raises RuntimeError if the tool finds anything, or did not say that it finds nothing."""
+    lab.require_gpu()
+    options = ["--tool", tool, "--error-exitcode", "9"]
+    if tool == "memcheck":
+        options += ["--report-api-errors", "no"]  # torch asks CUDA for functions that it may not have
+    said = on_launches("compute-sanitizer", options, [*SMALL], cap_s=SANITIZER_CAP_S)
+    summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", said)
+    if not summaries or any(int(count) for count in summaries):
+        raise RuntimeError(f"{tool} does not say that all is well: {said[-TAIL:]}")
+    return {"errors": 0}
+
+
+def profiles(lab: Lab) -> Iterator[Case]:
+    """Hardware counters of three launches, each in a process of its own."""
+    for name in PROFILED:
+        yield Case(name, partial(profile, lab, name))
+
+
+def profile(lab: Lab, name: str) -> Facts:
+    """Metric to value with unit. Raises RuntimeError if ncu shows none."""
+    lab.require_gpu()
+    said = on_launches("ncu", PROFILE_OPTIONS, [name], cap_s=PROFILE_CAP_S)
+    lines = said.splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    metrics = {
+        row["Metric Name"]: f"{row['Metric Value']} {row['Metric Unit']}".strip()
+        for row in csv.DictReader(lines[start:])
+        if row.get("Metric Name") and row.get("Metric Value")
+    }
+    if not metrics:
+        raise RuntimeError(f"ncu shows no metric: {said[-TAIL:]}")
+    return metrics
+
+
+def tests(lab: Lab) -> Iterator[Case]:
+    """The tests that need a GPU, each file in a process of its own: they compare every kernel with float64."""
+    for path in sorted(ROOT.glob("tests/*/test_*_on_gpu.py")):
+        yield Case(path.stem, partial(tested, lab, path))
+
+
+def tested(lab: Lab, path: Path) -> Facts:
+    """What pytest says at its end. Raises Skipped without pytest, RuntimeError if a test fails or none ran."""
+    lab.require_gpu()
+    if missing := [name for name in ("pytest", "hypothesis") if find_spec(name) is None]:
+        raise Skipped(f"not installed: {', '.join(missing)}")
+    # What warns is not what is tested here, and the tests' own set-up needs programs that a GPU machine may lack.
+    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
+    said = run([sys.executable, "-m", "pytest", *options, "--rootdir", str(ROOT), str(path)], cap_s=TESTS_CAP_S)
+    summary = said.strip().splitlines()[-1]
+    if " passed" not in summary:
+        raise RuntimeError(f"no test ran: {said[-TAIL:]}")
+    return {"tests": summary}
+
+
+def find(tool: str) -> str | None:
+    """Its path, on PATH or where the toolkit puts it."""
+    return shutil.which(tool) or shutil.which(tool, path=os.pathsep.join(FOLDERS))
+
+
+def on_launches(tool: str, options: Sequence[str], launches: Sequence[str], *, cap_s: float) -> str:
+    """What a tool says of a process that makes these launches. Raises Skipped without it, and what `run` raises."""
+    path = find(tool)
+    if path is None:
+        raise Skipped(f"{tool} is not installed")
+    # Each tensor an allocation of its own, so that a step beyond its end is seen.
+    command = [path, *options, sys.executable, "-m", "bandrank_bench.gpu.watched", *launches]
+    return run(command, cap_s=cap_s, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+
+
+def run(command: Sequence[str], *, cap_s: float, **environment: str) -> str:
+    """All that a program says. Raises RuntimeError with the end of it if it fails or takes longer than `cap_s`."""
+    # Into a file: a pipe would be waited for as long as anything that the program started holds it.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        try:
+            process = subprocess.run(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | environment,
+                timeout=cap_s,
+                check=False,
+            )
+            problem = f"ended with {process.returncode}" if process.returncode else None
+        except subprocess.TimeoutExpired:
+            problem = f"took longer than {cap_s:.0f} s"
+        output.seek(0)
+        said = output.read()
+    if problem:
+        raise RuntimeError(f"{Path(command[0]).name} {problem}: {said[-TAIL:]}")
+    return said
+
+
+def ask_card(*fields: str) -> Facts:
+    """What nvidia-smi says of the first card; nothing where there is none."""
+    path = find("nvidia-smi")
+    if path is None:
+        return {}
+    command = [path, f"--query-gpu={','.join(fields)}", "--format=csv,noheader", "--id=0"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    return dict(zip(fields, (value.strip() for value in answer.strip().split(",")), strict=False))
+
+
+def card_name() -> str:
+    """The card's name as part of a file's, such as "nvidia-h100-80gb-hbm3"."""
+    name = str(ask_card("name").get("name", "")) or "no-card"
+    return "-".join("".join(char if char.isalnum() else " " for char in name.lower()).split())
+
+
+def main(names: Sequence[str], lab: Lab) -> None:
+    """Makes the launches named. Raises BackendUnavailable rather than have something else watched."""
+    choose_backend(lab.backend, lab.device)
+    for name in names:
+        launch(lab, name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], Lab(dry=False))

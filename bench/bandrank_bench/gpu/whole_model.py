@@ -1,0 +1,248 @@
+"""A whole cross-encoder of the size of MiniLM-L6, random weights, 100 candidates a request."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.packing import PackedTokens, pack
+from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.ragged import Ragged, offsets
+from bandrank_bench.gpu.baselines import PaperAttention, PaperPlan
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_kernels import Backend
+from bandrank_kernels.transfer import to_host
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
+
+QUERY_TOKENS = 10
+VOCAB, POSITIONS = 30522, 4224
+SIZE = EncoderConfig(VOCAB, 384, 6, 12, 1536, POSITIONS)
+DRY_SIZE = EncoderConfig(VOCAB, 64, 2, 2, 256, POSITIONS)
+WINDOW, NUM_CANDIDATES = 4, 100
+REPEATS = 10
+
+
+def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
+    """Word pieces of candidates as they come: a gamma law of this mean, cut at the longest, which is there."""
+    quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[np.linspace(500, 99_499, count).astype(int)]
+    scale = mean
+    for _ in range(20):  # the cut takes from the mean what the scale gives back
+        lengths = np.clip(quantiles / quantiles.mean() * scale, 5, longest)
+        scale *= mean / lengths.mean()
+    lengths[-1] = longest
+    return [int(length) for length in lengths.round()]
+
+
+LENGTHS = {
+    "164": [164] * NUM_CANDIDATES,
+    "passages": passage_lengths(),
+    "163": [163] * NUM_CANDIDATES,
+    "4086": [4086] * NUM_CANDIDATES,
+    "documents": passage_lengths(mean=1370, longest=4086),
+}
+DRY_LENGTHS = {"164": [9, 9, 9], "passages": [3, 7, 9]}
+PATTERNS: dict[str, AttentionPattern] = {"sparse": sparse(WINDOW), "full": FULL}
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """Every system on the lengths that a goal asks of it."""
+    size = DRY_SIZE if lab.dry else SIZE
+    chosen = DRY_LENGTHS if lab.dry else LENGTHS
+    for name, lengths in chosen.items():
+        for kind, pattern in PATTERNS.items():
+            for cls_only in (True, False):
+                label = f"ours {kind}" + ("" if cls_only else ", whole last layer")
+                run = partial(ours, lab, size, lengths, pattern, cls_only=cls_only)
+                yield _case(label, name, run)
+        yield _case("ours sparse", name, partial(served, lab, size, lengths), ", served")
+        if len(set(lengths)) == 1:
+            yield _case("paper", name, partial(paper, lab, size, lengths))
+    for name, lengths in chosen.items():
+        yield _case("transformers", name, partial(transformers, lab, size, lengths))
+
+
+def _case(system: str, lengths: str, run: Callable[[], Facts], how: str = "") -> Case:
+    return Case(f"{system}, {lengths}{how}", lambda: {"system": system, "lengths": lengths, **run()})
+
+
+def build(
+    lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False
+) -> tuple[CrossEncoder, PreparedScorer]:
+    """The model with random weights, on the device."""
+    config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
+    torch.manual_seed(0)
+    model = CrossEncoder(config)
+    return model, prepare(model, device=lab.device, dtype=lab.dtype, graphs=graphs)
+
+
+def request(lengths: Sequence[int]) -> ScoreBatch:
+    """Random token ids: one query, and candidates of these lengths and a [SEP]."""
+    rng = np.random.default_rng(0)
+    query, *candidates = (rng.integers(1000, VOCAB, length + 1) for length in (QUERY_TOKENS, *lengths))
+    return ScoreBatch(
+        Ragged.from_token_ids([query.tolist()]),
+        Ragged.from_token_ids([candidate.tolist() for candidate in candidates]),
+        offsets([len(candidates)]),
+    )
+
+
+def packed(model: CrossEncoder, batch: ScoreBatch) -> PackedTokens:
+    """The batch as the model packs it."""
+    return pack(batch, model.config.pattern, cls_id=model.config.cls_id, sentence_token=None)
+
+
+def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: AttentionPattern, *, cls_only: bool) -> Facts:
+    """Eager from token ids in host memory, and in a graph from ids on the card."""
+    (model, _), batch = build(lab, size, pattern), request(lengths)
+    # Full attention has no kernel of ours.
+    backend: Backend = lab.backend if pattern.shares_queries else "vectorized"
+    model.encoder.prepare_for(Execution(backend))
+    facts = eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
+    for module in model.modules():
+        if isinstance(module, LayerNorm):
+            module.prepare_for(Execution(fused_from=0))  # of few rows too, as in graphs
+    plan = plan_attention(
+        packed(model, batch).rows,
+        pattern,
+        device=lab.device,
+        dtype=lab.dtype,
+        head_dim=size.head_dim,
+        backend=backend,
+    )
+    facts |= graphed(lab, device_part(lab, model, batch, plan, cls_only=cls_only))
+    return facts
+
+
+def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """As the service runs it, from ids in host memory through the graph of its bucket, or why there is no graph for it.
+    Raises AssertionError if a replay gives other bits than a launch.
+    """
+    (model, prepared), batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
+    facts = eager(lab, lambda: prepared.score(batch))
+    if isinstance(prepared.replay, str):
+        return {"not served from a graph": prepared.replay}
+    runner = prepared.replay.runner
+    if reason := runner.obstacle or (None if len(runner) else "it has more rows than are captured"):
+        return {"not served from a graph": reason}
+    replayed, launched = (runner.score(packed(model, batch), capture=capture) for capture in (True, False))
+    assert replayed is not None
+    assert launched is not None
+    assert torch.equal(replayed, launched), "a replay gives other bits than a launch"
+    return {
+        **{f"served_{name.removeprefix('eager_')}": value for name, value in facts.items()},
+        "awaited_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=0),
+        "overlapped_ms": back_to_back(lab, lambda: prepared.score(batch), ahead=1),
+    }
+
+
+@torch.inference_mode()
+def back_to_back(lab: Lab, score: Callable[[], Tensor], *, ahead: int) -> float:
+    """Milliseconds of each of many requests, scores fetched; ahead: how many are started before one is awaited."""
+    in_flight: deque[Callable[[], Tensor]] = deque()
+    count = 2 if lab.dry else 5 * REPEATS
+    started = time.perf_counter()
+    for _ in range(count):
+        in_flight.append(to_host(score()))
+        if len(in_flight) > ahead:
+            in_flight.popleft()()
+    while in_flight:
+        in_flight.popleft()()
+    return (time.perf_counter() - started) / count * 1e3
+
+
+def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """The paper's attention in our encoder, for candidates of one length, as padding makes them."""
+    model, _ = build(lab, size, sparse(WINDOW))
+    shape = Shape(lengths[0], WINDOW, size.head_dim, size.num_heads, len(lengths), QUERY_TOKENS)
+    plan = PaperPlan(PaperAttention(shape, device=lab.device, backend=lab.backend))
+    run = device_part(lab, model, request(lengths), plan, cls_only=False)
+    return {**eager(lab, run), **graphed(lab, run)}
+
+
+def device_part(
+    lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan, *, cls_only: bool
+) -> Callable[[], Tensor]:
+    """`score` without what the host does once a request."""
+    tokens = packed(model, batch)
+    inputs = [torch.from_numpy(part).to(lab.device) for part in (tokens.ids, tokens.positions, tokens.token_types)]
+    count = tokens.rows.num_candidates
+
+    def run() -> Tensor:
+        hidden = model.encoder.embeddings(*inputs)
+        cls = model.encoder.forward_cls(hidden, count, plan) if cls_only else model.encoder(hidden, plan)[:count]
+        scores: Tensor = model.head(cls)
+        return scores
+
+    return run
+
+
+def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
+    """BertModel with torch's attention, padded to the longest, with a mask where that is needed."""
+    config_class, model_class = cast("tuple[Any, Any]", (BertConfig, BertModel))  # their types lack what they take
+    config = config_class(
+        vocab_size=VOCAB,
+        hidden_size=size.hidden_size,
+        num_hidden_layers=size.num_layers,
+        num_attention_heads=size.num_heads,
+        intermediate_size=size.intermediate_size,
+        max_position_embeddings=POSITIONS,
+        attn_implementation="sdpa",
+    )
+    model = model_class(config).to(lab.device, lab.dtype).eval()
+    totals = torch.tensor(lengths) + QUERY_TOKENS + 3
+    ids = torch.randint(1000, VOCAB, (len(lengths), int(totals.max())))
+    real = torch.arange(ids.shape[1]) < totals[:, None]
+    mask = None if bool(real.all()) else real.to(lab.device, torch.int64)
+    here = ids.to(lab.device)
+
+    def score() -> Tensor:
+        return model(ids.to(lab.device), attention_mask=mask).pooler_output  # type: ignore[no-any-return]  # likewise
+
+    facts = eager(lab, score)
+    if mask is None:  # to look at a mask, transformers makes the host wait, which no graph allows
+        facts |= graphed(lab, lambda: model(here, attention_mask=None).pooler_output)
+    return facts
+
+
+@torch.inference_mode()
+def eager(lab: Lab, score: Callable[[], object]) -> Facts:
+    """Milliseconds until the scores are there, those of them for which the host is busy, and memory at the peak."""
+    score()
+    lab.synchronize()
+    before = 0
+    if not lab.dry:
+        before = torch.cuda.memory_allocated(lab.device)
+        torch.cuda.reset_peak_memory_stats(lab.device)
+    whole, host = [], []
+    for _ in range(1 if lab.dry else REPEATS):
+        started = time.perf_counter()
+        score()
+        host.append(time.perf_counter() - started)
+        lab.synchronize()
+        whole.append(time.perf_counter() - started)
+    peak = 0 if lab.dry else torch.cuda.max_memory_allocated(lab.device) - before
+    return {"eager_ms": median(whole) * 1e3, "host_ms": median(host) * 1e3, "peak_bytes": peak}
+
+
+@torch.inference_mode()
+def graphed(lab: Lab, run: Callable[[], object]) -> Facts:
+    """Milliseconds of a CUDA graph's replay, or why there can be none."""
+    try:
+        return {"graph_ms": lab.median_us(lab.capture(run)) / 1e3}
+    except RuntimeError as error:
+        return {"graph_ms": None, "no graph": str(error)[:500]}

@@ -1,0 +1,131 @@
+"""bandrank itself, in process and through HTTP. The only file here that knows it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import numpy as np
+import torch
+
+from bandrank.serving import assemble, load_models
+from bandrank.settings import Settings
+from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
+
+Dtype = Literal["float32", "bfloat16"]
+
+START_TIMEOUT_S = 180.0
+REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, and the benchmark wants to know how many
+
+
+def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) -> Iterator[System]:
+    """Every pattern and precision in process and through HTTP; `stack` closes them."""
+    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
+    for pattern, checkpoint in checkpoints.items():
+        for dtype in dtypes:
+            precision = torch_precision(getattr(torch, dtype))
+            name = f"bandrank {pattern} {precision}"
+            yield System(name, precision, pattern, "in process", stack.enter_context(load(checkpoint, dtype)))
+            served = stack.enter_context(serve(checkpoint, dtype, work / f"{pattern}-{dtype}.log"))
+            yield System(f"{name}, HTTP", precision, pattern, "HTTP", served, served=name)
+
+
+@contextmanager
+def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
+    """The engine in this process, as the service uses it, without HTTP."""
+    settings = Settings(model=str(checkpoint), device="cpu", dtype=dtype, request_timeout_s=REQUEST_TIMEOUT_S)
+    serving = assemble(load_models(settings), settings)
+
+    with asyncio.Runner() as runner:
+
+        def score(query: str, passages: Sequence[str]) -> Scores:
+            ranking = runner.run(serving.models.default.rank(query, passages))
+            scores = np.empty(len(passages), np.float32)
+            for candidate in ranking.candidates:
+                scores[candidate.index] = candidate.score
+            return scores
+
+        try:
+            yield score
+        finally:
+            runner.run(serving.engine.close())
+
+
+@contextmanager
+def serve(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[Score]:
+    """`serve_client`, as a way to score."""
+    with serve_client(checkpoint, dtype, log, **more) as client:
+        yield _http_score(client)
+
+
+@contextmanager
+def serve_client(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[httpx.Client]:
+    """`bandrank serve` in another process, asked over a kept connection on the loopback interface.
+
+    more: further settings, by their names without BANDRANK_.
+    Raises RuntimeError with the end of its log if it dies or is not ready in time.
+    """
+    port = free_port()
+    settings = {
+        "MODEL": str(checkpoint),
+        "HOST": "127.0.0.1",
+        "PORT": str(port),
+        "DEVICE": "cpu",
+        "DTYPE": dtype,
+        "REQUEST_TIMEOUT_S": str(REQUEST_TIMEOUT_S),
+        "LOG_LEVEL": "warning",
+        **more,
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
+    environment = inherited | {f"BANDRANK_{name}": value for name, value in settings.items()}
+    command = [sys.executable, "-m", "bandrank", "serve"]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=REQUEST_TIMEOUT_S + 10, trust_env=False) as client,
+    ):
+        try:
+            _wait_until_ready(client, process, log)
+            yield client
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _http_score(client: httpx.Client) -> Score:
+    def score(query: str, passages: Sequence[str]) -> Scores:
+        body = {"query": query, "candidates": list(passages), "raw_scores": True}
+        response = client.post("/rerank", json=body).raise_for_status()
+        scores = np.empty(len(passages), np.float32)
+        for result in response.json()["results"]:
+            scores[result["index"]] = result["relevance_score"]
+        return scores
+
+    return score
+
+
+def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):  # nobody listens yet
+            if client.get("/readyz").status_code == httpx.codes.OK:
+                return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
+    end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+    raise RuntimeError(f"the service was not ready in time (exit status {process.poll()}):\n{end}")

@@ -1,0 +1,229 @@
+"""Scorers that precompute, their candidates cached, beside the sparse cross-encoder on the same encoder.
+
+Run as `python -m bandrank_bench precomputed`; needs redis-server. Weights of the
+interactions are random: what is compared is cost, not quality.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+import httpx
+import torch
+from tokenizers import Tokenizer
+
+from bandrank.engine.cache.keys import digest
+from bandrank.engine.sources import RepresentationSource
+from bandrank.models import checkpoint
+from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
+from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
+from bandrank.models.architectures.mix_encoder import MixEncoder, MixEncoderConfig
+from bandrank.models.loading import load_model
+from bandrank.models.scorer import Scorer
+from bandrank.serving import assemble, load_models
+from bandrank.settings import Settings
+from bandrank_bench import machine
+from bandrank_bench.calibrate import Calibration, clean, take_turns
+from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.ours import free_port, load, serve_client
+from bandrank_bench.output import say
+from bandrank_bench.precomputed_report import (
+    AIMS,
+    CROSS_ENCODER,
+    MANY,
+    MANY_BYTES,
+    NUM_CANDIDATES,
+    REPEATS,
+    Cached,
+    Latency,
+    report,
+)
+from bandrank_bench.systems import WINDOW, Score
+from bandrank_bench.workloads import WORKLOADS, Writer
+
+JSON = {"content-type": "application/json"}
+ROUNDS = 5  # of all systems in turns, for the ratios
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-precomputed.md"))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:
+        work = Path(folder)
+        cross_encoder = write_checkpoint(work / "cross", window=WINDOW)
+        scorers = write_scorers(cross_encoder, work)
+        writer = Writer(Tokenizer.from_file(str(cross_encoder / "tokenizer.json")))
+        passages = [
+            text for page in range(NUM_CANDIDATES // 100) for text in WORKLOADS["W1"].request(writer, page).passages
+        ]
+        redis = stack.enter_context(running_redis())
+        engines = {CROSS_ENCODER: stack.enter_context(load(cross_encoder, "float32"))}
+        engines |= {name: stack.enter_context(load(path, "float32")) for name, path in scorers.items()}
+        clients: dict[str, httpx.Client] = {}
+        for name in AIMS:
+            for tier, more in (("memory", {}), ("Redis", {"REDIS_URL": redis, "CACHE_MEMORY_BYTES": "0"})):
+                log = work / f"{name}-{tier}.log"
+                served = serve_client(scorers[name], "float32", log, **more)
+                clients[f"{name}, HTTP, from {tier}"] = stack.enter_context(served)
+        calibration = Calibration()
+        seconds = compare(engines, clients, writer, passages, rounds=options.rounds, calibration=calibration)
+        latencies = {name: repeat(client, writer, passages) for name, client in clients.items()}
+        hash_ms = median(milliseconds(lambda: [digest(text) for text in passages]) for _ in range(20))
+        cached = {name: asyncio.run(fill_cache(path, writer, passages)) for name, path in scorers.items()}
+    facts = machine.describe() | {"calibration product": calibration.describe()}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(report(facts, seconds, latencies, cached, hash_ms), encoding="utf-8")
+    say(f"wrote {options.out}")
+    return 0
+
+
+def write_scorers(cross_encoder: Path, work: Path) -> dict[str, Path]:
+    """Checkpoints of the scorers that precompute, all on the cross-encoder's encoder."""
+    source = load_model(str(cross_encoder)).scorer
+    encoder, ids = source.encoder, {"cls_id": source.config.cls_id, "sep_id": source.config.sep_id}
+    shape = source.config.encoder
+    torch.manual_seed(0)
+    scorers: dict[str, Scorer] = {
+        f"MixEncoder-{name}": MixEncoder(MixEncoderConfig.of_paper(name, shape, **ids))  # type: ignore[arg-type]
+        for name in "abc"
+    }
+    scorers["bi-encoder"] = BiEncoder(BiEncoderConfig(encoder=shape, **ids))
+    colbert = ColBERTConfig(encoder=shape, mask_id=103, query_marker=1, candidate_marker=2, **ids)
+    scorers["ColBERT"] = ColBERT(colbert)
+    folders = {}
+    for name, scorer in scorers.items():
+        folders[name] = work / name
+        checkpoint.save(scorer.initialise(encoder), folders[name], tokenizer=cross_encoder / "tokenizer.json")
+    return folders
+
+
+def compare(
+    engines: Mapping[str, Score],
+    clients: Mapping[str, httpx.Client],
+    writer: Writer,
+    passages: list[str],
+    *,
+    rounds: int,
+    calibration: Calibration,
+) -> dict[str, list[float]]:
+    """Seconds of the clean samples of every system; each round has a new query and the same candidates."""
+
+    def over_http(client: httpx.Client) -> Callable[[str], object]:
+        return lambda query: ask(client, query, passages)
+
+    def in_process(score: Score) -> Callable[[str], object]:
+        return lambda query: score(query, passages)
+
+    systems = {name: in_process(score) for name, score in engines.items()}
+    systems |= {name: over_http(client) for name, client in clients.items()}
+    for name, run in systems.items():
+        say(f"warming up: {name}")
+        for number in (2001, 2002):
+            run(WORKLOADS["W1"].request(writer, number).query)
+    say(f"{rounds} clean samples of each")
+    samples = take_turns(
+        [{name: run} for name, run in systems.items()],
+        lambda number: WORKLOADS["W1"].request(writer, 3000 + number).query,
+        workload=f"{NUM_CANDIDATES} candidates",
+        rounds=rounds,
+        calibration=calibration,
+        tokens=lambda _: 1,
+        on_round=lambda number, count: say(f"round {number}: {count} systems"),
+    )
+    kept = clean(samples, calibration.calm_s)
+    return {name: [one.seconds for one in kept if one.system == name] for name in systems}
+
+
+def ask(client: httpx.Client, query: str, texts: Sequence[str]) -> dict[str, float]:
+    """The milliseconds that the service tells of one request."""
+    response = client.post("/rerank", content=body_of(query, texts), headers=JSON).raise_for_status()
+    timings: dict[str, float] = response.json()["meta"]["timings_ms"]
+    return timings
+
+
+def body_of(query: str, texts: Sequence[str]) -> bytes:
+    """A request, ready to send."""
+    return json.dumps({"query": query, "candidates": list(texts), "raw_scores": True}).encode()
+
+
+def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency:
+    """Many requests, one after the other, each with a new query; what the client does to make a body from texts, and
+    texts from an answer, is not counted.
+    """
+    latency = Latency()
+    for number in range(REPEATS):
+        query = WORKLOADS["W1"].request(writer, 5000 + number).query
+        body = body_of(query, passages)
+        started = time.perf_counter()
+        response = client.post("/rerank", content=body, headers=JSON).raise_for_status()
+        latency.total_ms.append((time.perf_counter() - started) * 1e3)
+        steps: dict[str, float] = response.json()["meta"]["timings_ms"]
+        for name, value in steps.items():
+            latency.steps_ms[name].append(value)
+    return latency
+
+
+async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cached:
+    """Caches MANY candidates, whose representations are those of `passages` in turn, and scores them for a query."""
+    say(f"caching {MANY:,} candidates of {folder.name}")
+    settings = Settings(model=str(folder), device="cpu", cache_memory_bytes=64 * 2**30, request_timeout_s=600.0)
+    serving = assemble(load_models(settings), settings)
+    (scorer,) = serving.engine.text_scorers
+    source = scorer.source
+    assert isinstance(source, RepresentationSource), "these scorers precompute. This is a bug."
+    await source.encode_ahead(passages, deadline=math.inf)
+    cached = (await source.cache.lookup([digest(text) for text in passages])).payloads
+    payloads = [payload for payload in cached if payload is not None]
+    size = sum(map(len, payloads)) / len(payloads)
+    sealed = sum(len(source.codec.seal(payload)) for payload in payloads) / len(payloads)
+    many_ms: list[float] = []
+    if size < MANY_BYTES / MANY:
+        texts = [f"{number} {passages[number % len(passages)]}" for number in range(MANY)]
+
+        async def copies(keys: list[bytes]) -> list[bytes]:
+            return [payloads[number % len(payloads)] for number in range(len(keys))]
+
+        await source.cache.compute_missing([digest(text) for text in texts], copies)
+        for number in range(3):
+            query = WORKLOADS["W1"].request(writer, 7000 + number).query
+            started = time.perf_counter()
+            await serving.models.default.rank(query, texts)
+            many_ms.append((time.perf_counter() - started) * 1e3)
+    value = serving.engine.metrics.registry.get_sample_value
+    memory = (value("bandrank_cache_memory_bytes") or 0) / (value("bandrank_cache_memory_entries") or 1)
+    await serving.engine.close()
+    return Cached(size, sealed, memory, many_ms[1:])
+
+
+@contextmanager
+def running_redis() -> Iterator[str]:
+    """The URL of a Redis server started here, on a free port of the loopback interface, that keeps nothing on disk."""
+    program = shutil.which("redis-server")
+    if program is None:
+        raise SystemExit("redis-server is not installed: apt-get install redis-server")
+    port = free_port()
+    arguments = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
+    with subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL) as process:
+        try:
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            process.terminate()
+
+
+def milliseconds(run: Callable[[], object]) -> float:
+    """What one call takes."""
+    started = time.perf_counter()
+    run()
+    return (time.perf_counter() - started) * 1e3

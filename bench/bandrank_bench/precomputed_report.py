@@ -1,0 +1,116 @@
+"""The page on scorers that precompute: ratios, shares, sizes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median, quantiles
+
+from bandrank_bench.output import bullets, table
+
+NUM_CANDIDATES = 1000
+MANY = 100_000
+MANY_BYTES = 2 * 2**30  # of representations; ColBERT's take ten times that
+REPEATS = 100  # of one warm system alone, for the percentiles
+CROSS_ENCODER = "sparse cross-encoder"
+AIMS = {"MixEncoder-a": 100.0, "MixEncoder-b": 60.0}
+HTTP_AIM = 40.0
+STEPS = ("tokenize", "cache", "encode", "queue", "score")
+
+
+@dataclass
+class Latency:
+    """Milliseconds of single requests, and of their steps as the service tells them."""
+
+    total_ms: list[float] = field(default_factory=list)
+    steps_ms: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*STEPS, "total")})
+
+    def percentile(self, percent: int) -> float:
+        """A percentile of the totals."""
+        return quantiles(self.total_ms, n=100, method="inclusive")[percent - 1]
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What one scorer caches: bytes of a candidate in the cache, and milliseconds to score MANY cached candidates."""
+
+    payload_bytes: float
+    sealed_bytes: float
+    memory_bytes: float
+    many_ms: list[float]
+
+
+def report(
+    facts: Mapping[str, str],
+    seconds: Mapping[str, list[float]],
+    latencies: Mapping[str, Latency],
+    cached: Mapping[str, Cached],
+    hash_ms: float,
+) -> str:
+    """The page."""
+    slow = median(seconds[CROSS_ENCODER])
+    ratios = {name: slow / median(taken) for name, taken in seconds.items() if taken}
+    aims = [(f"{name}, engine", target, ratios.get(name)) for name, target in AIMS.items()]
+    aims += [(name, HTTP_AIM, ratios.get(name)) for name in latencies]
+    blocks = [
+        "# Benchmarks of scorers that precompute",
+        f"Written by `make bench`. {NUM_CANDIDATES} candidates of mixed length (W1 of [benchmarks.md](benchmarks.md)), "
+        "all cached, a new query each time; one encoder (6 layers, hidden 384) for all; text in, ranking out. "
+        "Interactions have random weights: this compares cost, not quality. Read the ratios; the times belong to the "
+        "machine.",
+        bullets(facts),
+        "## Aims",
+        table(
+            ["times as fast as the sparse cross-encoder", "target", "measured", "reached"],
+            [
+                [name, f"{target:.0f}", f"{got:.0f}" if got else "-", "yes" if got and got >= target else "no"]
+                for name, target, got in aims
+            ],
+        ),
+        f"## {NUM_CANDIDATES} candidates, systems in turns",
+        table(
+            ["system", "clean samples", "ms", "x sparse cross-encoder"],
+            [
+                [name, str(len(taken)), f"{median(taken) * 1e3:,.1f}" if taken else "-", f"{ratios.get(name, 0):.1f}"]
+                for name, taken in seconds.items()
+            ],
+        ),
+        f"## One client, {REPEATS} requests",
+        f"Milliseconds. Hashing {NUM_CANDIDATES} texts takes {hash_ms:.2f} ms, a part of the cache's time; the "
+        "rest of that is the lookup: in memory, or one round trip to Redis and the check of every value. HTTP and JSON "
+        "are the client's time less the steps that the service tells: both ends' parsing and writing, and validation.",
+        table(
+            ["system", "p50", "p99", "HTTP and JSON", "hashing", "lookup", "tokenising", "queue", "compute"],
+            [_shares(name, latency, hash_ms) for name, latency in latencies.items()],
+        ),
+        "## Size",
+        "Bytes of a candidate: float16 payload with its counts, as sealed for Redis, in memory with its entry; and "
+        f"milliseconds to rank {MANY:,} cached candidates in one request (copies of {NUM_CANDIDATES} representations "
+        "under their own keys; from text: hashing, lookup, scoring, sorting). "
+        f'"-": more than {MANY_BYTES / 2**30:.0f} GiB.',
+        table(
+            ["scorer", "payload", "sealed", "in memory", f"{MANY:,} candidates, ms"],
+            [
+                [
+                    name,
+                    f"{one.payload_bytes:,.0f}",
+                    f"{one.sealed_bytes:,.0f}",
+                    f"{one.memory_bytes:,.0f}",
+                    f"{median(one.many_ms):,.0f}" if one.many_ms else "-",
+                ]
+                for name, one in cached.items()
+            ],
+        ),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _shares(name: str, latency: Latency, hash_ms: float) -> list[str]:
+    step = {key: median(values) for key, values in latency.steps_ms.items()}
+    middle = latency.percentile(50)
+    http_and_json = middle - sum(step[key] for key in STEPS)
+    shares = [http_and_json, hash_ms, step["cache"] - hash_ms, step["tokenize"], step["queue"], step["score"]]
+    return [
+        name,
+        f"{middle:.1f}",
+        f"{latency.percentile(99):.1f}",
+        *(f"{share:.1f} ({share / middle:.0%})" for share in shares),
+    ]

@@ -1,0 +1,161 @@
+"""The papers' comparison at our scale: systems trained alike, then compared on collections that no training saw.
+
+Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
+groups of their training splits from `python -m bandrank_training mine`. A run that is stopped goes on where it was;
+what it made stays in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
+the paper has it (Schlatt et al. 2024, section 4), and scorers that precompute, all from all-MiniLM-L6-v2.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bandrank.models.plain import parse
+from bandrank_bench import machine
+from bandrank_bench.output import bullets, say
+from bandrank_training import evaluation
+from bandrank_training.comparison import compare
+from bandrank_training.recipe import TrainingRecipe
+from bandrank_training.results import Evaluation, read_evaluation
+from bandrank_training.training import Trainer
+
+FULL = {"window": None}
+ASYMMETRIC = {"query_to_cls": False, "query_to_candidate": False}
+WINDOWS = (64, 16, 4, 1, 0)
+LAST_THREE = [3, 4, 5]
+LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
+    "bi-encoder": ("bi_encoder", {}),
+    "poly-64": ("poly_encoder", {"num_codes": 64}),
+    "colbert": ("colbert", {}),
+    "mix-a": ("mix_encoder", {"interaction_layers": [5]}),
+    "mix-b": ("mix_encoder", {"interaction_layers": LAST_THREE}),
+    "mix-c": ("mix_encoder", {"interaction_layers": LAST_THREE, "num_embeddings": 2, "pool": "last"}),
+}
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A collection's split, and where its candidates are from: a run of this name, or the judged pools."""
+
+    collection: str
+    split: str
+    run: str = ""
+
+
+TEST_SETS = (
+    TestSet("squad", "test2k", "bm25.test2k.trec.gz"),
+    TestSet("nq-mini", "test", "bm25.test.trec.gz"),
+    TestSet("scifact", "test", "bm25.test.trec.gz"),
+    TestSet("selqa", "test"),
+    TestSet("medquad", "test", "bm25.test.trec.gz"),
+    TestSet("cranfield", "test", "bm25.all.trec.gz"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Trains and measures what is missing, and writes the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--groups", type=Path, required=True)
+    parser.add_argument("--start-steps", type=int, default=800, help="with full attention (default: 800)")
+    parser.add_argument("--steps", type=int, default=500, help="with each window after that (default: 500)")
+    parser.add_argument("--light-steps", type=int, default=200, help="of a scorer that precomputes (default: 200)")
+    parser.add_argument("--queries", type=int, default=300, help="of each collection, at most (default: 300)")
+    parser.add_argument("--depth", type=int, default=30, help="candidates of a query of a run (default: 30)")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of training and evaluation"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
+    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(args.threads)
+    tables = [
+        list(measured(args, list(cross_encoders(args)))),
+        list(measured(args, list(precomputing(args)))),
+    ]
+    args.out.write_text(report(args, *map(compare, tables)), encoding="utf-8")
+    say(f"wrote {args.out}")
+    return 0
+
+
+def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
+    """Trains them and gives their names, the baseline first."""
+    start = train(args, "full-start", {"architecture": "cross_encoder", "config": {"pattern": FULL}}, args.start_steps)
+    yield train(args, "full", {"start": start}, args.steps)
+    for window in WINDOWS:
+        pattern = {"window": window} | ASYMMETRIC
+        yield train(args, f"w{window}", {"start": start, "config": {"pattern": pattern}}, args.steps)
+
+
+def precomputing(args: argparse.Namespace) -> Iterator[str]:
+    """Trains them and gives their names, the baseline first."""
+    for name, (architecture, config) in LIGHT.items():
+        yield train(args, name, {"architecture": architecture, "config": config}, args.light_steps)
+
+
+def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int) -> str:
+    """Trains a system, or goes on with it; returns its folder. All read the same groups in the same order."""
+    out = args.runs / name
+    values = {
+        "out": str(out),
+        "precision": args.dtype,
+        "model": model,
+        "data": {"groups": [str(args.groups)], "group_size": 8, "batch_rows": 4096, "max_candidate_tokens": 200},
+        "losses": [{"name": "contrastive"}, {"name": "distil", "teacher": {"minilm": 20.0, "bm25": 0.4}}],
+        "optimiser": {"steps": steps, "learning_rate": 1e-4, "warmup_steps": steps // 10, "decay_steps": steps // 2},
+    }
+    recipe: TrainingRecipe = parse(TrainingRecipe, values)
+    trainer = Trainer(recipe)
+    if trainer.progress.step < steps:
+        say(f"training {name}")
+        trainer.run()
+    return str(out)
+
+
+def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evaluation]:
+    """Every system on every collection; what was measured before is read."""
+    parser = argparse.ArgumentParser()
+    evaluation.add_arguments(parser)
+    for folder in folders:
+        for test in TEST_SETS:
+            collection, out = args.data / test.collection, Path(folder) / f"top-{args.depth}-of-{args.queries}"
+            kind = "run" if test.run else "pool"
+            result = out / f"{collection.name}.{test.split}.{kind}.{Path(folder).name}.json"
+            if not result.exists():
+                say(f"measuring {folder} on {test.collection}")
+                source = ["--run", str(collection / "runs" / test.run)] if test.run else ["--pool"]
+                rest = ["--split", test.split, "--limit", str(args.queries), "--depth", str(args.depth)]
+                rest += ["--dtype", args.dtype, "--out", str(out)]
+                evaluation.run(parser.parse_args([folder, str(collection), *source, *rest]))
+            yield read_evaluation(result)
+
+
+def report(args: argparse.Namespace, windows: str, light: str) -> str:
+    """The page."""
+    return f"""# Windows and interaction, trained alike
+
+Written by `python -m bandrank_bench reproduction`: at most {args.queries} queries of each collection, {args.depth}
+candidates of each query of a run, the judged ones of selqa; trained and measured in {args.dtype}. Budgets are small,
+the papers train for 100,000 steps: the figures are for comparison with each other, not with what these architectures
+can do.
+
+## Cross-encoders by window
+
+From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then {args.steps} steps with each pattern, all on
+the same groups, 4,096 rows a step. `full` goes on with the pattern it knows; the others have so many steps to learn
+theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
+
+{windows}
+## Scorers that precompute
+
+From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
+random; the bi-encoder has nothing new.
+
+{light}
+{bullets(machine.describe())}
+"""

@@ -1,0 +1,46 @@
+"""What is compared: a system scores passages for a query, text in and scores out, tokenising included."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Scores = npt.NDArray[np.float32]
+Score = Callable[[str, Sequence[str]], Scores]  # in the order of the passages, raw, higher is better
+Precision = Literal["fp32", "bf16", "bf16 emulated", "int8"]
+Pattern = Literal["full", "sparse"]
+
+NUM_THREADS = torch.get_num_threads()  # one per physical core; every system gets as many
+WINDOW = 4  # of the sparse pattern
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to score.
+
+    precision: what its matrix products really run in, not what was asked for.  served: for a system behind HTTP, the
+    name of the same engine in process.
+    """
+
+    name: str
+    precision: Precision
+    pattern: Pattern
+    kind: Literal["peer", "in process", "HTTP"]
+    score: Score
+    served: str | None = None
+
+
+def torch_precision(dtype: torch.dtype) -> Precision:
+    """What torch's matrix products run in on this CPU when tensors are of `dtype`."""
+    if dtype == torch.float32:
+        return "fp32"
+    return "bf16" if has_native_bf16() else "bf16 emulated"
+
+
+def has_native_bf16() -> bool:
+    """Whether the CPU multiplies bfloat16 itself (AVX512_BF16 or AMX); without, libraries convert to float32."""
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") or capabilities.get("arm_bf16"))

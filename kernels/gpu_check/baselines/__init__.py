@@ -1,1 +1,0 @@
-"""What the fused operation is timed against, each in the layout that suits it best."""

@@ -1,0 +1,29 @@
+"""python -m bandrank_bench: one command for each benchmark."""
+
+import sys
+
+import pytest
+
+from bandrank_bench.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_lists_its_options(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the libraries that it measures."""
+    monkeypatch.setattr(sys, "argv", ["bandrank_bench", command, "--help"])
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "1")
+    with pytest.raises(SystemExit, match="0"):
+        main()
+
+    assert "--out" in capsys.readouterr().out
+
+
+def test_an_unknown_command_gets_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """All commands are in it."""
+    monkeypatch.setattr(sys, "argv", ["bandrank_bench", "fly"])
+
+    assert main() == 2
+    listed = capsys.readouterr().err
+    assert set(COMMANDS) <= {line.split()[0] for line in listed.splitlines() if line}

@@ -1,0 +1,248 @@
+"""The check for GPUs without one: all of its stages on tiny shapes, what becomes of failures, and its arithmetic."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bandrank_bench.gpu import check, goals, report, watched
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.shape import Shape, floor_us
+from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
+from bandrank_bench.gpu.supervise import DEVICE_LOST, supervise
+from bandrank_bench.gpu.whole_model import LENGTHS, passage_lengths
+
+LAB = Lab(dry=False)
+RESULTS = Path(__file__).resolve().parents[2] / "kernels" / "results"
+BROKEN = """
+from bandrank_bench.gpu.stages import Case
+
+def cases(lab):
+    return [Case("breaks", lambda: 1 / 0), Case("works", dict)]
+"""
+NCU = '==PROF== Connected\n"ID","Metric Name","Metric Unit","Metric Value"\n"0","Duration","us","17.5"\n"0","","",""\n'
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A stage whose first case fails."""
+    (tmp_path / "broken_stage.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return Stage("broken", "broken_stage", 10, gate=True)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """An empty one."""
+    return Journal(tmp_path / "run.jsonl")
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_dry_run_goes_through_all_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing fails; what is not installed is skipped; the times of a dry run reach no goal and no page."""
+    code = check.main(["--dry", "--out", str(tmp_path)])
+    (path,) = tmp_path.glob("*.jsonl")
+    records = Journal(path).read()
+    statuses = {stage.name: {record.status for record in records if record.stage == stage.name} for stage in STAGES}
+
+    assert code == 0
+    assert set().union(*statuses.values()) == {"ok", "skipped"}
+    assert all(statuses.values())
+    assert capsys.readouterr().out.count("not measured") == len(goals.GOALS)
+    assert report.page(tmp_path) == report.page(tmp_path / "empty")
+
+
+def test_a_failure_is_on_record_and_the_next_case_runs(broken: Stage, tmp_path: Path) -> None:
+    """With its traceback; the exit code tells."""
+    out = tmp_path / "run.jsonl"
+    code = check.main(["--dry", "--out", str(out)], [broken])
+    _, failed, works = Journal(out).read()
+
+    assert code == 1
+    assert (failed.status, failed.facts["error"]) == ("failed", "ZeroDivisionError: division by zero")
+    assert "1 / 0" in failed.facts["traceback"]
+    assert works.status == "ok"
+
+
+def test_a_stage_that_cannot_be_imported_fails_alone(journal: Journal) -> None:
+    """As one case."""
+    assert run_stage(Stage("gone", "bandrank_bench.gpu.gone", 10), Lab(dry=True), journal, cap_s=10)
+    assert [(record.case, record.status) for record in journal.read()] == [("cases", "failed")]
+
+
+def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: Path) -> None:
+    """Of a stage, and of the run; not everything is proven then."""
+    run_stage(broken, Lab(dry=True), journal, cap_s=-1)
+    code = check.main(["--dry", "--out", str(tmp_path / "late.jsonl"), "--budget-s", "0"], [broken])
+
+    assert [record.status for record in journal.read()] == ["cut"]
+    assert [record.status for record in Journal(tmp_path / "late.jsonl").read()] == ["ok", "cut"]
+    assert code == 1
+
+
+def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journal) -> None:
+    """The next one begins behind what is on record: a crash counts as a case, a lost device has written its own."""
+    started: list[int] = []
+    codes = iter([9, DEVICE_LOST, 0])
+
+    def command(stage: Stage, first: int, _: float) -> list[str]:
+        started.append(first)
+        code = next(codes)
+        if code == DEVICE_LOST:
+            journal.write(Record(stage.name, "its own", "failed"))
+        return [sys.executable, "-S", "-c", f"raise SystemExit({code})"]
+
+    supervise(broken, journal, command, cap_s=60)
+
+    assert started == [0, 1, 2]
+    assert [record.case for record in journal.read()] == ["crashed", "its own"]
+
+
+def test_a_process_that_hangs_is_killed(broken: Stage, journal: Journal) -> None:
+    """When the time of its stage is over."""
+    sleeps = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+    supervise(broken, journal, lambda *_: sleeps, cap_s=0.1, grace_s=0.1)
+
+    assert [(record.case, record.status) for record in journal.read()] == [("killed", "failed")]
+
+
+def put_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str, code: int = 0) -> None:
+    """A program on PATH that says something."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{says}\nEOF\nexit {code}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def test_sanitizers_must_say_that_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence, findings and a bad exit code are failures."""
+    put_tool(tmp_path, monkeypatch, "compute-sanitizer", "========= ERROR SUMMARY: 0 errors")
+    assert watched.sanitized(LAB, "memcheck") == {"errors": 0}
+    for said, code in (
+        ("", 0),
+        ("========= RACECHECK SUMMARY: 2 hazards displayed", 0),
+        ("ERROR SUMMARY: 0 errors", 9),
+    ):
+        put_tool(tmp_path, monkeypatch, "compute-sanitizer", said, code)
+        with pytest.raises(RuntimeError):
+            watched.sanitized(LAB, "racecheck")
+
+
+def test_tests_on_a_gpu_must_pass_and_run(tmp_path: Path) -> None:
+    """A file whose tests fail, or are all skipped for want of a kernel, is a failure."""
+    path = tmp_path / "test_on_gpu.py"
+    path.write_text("def test_one(): pass")
+    assert "1 passed" in watched.tested(LAB, path)["tests"]
+    for text, reason in (("assert 0", "1 failed"), ("import pytest; pytest.skip('no card')", "no test ran")):
+        path.write_text(f"def test_one(): {text}")
+        with pytest.raises(RuntimeError, match=reason):
+            watched.tested(LAB, path)
+
+
+def test_what_tools_watch_is_the_kernels() -> None:
+    """The launches run to their end; where no kernel can run they fail, and no tool finds plain torch in order."""
+    watched.main([*watched.SMALL], Lab(dry=True))
+    if not torch.cuda.is_available():
+        with pytest.raises((RuntimeError, AssertionError)):  # torch asserts that it was built for CUDA
+            watched.main([*watched.SMALL], LAB)
+
+
+def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of what it says beside; none is a failure."""
+    put_tool(tmp_path, monkeypatch, "ncu", NCU)
+    assert watched.profile(LAB, "any") == {"Duration": "17.5 us"}
+    put_tool(tmp_path, monkeypatch, "ncu", "no permission")
+    with pytest.raises(RuntimeError, match="no permission"):
+        watched.profile(LAB, "any")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "head_dim", "megabytes", "fused_us", "separate_us"),
+    [
+        (164, 32, 51.0, 15.2, (44.5, 101)),
+        (4086, 32, 1256, 375, (1101, 2506)),
+        (54, 64, 34.5, 10.3, (26.2, 45.1)),
+        (164, 64, 102, 30.5, (78.5, 135)),
+    ],
+)
+def test_floors(
+    tokens: int, head_dim: int, megabytes: float, fused_us: float, separate_us: tuple[float, float]
+) -> None:
+    """By hand: (100 (n + 2) + 11) rows of 4 * heads * dims numbers of 2 bytes at 3.35 TB/s; for separate kernels 9
+    rows of heads * dims, 4 of the band and the 12 globals, and 4 numbers of [CLS] a head, for each candidate row.
+    """
+    narrow = Shape(tokens, 4, head_dim)
+
+    assert narrow.fused_bytes / 1e6 == pytest.approx(megabytes, rel=5e-3)
+    assert floor_us(narrow.fused_bytes) == pytest.approx(fused_us, rel=5e-3)
+    for window, expected in zip((4, 64), separate_us, strict=True):
+        assert floor_us(replace(narrow, window=window).two_kernel_bytes) == pytest.approx(expected, rel=5e-3)
+
+
+def test_goals() -> None:
+    """An operation in 20 us on a card that copies 3 TB/s: 51.03 MB take 17.01 us, and 148.9 MB 49.6 us."""
+    at = {"tokens": 164, "window": 4, "head_dim": 32}
+    times = {"ours": 20.0, "full flash": 50.0, "full cudnn": 46.0, "flex": 50.0}
+    measured = goals.Measurements(
+        [
+            Record("machine", "copy", "ok", facts={"bytes_per_s": 3e12}),
+            *(
+                Record("operation", name, "ok", facts={"system": name, "cold_us": us, **at})
+                for name, us in times.items()
+            ),
+            Record("model", "ours", "ok", facts={"system": "ours sparse", "lengths": "164", "peak_bytes": 8e7}),
+            Record("tests", "one", "ok"),
+            Record("tests", "two", "failed"),
+        ]
+    )
+    shape = Shape(164, 4, 32)
+
+    assert measured.copy_share(shape) == pytest.approx(0.8505, abs=1e-4)
+    assert measured.over_two_kernels(shape) == pytest.approx(2.482, abs=1e-3)
+    assert measured.over_best_full(shape) == pytest.approx(2.3)
+    assert measured.over("flex", shape) == pytest.approx(2.5)
+    assert measured.over("varlen", shape) is None
+    assert measured.megabytes("164") == pytest.approx(0.8)
+    assert measured.exact() == 0
+
+
+def test_realistic_lengths() -> None:
+    """Of passages and documents: the mean that is said, one of the longest."""
+    passages, documents = passage_lengths(), LENGTHS["documents"]
+
+    assert (len(passages), max(passages)) == (100, 163)
+    assert sum(passages) / 100 == pytest.approx(77, abs=1)
+    assert sum(documents) / 100 == pytest.approx(1370, abs=10)
+
+
+def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
+    """With its measured values beside the goals."""
+    for date, us in (("2026-01-02", 19.0), ("2026-01-01", 33.0)):
+        facts = {"system": "ours", "tokens": 164, "window": 4, "head_dim": 32, "cold_us": us}
+        run = Journal(tmp_path / f"{date}-card.jsonl")
+        run.write(Record("run", "started", "ok", facts={"dry": False}))
+        run.write(Record("operation", "ours", "ok", facts=facts))
+    page = report.page(tmp_path)
+
+    assert "`2026-01-02-card.jsonl`" in page
+    assert "| attention of a layer, n=164 w=4 12x32 | at most 21 us | 19 us | yes |" in page
+    assert report.NOTHING not in page
+
+
+def test_the_page_is_up_to_date() -> None:
+    """Run `python -m bandrank_bench.gpu.report kernels/results` if not."""
+    assert (RESULTS / "README.md").read_text(encoding="utf-8") == report.page(RESULTS)
+
+
+def test_records_are_lines_of_json(journal: Journal) -> None:
+    """One a case, in the order of the cases, as they were written."""
+    records = [Record("a", "b", "ok", 1.5, {"us": 2.0}), Record("a", "c", "skipped", facts={"reason": "none"})]
+    for record in records:
+        journal.write(record)
+
+    assert journal.read() == records
+    assert [json.loads(line)["case"] for line in journal.path.read_text().splitlines()] == ["b", "c"]
+    assert (journal.count("a"), journal.count("b")) == (2, 0)

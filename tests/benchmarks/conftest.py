@@ -1,6 +1,0 @@
-"""benchmarks/ holds scripts, not a package: its folder goes on the path, as when one of them is run."""
-
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))

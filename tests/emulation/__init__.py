@@ -1,0 +1,1 @@
+"""CUDA on the CPU, for tests: kernels, launches, streams and graphs without a GPU. See README.md."""
