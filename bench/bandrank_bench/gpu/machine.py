@@ -1,11 +1,9 @@
 """What runs here, how fast the card moves bytes and multiplies matrices today, and whether all kernels compile."""
 
-import inspect
 import platform
 import time
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -28,7 +26,6 @@ def cases(lab: Lab) -> Iterator[Case]:
     """The ceilings last: the clocks are those of a card at rest."""
     yield Case("versions", versions)
     yield Case("card", partial(card, lab))
-    yield Case("features", features)
     yield Case("copy", partial(copy, lab))
     for dtype in (torch.float16, torch.bfloat16):
         yield Case(f"product {dtype}".replace("torch.", ""), partial(product, lab, dtype))
@@ -53,22 +50,6 @@ def card(lab: Lab) -> Facts:
         "memory": properties.total_memory,
         "l2": getattr(properties, "L2_cache_size", None),
         **watched.ask_card(*CLOCKS),
-    }
-
-
-def features() -> Facts:
-    """What later stages can use."""
-    cudnn: Any = torch.backends.cudnn
-    try:
-        varlen = str(inspect.signature(import_module("torch.nn.attention.varlen").varlen_attn))
-    except (ImportError, AttributeError) as error:
-        varlen = f"not there: {error}"
-    return {
-        "varlen_attn": varlen,
-        "Stream.__cuda_stream__": hasattr(torch.cuda.Stream, "__cuda_stream__"),
-        "cudnn attention": cudnn.is_available(),
-        "flash attention": torch.backends.cuda.is_flash_attention_available(),
-        **{tool: watched.find(tool) for tool in ("compute-sanitizer", "ncu")},
     }
 
 

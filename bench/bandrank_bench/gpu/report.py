@@ -41,18 +41,13 @@ def is_measured(records: Sequence[Record]) -> bool:
     return bool(records) and not records[0].facts.get("dry", True)
 
 
-def newest(folder: Path) -> Journal | None:
-    """The last run on a GPU, by the date in its file's name; None if there is none."""
-    runs = [Journal(path) for path in sorted(folder.glob("*.jsonl"))]
-    return next((run for run in reversed(runs) if is_measured(run.read())), None)
-
-
 def page(folder: Path) -> str:
-    """The text of its README.md."""
-    run = newest(folder)
-    records = run.read() if run else []
-    told = NOTHING if run is None else f"The newest is `{run.path.name}`:\n\n{stages(records)}"
-    return PAGE.format(run=told, goals=goals(records))
+    """The text of its README.md, with the last run on a GPU, by the date in its file's name, if there is one."""
+    told, measured = NOTHING, list[Record]()
+    for path in sorted(folder.glob("*.jsonl")):
+        if is_measured(records := Journal(path).read()):
+            told, measured = f"The newest is `{path.name}`:\n\n{stages(records)}", records
+    return PAGE.format(run=told, goals=goals(measured))
 
 
 def goals(records: Sequence[Record]) -> str:
