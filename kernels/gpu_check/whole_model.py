@@ -14,7 +14,8 @@ from transformers import BertConfig, BertModel
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.encoders import EncoderConfig
+from bandrank.models.layers.packing import PackedInputs
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
@@ -140,16 +141,9 @@ def device_part(
 ) -> Callable[[], Sequence[Tensor]]:
     """`score` without what the host does once a request."""
     tokens = packed(model, batch)
-    inputs = [torch.from_numpy(part).to(lab.device) for part in (tokens.ids, tokens.positions, tokens.token_types)]
-    count = tokens.rows.num_candidates
-
-    def run() -> Sequence[Tensor]:
-        hidden = model.encoder.embeddings(*inputs)
-        if model.cls_only_last_layer:
-            return [model.head(model.encoder.forward_cls(hidden, count, plan))]
-        return [model.head(model.encoder(hidden, plan)[:count])]
-
-    return run
+    ids, positions, types = (torch.from_numpy(part).to(lab.device) for part in tokens.of_rows)
+    inputs = PackedInputs(ids, positions, types, plan, tokens.rows.num_candidates)
+    return lambda: [model.compute(inputs)]
 
 
 def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:

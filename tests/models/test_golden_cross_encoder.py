@@ -20,7 +20,7 @@ from support.models import (
 from support.tokenizer import SENTENCE_ID, SEP_ID
 from transformers import BertForSequenceClassification
 
-from bandrank.models import hf_weights
+from bandrank.models import hf
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank_kernels import Backend
@@ -99,7 +99,7 @@ def scores_of(
 
 def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: AttentionPattern) -> CrossEncoder:
     """Our scorer of `bert` under a pattern, by way of a sparse cross-encoder's folder."""
-    scorer = hf_weights.load(save_sparse_cross_encoder(folder, pattern, model=bert))
+    scorer = hf.load(save_sparse_cross_encoder(folder, pattern, model=bert))
     assert isinstance(scorer, CrossEncoder)
     assert scorer.config.pattern == pattern
     return scorer
@@ -108,7 +108,7 @@ def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: Atte
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_full_attention_is_bert(bert: BertForSequenceClassification, folder: Path, options: Options) -> None:
     """A plain cross-encoder's folder gives the logits of BertForSequenceClassification."""
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
     assert isinstance(scorer, CrossEncoder)
     queries, candidates = ragged_texts(longformer(16))
 
@@ -206,7 +206,7 @@ def test_without_token_types_all_rows_have_type_0(bert: BertForSequenceClassific
     """`token_type_embedding` false in config.json: candidates have type 0 too."""
     folder = save_sparse_cross_encoder(tmp_path, model=bert)
     edit_json(folder / "config.json", {"token_type_embedding": False})
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
     queries, candidates = ragged_texts(sparse(4))
 
     with torch.inference_mode():

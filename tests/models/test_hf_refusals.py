@@ -20,8 +20,8 @@ from support.models import (
     save_sparse_cross_encoder,
 )
 
-from bandrank.models import hf_files
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.hf import files
 from bandrank.models.loading import load_model
 
 SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
@@ -33,7 +33,7 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta' with absolute positions is not supported"),
+        ({"model_type": "roberta"}, "model_type 'roberta' is not supported"),
         ({"model_type": "modernbert"}, "model_type 'modernbert'"),
         ({"model_type": None}, "model_type None"),
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),
@@ -263,14 +263,14 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_leads_nowhere(model: str) -> None:
     """What looks like a path is not asked of the hub."""
     with pytest.raises(BadCheckpoint, match=f"^{model}: no such folder"):
-        hf_files.find_folder(model)
+        files.find_folder(model)
 
 
 @pytest.mark.parametrize("model", ["a/b/c", "two words", "-"])
 def test_a_name_that_no_model_can_have(model: str) -> None:
     """Neither a folder nor a name that the hub allows."""
     with pytest.raises(BadCheckpoint):
-        hf_files.find_folder(model)
+        files.find_folder(model)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import Encoder
+from bandrank.models.encoders import Encoder
+from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import MANY_ROWS, LayerNorm
 from bandrank.models.layers.patterns import sparse
@@ -80,7 +81,9 @@ class Scorer(nn.Module, ABC):
         encoder = self.encoder
         if encoder.backend not in {"auto", "cuda"}:
             return f"{encoder.backend!r} was asked for"
-        return why_no_kernels(self.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim)
+        return why_no_kernels(
+            self.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
+        )
 
     @property
     def graph_bytes(self) -> int:
@@ -144,7 +147,7 @@ class Scorer(nn.Module, ABC):
         for module in self.modules():
             if isinstance(module, Linear):
                 module.prepack()
-            if isinstance(module, Encoder | LayerNorm):
+            if isinstance(module, Stack | LayerNorm):
                 module.backend = backend
             if isinstance(module, LayerNorm):
                 module.fused_from = MANY_ROWS
