@@ -36,12 +36,13 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
         ({"model_type": "roberta"}, "model_type 'roberta' is not supported"),
         ({"model_type": "modernbert"}, "model_type 'modernbert'"),
         ({"model_type": None}, "model_type None"),
+        ({"model_type": ["bert"]}, r"model_type \['bert'\]"),
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),
         ({"hidden_act": "relu"}, "activation 'relu' is not supported, only the exact gelu"),
         ({"hidden_act": "gelu_new"}, "activation 'gelu_new' is not supported"),
     ],
 )
-def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, str | None], found: str) -> None:
+def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], found: str) -> None:
     """The message says what was found and what is supported."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", settings)

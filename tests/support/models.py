@@ -90,7 +90,8 @@ def randomise(module: nn.Module, *, seed: int) -> None:
             draw(part.weight, 1.0)
         elif isinstance(part, nn.LayerNorm):
             draw(part.weight, 0.1, 1.0)
-            draw(part.bias, 0.1)
+            if part.bias is not None:
+                draw(part.bias, 0.1)
         else:
             for codes in part.parameters(recurse=False):
                 draw(codes, 1.0)

@@ -9,13 +9,13 @@ from bandrank.models.hf.files import read_optional_json, read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.scorer import Scorer
 
-FAMILIES: dict[str | None, Family] = {"bert": BERT}  # by the `model_type` of config.json
+FAMILIES: dict[str, Family] = {"bert": BERT}  # by the `model_type` of config.json
 
 
 def load(folder: Path) -> Scorer:
     """The scorer in a Hugging Face model folder, on the CPU, in the dtype it was saved in. Raises BadCheckpoint."""
     settings = read_optional_json(folder / "config.json")
-    family = FAMILIES.get(kind := settings.get("model_type"))
+    family = FAMILIES.get(str(kind := settings.get("model_type")))
     if family is None:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
     try:

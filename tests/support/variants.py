@@ -1,0 +1,58 @@
+"""A tiny random scorer of every architecture in its main variants, and texts for it."""
+
+import random
+from collections.abc import Callable
+
+from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
+from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.tokenizer import SENTENCE_ID
+
+from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.layers.patterns import longformer, sparse
+from bandrank.models.scorer import Scorer
+
+# Two families cut long candidates into passages: their limit is 64 tokens.
+VARIANTS: dict[str, Callable[[], Scorer]] = {
+    "cross_encoder full": lambda: tiny_cross_encoder(max_tokens=64),
+    "cross_encoder sparse": lambda: tiny_cross_encoder(pattern=sparse(4), max_tokens=64),
+    "cross_encoder sparse long": lambda: tiny_cross_encoder(pattern=sparse(4)),
+    "cross_encoder unwindowed": lambda: tiny_cross_encoder(pattern=sparse(None)),
+    "cross_encoder longformer": lambda: tiny_cross_encoder(pattern=longformer(4)),
+    "cross_encoder sentences": lambda: tiny_cross_encoder(pattern=longformer(4), sentence_token=SENTENCE_ID),
+    "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
+    "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
+    "mix_encoder a dot": lambda: tiny_mix_encoder(paper="a"),
+    "mix_encoder b": lambda: tiny_mix_encoder(paper="b", num_layers=3, similarity="cosine", seed=5),
+    "mix_encoder c dot": lambda: tiny_mix_encoder(paper="c"),
+    "mix_encoder codes dot": lambda: tiny_mix_encoder(strategy="C", num_embeddings=3, interaction_layers=(0,)),
+    "poly_encoder learnt": lambda: tiny_poly_encoder(scaled=True),
+    "poly_encoder first apart": lambda: tiny_poly_encoder(
+        codes="first", separate_towers=True, reduction="cls", output_scaling=0.3
+    ),
+    "poly_encoder max": lambda: tiny_poly_encoder(reduction="max", output_scaling=0.3),
+    "colbert v2": tiny_colbert,
+    "colbert l2": lambda: tiny_colbert(similarity="l2", attend_to_masks=True),
+    "colbert baseline": lambda: tiny_colbert(query_marker=None, candidate_marker=None, augment=False, floor=True),
+    "deformer": tiny_deformer,
+    "deformer own cls": lambda: tiny_deformer(candidate_cls=True, split=2),
+    "virt": tiny_virt,
+    "virt dot": lambda: tiny_virt(similarity="dot"),
+}
+PRECOMPUTING = [variant for variant in VARIANTS if ARCHITECTURES[variant.split()[0]].precomputes]
+
+
+def template_ids(scorer: Scorer, rng: random.Random, num_pieces: int, *, query: bool = False) -> list[int]:
+    """The ids of a random text by the scorer's template."""
+    template = scorer.query_template if query else scorer.candidate_template
+    pieces = random_ids(rng, num_pieces)[:-1]
+    if template.sentence_token is not None and not query:
+        pieces[::7] = [template.sentence_token] * len(pieces[::7])
+    return template.apply(pieces)[0]
+
+
+def random_texts(scorer: Scorer, seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Three queries with 7, 0 and 3 candidates of 0 to 150 pieces."""
+    rng = random.Random(seed)
+    lengths = [[0, 1, 8, 9, 63, 150, 33], [], [40, 41, 2]]
+    queries = [template_ids(scorer, rng, num_pieces, query=True) for num_pieces in (6, 0, 11)]
+    return queries, [[template_ids(scorer, rng, n) for n in group] for group in lengths]
