@@ -66,14 +66,13 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     return ours
 
 
-def head_weights(weights: Weights) -> Weights:
-    """The pooler and the classifier, in float32."""
-    names = {"pooler": "pooler.dense", "classifier": "classifier"}
-    return {
-        f"head.{ours}.{part}": weights[f"{theirs}.{part}"].float()
-        for ours, theirs in names.items()
-        for part in ("weight", "bias")
-    }
-
-
-BERT = Family("bert.", "[CLS]", "[SEP]", "[MASK]", read_config, encoder_weights, head_weights)
+BERT = Family(
+    prefix="bert.",
+    cls="[CLS]",
+    sep="[SEP]",
+    mask="[MASK]",
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    pooler="pooler.dense",
+    classifier="classifier",
+)

@@ -11,11 +11,11 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 def read(model: Model) -> Scorer:
     """A cross-encoder. Raises BadCheckpoint, ValueError, and KeyError for a tensor that is missing."""
-    weights, encoder = model.weights, model.encoder
-    outputs = len(weights["classifier.weight"]) if "classifier.weight" in weights else "no"
-    if outputs != 1:
+    weights, encoder, family = model.weights, model.encoder, model.family
+    classifier = weights.get(f"{family.classifier}.weight")
+    if (outputs := "no" if classifier is None else len(classifier)) != 1:
         raise model.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
-    cls_id, sep_id = model.ids(model.family.cls, model.family.sep)
+    cls_id, sep_id = model.ids(family.cls, family.sep)
     config = CrossEncoderConfig(
         encoder=encoder,
         cls_id=cls_id,
@@ -25,8 +25,11 @@ def read(model: Model) -> Scorer:
         max_query_tokens=min(256, encoder.max_positions // 2),
         token_types=model.settings.get("token_type_embedding", True),
     )
-    ours = model.encoder_weights | model.family.head_weights(weights)
-    return assemble(CrossEncoder, config, ours, source=str(model.folder))
+    translated = model.encoder_weights
+    for part in ("weight", "bias"):
+        translated[f"head.pooler.{part}"] = weights[f"{family.pooler}.{part}"].float()
+        translated[f"head.classifier.{part}"] = weights[f"{family.classifier}.{part}"].float()
+    return assemble(CrossEncoder, config, translated, source=str(model.folder))
 
 
 def _pattern(settings: dict[str, Any]) -> AttentionPattern:

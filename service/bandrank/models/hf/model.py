@@ -22,11 +22,10 @@ class Family:
 
     prefix: of the encoder's tensors in a model that has a head too.
     cls, sep, mask: the special tokens, in the tokenizer's spelling.
-    read_config: the encoder's config from config.json and the weights, which it may change; raises ValueError for
+    read_config: the encoder's config from config.json and the weights, which it may change. Raises ValueError for
     settings that are not supported.
-    encoder_weights: our names, from `encoder.` on, for the encoder's tensors.
-    head_weights: our names, from `head.` on, for the head of a cross-encoder; the functions raise KeyError for a tensor
-    that is missing.
+    encoder_weights: our names, from `encoder.` on, for the encoder's tensors. Raises KeyError for a missing tensor.
+    pooler, classifier: the linear layers of a cross-encoder's head.
     """
 
     prefix: str
@@ -35,7 +34,8 @@ class Family:
     mask: str
     read_config: Callable[[dict[str, Any], Weights], EncoderConfig]
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
-    head_weights: Callable[[Weights], Weights]
+    pooler: str
+    classifier: str
 
 
 @dataclass(frozen=True)
