@@ -33,9 +33,6 @@ class LinearLayer(nn.Module, ABC):
     def bias_rows(self, rows: slice = ALL) -> Tensor:
         """(len(rows),) numbers of b in a floating dtype, zeros for a layer without."""
 
-    def prepack(self) -> None:
-        """Lays the weights out for inference, where the layer, its device and dtype have such a layout."""
-
     @property
     def thirds(self) -> list[slice]:
         """The rows of the query, key and value projections that are stacked in one layer."""
@@ -79,6 +76,7 @@ class Linear(LinearLayer, nn.Linear):
     _packed: Tensor | None = None
 
     def prepack(self) -> None:
+        """Lays the weights out for inference, where the device and dtype have such a layout; otherwise does nothing."""
         weight = self.weight.detach()
         usable = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation here
         if weight.dtype == torch.bfloat16:
