@@ -22,12 +22,12 @@ def test_rotary_positions_are_complex_products() -> None:
     torch.manual_seed(0)
     qkv, positions = torch.randn(5, 3, 2, 8), torch.tensor([0, 1, 7, 3, 500])
 
-    found = Rotary(base=100.0).turn(qkv, positions)
+    result = Rotary(base=100.0).turn(qkv, positions)
 
     for part in (0, 1):
-        torch.testing.assert_close(found[:, part], turned(qkv[:, part], positions, 100.0), rtol=0, atol=1e-4)
-    assert torch.equal(found[:, 2], qkv[:, 2])
-    assert torch.equal(found[0], qkv[0])
+        torch.testing.assert_close(result[:, part], turned(qkv[:, part], positions, 100.0), rtol=0, atol=1e-4)
+    assert torch.equal(result[:, 2], qkv[:, 2])
+    assert torch.equal(result[0], qkv[0])
 
 
 def test_rotary_products_depend_on_distance_alone() -> None:
@@ -89,9 +89,9 @@ def test_where_the_norms_are(block_class: type[PostNormBlock | PreNormBlock]) ->
             middle = rows + attended(normed(rows, block.attention_norm))
             expected = middle + fed(normed(middle, block.out_norm))
 
-        found = block(rows, torch.zeros(3, dtype=torch.int64), plan)
+        result = block(rows, torch.zeros(3, dtype=torch.int64), plan)
 
-    torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(result, expected, rtol=0, atol=CLOSE)
 
 
 def test_embeddings_without_tables() -> None:

@@ -113,9 +113,9 @@ def test_scores_are_those_of_dense_tensors(local_window: int) -> None:
     expected = []
     with torch.inference_mode():
         for candidate in candidates:
-            place = torch.arange(1 + len(query) + len(candidate))
-            in_candidate = place > len(query)
-            far = ((place[:, None] - place).abs() > local_window) & in_candidate & in_candidate[:, None]
+            index = torch.arange(1 + len(query) + len(candidate))
+            in_candidate = index > len(query)
+            far = ((index[:, None] - index).abs() > local_window) & in_candidate & in_candidate[:, None]
             states = dense_states(weights, config, [CLS_ID, *query, *candidate], ~far)
             expected.append(scorer.head(states[:1]))
 
@@ -137,11 +137,11 @@ def test_the_last_layer_for_cls_alone(kind: str, pattern: AttentionPattern) -> N
     with torch.inference_mode():
         hidden = encoder.embed(ids, positions, types)
 
-        found = encoder.forward_cls(hidden, positions, plan, 2)
+        result = encoder.forward_cls(hidden, positions, plan, 2)
 
-        torch.testing.assert_close(found, encoder(hidden, positions, plan)[:2], rtol=0, atol=CLOSE)
+        torch.testing.assert_close(result, encoder(hidden, positions, plan)[:2], rtol=0, atol=CLOSE)
         entering = encoder(hidden, positions, plan, layers=slice(1))
-        assert torch.equal(encoder.forward_cls(entering, positions, plan, 2, first=1), found)
+        assert torch.equal(encoder.forward_cls(entering, positions, plan, 2, first=1), result)
 
 
 @pytest.mark.parametrize("pattern", [FULL, sparse(2)])

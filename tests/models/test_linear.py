@@ -39,7 +39,7 @@ class Int8Linear(LinearLayer):
 
 
 def replace_linears(module: nn.Module) -> int:
-    """Puts a stand-in in the place of every `Linear`; returns how many there were."""
+    """Puts a stand-in instead of every `Linear`; returns how many there were."""
     count = 0
     for name, part in list(module.named_children()):
         if isinstance(part, Linear):
@@ -88,17 +88,17 @@ def test_operations_on_heads_are_parts_of_the_product(bias: bool) -> None:
     assert rows == slice(12, 24)
     with torch.no_grad():
         of_heads = layer(y)[:, :, rows].unflatten(-1, (3, 4))  # (head's input, n, head, head_dim)
-        own = torch.stack([of_heads[head, :, head] for head in range(3)])
+        by_head = torch.stack([of_heads[head, :, head] for head in range(3)])
 
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             "project": (layer.project(y[0], rows), layer(y[0])[:, rows]),
-            "project_heads": (layer.project_heads(y, rows), own),
-            "absorb": ((layer.absorb(x, rows) * y).sum(-1) + layer.absorb_bias(x, rows), (x * own).sum(-1)),
+            "project_heads": (layer.project_heads(y, rows), by_head),
+            "absorb": ((layer.absorb(x, rows) * y).sum(-1) + layer.absorb_bias(x, rows), (x * by_head).sum(-1)),
         }
         out = Linear(12, 8, bias=bias)
         parts = out.outputs_of_heads(x)
         ones = torch.eye(5).repeat(1, 3)  # the sum over heads of the same row
-        found["outputs"] = (out.sum_of_outputs(ones, parts.flatten(0, 1)), out(x.transpose(0, 1).flatten(1)))
+        results["outputs"] = (out.sum_of_outputs(ones, parts.flatten(0, 1)), out(x.transpose(0, 1).flatten(1)))
 
-    for name, (ours, expected) in found.items():
+    for name, (ours, expected) in results.items():
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5, msg=name)

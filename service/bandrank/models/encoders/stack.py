@@ -23,6 +23,7 @@ class Stack(nn.Module):
         self.backend: Backend = "auto"
         self.embeddings = embeddings
         self.layers = nn.ModuleList(blocks)
+        self.windows = list(dict.fromkeys(block.window for block in blocks))
 
     @property
     def device(self) -> torch.device:
@@ -53,10 +54,9 @@ class Stack(nn.Module):
                 capacity=capacity,
             )
 
-        windows = dict.fromkeys(self.layer(index).window for index in range(len(self.layers)))
-        if list(windows) == [None]:
+        if self.windows == [None]:
             return plan_within(None)
-        return WindowPlans({window: plan_within(window) for window in windows})
+        return WindowPlans({window: plan_within(window) for window in self.windows})
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         for layer in self.layers[layers]:

@@ -26,7 +26,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     if bert.max_position_embeddings > len(weights[POSITIONS]):
         weights[POSITIONS] = interpolate_positions(weights[POSITIONS], bert.max_position_embeddings)
     deepest = max(
-        (int(found[1]) for name in weights if (found := re.match(r"encoder\.layer\.(\d+)\.", name))), default=-1
+        (int(match[1]) for name in weights if (match := re.match(r"encoder\.layer\.(\d+)\.", name))), default=-1
     )
     if deepest >= bert.num_hidden_layers:
         raise ValueError(f"config.json names {bert.num_hidden_layers} layers, the weights have {deepest + 1}")

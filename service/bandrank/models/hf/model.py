@@ -62,7 +62,7 @@ class Model:
         tokenizer = load_tokenizer(self.folder)
         ids = []
         for token in tokens:
-            if (found := tokenizer.token_to_id(token)) is None:
+            if (token_id := tokenizer.token_to_id(token)) is None:
                 raise self.refuse(f"the tokenizer has no {token}")
-            ids.append(found)
+            ids.append(token_id)
         return ids

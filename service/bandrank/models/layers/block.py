@@ -23,11 +23,11 @@ CPU_BLOCK_ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class BlockShape:
-    """The bricks of a block. bias: of linear layers and norms.
+    """What a block is made of. bias: whether linear layers and norms have one.
 
     rotary: turns queries and keys by their rows' positions.
-    window: narrows the pattern of the batch; like the pattern's own it is about candidate rows alone, so that rows of
-    queries, and of texts that are read apart, see all of their text.
+    window: narrows the pattern of the batch. Like a pattern's window it limits candidate rows alone: rows of queries,
+    and of texts that are read apart, see all of their text.
     """
 
     hidden_size: int

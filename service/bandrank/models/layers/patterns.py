@@ -13,7 +13,7 @@ FULL = AttentionPattern()
 
 
 def sparse(window: int | None) -> AttentionPattern:
-    """The paper's own: candidates see a window, [CLS] and the query; the query sees only itself."""
+    """The paper's sparse pattern: candidates see a window, [CLS] and the query; the query sees only itself."""
     return AttentionPattern(window=window, query_to_cls=False, query_to_candidate=False)
 
 
@@ -33,7 +33,7 @@ def narrowed(pattern: AttentionPattern, window: int | None) -> AttentionPattern:
 
 
 class WindowPlans(AttentionPlan):
-    """The plans of one batch for layers of several windows; a layer attends by that of its own (`plan_within`)."""
+    """The plans of one batch for layers of several windows; a layer picks the one of its window (`plan_within`)."""
 
     def __init__(self, plans: Mapping[int | None, AttentionPlan]) -> None:
         self.plans = plans
@@ -50,10 +50,10 @@ class WindowPlans(AttentionPlan):
         )
 
     def attend(self, qkv: Tensor) -> Tensor:
-        raise NotImplementedError("each layer attends by the plan of its window")
+        raise NotImplementedError("each layer picks the plan of its window")
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("each layer attends by the plan of its window")
+        raise NotImplementedError("each layer picks the plan of its window")
 
 
 def plan_within(plan: AttentionPlan, window: int | None) -> AttentionPlan:

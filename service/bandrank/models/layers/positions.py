@@ -31,7 +31,7 @@ class Rotary:
 
 
 def trained_rows(table: Tensor) -> int:
-    """How many leading rows of a learned position table are well trained, found as the paper's code finds it.
+    """How many leading rows of a learned position table are well trained, determined as in the paper's code.
 
     A ridge regression (alpha 1) predicts each row from the five before it. It is fitted on the rows before a cut and
     tested on those after; the cut moves down by 5 until the error has risen three times in a row. table: (positions,
@@ -74,7 +74,7 @@ def interpolate_positions(table: Tensor, num_positions: int) -> Tensor:
     if not 20 <= len(table) <= num_positions:
         raise ValueError(f"cannot interpolate a table of {len(table)} positions to {num_positions}")
     kept = trained_rows(table)
-    place = torch.arange(num_positions, dtype=torch.float64) * ((kept - 1) / (num_positions - 1))
-    low = place.floor().long()
-    high = place.ceil().long()
-    return torch.lerp(table[low], table[high], (place - low)[:, None].to(table.dtype))
+    source = torch.arange(num_positions, dtype=torch.float64) * ((kept - 1) / (num_positions - 1))
+    low = source.floor().long()
+    high = source.ceil().long()
+    return torch.lerp(table[low], table[high], (source - low)[:, None].to(table.dtype))
