@@ -7,7 +7,7 @@ import torch
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.encoders import EncoderConfig
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedTokens, pack
