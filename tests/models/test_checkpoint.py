@@ -108,6 +108,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "unknown nested key": (lambda config: in_encoder(config, depth=3), "unknown keys: depth"),
     "missing key": (lambda config: {key: config[key] for key in config if key != "cls_id"}, "cls_id"),
     "part is no object": (lambda config: config | {"pattern": 4}, "expected an object for AttentionPattern, got 4"),
+    "unknown encoder": (lambda config: in_encoder(config, kind="rwkv"), "encoder: kind: 'rwkv' is none of 'bert'"),
     "part is null": (lambda config: config | {"encoder": None}, "expected an object for EncoderConfig, got None"),
     "impossible value": (lambda config: in_encoder(config, num_heads=5), "hidden_size 32 is not a multiple"),
     "no such choice": (lambda config: config | {"long_candidates": "drop"}, "'drop' is none of 'maxp', 'truncate'"),

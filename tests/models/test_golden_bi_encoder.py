@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertModel
 
-from bandrank.models import hf_weights
+from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import load_model
@@ -86,7 +86,7 @@ def test_texts_are_cut_where_the_folder_says(
     folder = save_bi_encoder(tmp_path, max_seq_length=max_seq_length)
     if model_max_length is not None:
         edit_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
-    ids, cut = hf_weights.load(folder).candidate_template.apply([9] * 600)
+    ids, cut = hf.load(folder).candidate_template.apply([9] * 600)
 
     assert (len(ids), cut) == (expected, 600 - (expected - 2))
 

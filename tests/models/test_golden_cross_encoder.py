@@ -22,9 +22,9 @@ from support.models import (
 from support.tokenizer import SENTENCE_ID, SEP_ID
 from transformers import BertForSequenceClassification
 
-from bandrank.models import hf_weights
+from bandrank.models import hf
 from bandrank.models.architectures import CrossEncoder
-from bandrank.models.layers.encoder import EncoderLayer
+from bandrank.models.layers.block import Block
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank_kernels import Backend
@@ -104,7 +104,7 @@ def scores_of(
 
 def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: AttentionPattern) -> CrossEncoder:
     """Our scorer of `bert` under a pattern, by way of a sparse cross-encoder's folder."""
-    scorer = hf_weights.load(save_sparse_cross_encoder(folder, pattern, model=bert))
+    scorer = hf.load(save_sparse_cross_encoder(folder, pattern, model=bert))
     assert isinstance(scorer, CrossEncoder)
     assert scorer.config.pattern == pattern
     return scorer
@@ -113,7 +113,7 @@ def load_sparse(bert: BertForSequenceClassification, folder: Path, pattern: Atte
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_full_attention_is_bert(bert: BertForSequenceClassification, folder: Path, options: Options) -> None:
     """A plain cross-encoder's folder gives the logits of BertForSequenceClassification."""
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
     assert isinstance(scorer, CrossEncoder)
     queries, candidates = ragged_texts(longformer(16))
 
@@ -211,7 +211,7 @@ def test_without_token_types_all_rows_have_type_0(bert: BertForSequenceClassific
     """`token_type_embedding` false in config.json: candidates have type 0 too."""
     folder = save_sparse_cross_encoder(tmp_path, model=bert)
     edit_json(folder / "config.json", {"token_type_embedding": False})
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
     queries, candidates = ragged_texts(sparse(4))
 
     with torch.inference_mode():
@@ -243,7 +243,7 @@ def test_options_are_those_of_the_scorer() -> None:
     """A scorer starts with the fast options, which the other tests hold against the slow ones."""
     scorer = tiny_cross_encoder()
     rows: list[int] = []
-    last: EncoderLayer = scorer.encoder.layers[-1]  # type: ignore[assignment]  # a ModuleList forgets
+    last: Block = scorer.encoder.layers[-1]  # type: ignore[assignment]  # a ModuleList forgets
     last.up.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     scorer(score_batch([[9, SEP_ID]], [[[9, SEP_ID], [SEP_ID]]]))
 

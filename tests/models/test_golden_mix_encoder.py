@@ -28,7 +28,7 @@ from transformers import BertModel
 from bandrank.models.architectures import MixEncoder
 from bandrank.models.architectures.mix_encoder import MixEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import Encoder
+from bandrank.models.encoders import build_encoder
 
 CPU = torch.device("cpu")
 # float32 in another order of summation. The vectors are about 6 long: 1e-4 is 3e-6 of what their product could be.
@@ -203,7 +203,7 @@ def test_initialised_from_an_encoder() -> None:
 
     assert scorer.initialise(donor.encoder) is scorer
 
-    ours, theirs = scorer.state_dict(), Encoder(donor.config.encoder).state_dict() | donor.encoder.state_dict()
+    ours, theirs = scorer.state_dict(), build_encoder(donor.config.encoder).state_dict() | donor.encoder.state_dict()
     assert all(torch.equal(ours[f"encoder.{name}"], tensor) for name, tensor in theirs.items())
     for place, layer in enumerate((1, 3)):
         of_layer = weights_of(donor.encoder, f"layers.{layer}.")

@@ -24,7 +24,7 @@ from support.tokenizer import CLS_ID
 from transformers import BertModel
 
 from bandrank.models.architectures import VIRT
-from bandrank.models.layers.encoder import Encoder
+from bandrank.models.encoders import build_encoder
 from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import offsets
 
@@ -68,7 +68,7 @@ def test_scores_are_the_equations(variant: str, prepared: bool) -> None:
 def test_initialised_from_an_encoder() -> None:
     """All layers but the last are taken over; of the last, query, key and value become the interaction."""
     scorer = tiny_virt(num_layers=3)
-    donor = Encoder(scorer.config.encoder)
+    donor = build_encoder(scorer.config.encoder)
 
     scorer.initialise(donor)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.encoders import EncoderConfig
 from bandrank.models.graphs import GraphRunner
-from bandrank.models.layers.encoder import EncoderConfig
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import Replay, prepare

@@ -20,8 +20,8 @@ from support.models import (
     save_sparse_cross_encoder,
 )
 
-from bandrank.models import hf_files
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.hf import files
 from bandrank.models.loading import load_model
 
 SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
@@ -33,15 +33,16 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta' with absolute positions is not supported"),
+        ({"model_type": "roberta"}, "model_type 'roberta' is not supported"),
         ({"model_type": "modernbert"}, "model_type 'modernbert'"),
         ({"model_type": None}, "model_type None"),
+        ({"model_type": ["bert"]}, r"model_type \['bert'\]"),
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),
         ({"hidden_act": "relu"}, "activation 'relu' is not supported, only the exact gelu"),
         ({"hidden_act": "gelu_new"}, "activation 'gelu_new' is not supported"),
     ],
 )
-def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, str | None], found: str) -> None:
+def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], found: str) -> None:
     """The message says what was found and what is supported."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", settings)
@@ -263,14 +264,14 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_leads_nowhere(model: str) -> None:
     """What looks like a path is not asked of the hub."""
     with pytest.raises(BadCheckpoint, match=f"^{model}: no such folder"):
-        hf_files.find_folder(model)
+        files.find_folder(model)
 
 
 @pytest.mark.parametrize("model", ["a/b/c", "two words", "-"])
 def test_a_name_that_no_model_can_have(model: str) -> None:
     """Neither a folder nor a name that the hub allows."""
     with pytest.raises(BadCheckpoint):
-        hf_files.find_folder(model)
+        files.find_folder(model)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ from support.models import (
 )
 from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, build_tokenizer
 
-from bandrank.models import hf_weights
+from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder, ColBERT, CrossEncoder
-from bandrank.models.layers.embeddings import interpolate_positions
 from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.layers.positions import interpolate_positions
 from bandrank.models.loading import load_model
 from bandrank_kernels.windowed_attention import AttentionPattern
 
@@ -44,7 +44,7 @@ def as_pickle(folder: Path, **options: bool) -> None:
 
 def test_a_plain_cross_encoder_has_full_attention(tmp_path: Path) -> None:
     """A folder without attention switches."""
-    scorer = hf_weights.load(save_cross_encoder(tmp_path))
+    scorer = hf.load(save_cross_encoder(tmp_path))
 
     assert isinstance(scorer, CrossEncoder)
     assert scorer.config.pattern == FULL
@@ -56,8 +56,8 @@ def test_a_plain_cross_encoder_has_full_attention(tmp_path: Path) -> None:
 def test_a_sparse_cross_encoder_has_its_pattern(tmp_path: Path, window: int | None) -> None:
     """The same weights load with the pattern of config.json, and do not give the scores of full attention."""
     model = tiny_hf_cross_encoder()
-    scorer = hf_weights.load(save_sparse_cross_encoder(tmp_path / "sparse", sparse(window), model=model))
-    full = hf_weights.load(save_cross_encoder(tmp_path / "full", model))
+    scorer = hf.load(save_sparse_cross_encoder(tmp_path / "sparse", sparse(window), model=model))
+    full = hf.load(save_cross_encoder(tmp_path / "full", model))
 
     assert isinstance(scorer, CrossEncoder)
     assert scorer.config.pattern == sparse(window)
@@ -69,7 +69,7 @@ def test_each_switch_is_its_own(tmp_path: Path, theirs: str) -> None:
     """Each key of config.json turns one direction off."""
     folder = save_sparse_cross_encoder(tmp_path, AttentionPattern(4))
     edit_json(folder / "config.json", {theirs: False})
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     assert isinstance(scorer, CrossEncoder)
     assert scorer.config.pattern == AttentionPattern(4, **{SWITCHES[theirs]: False})
@@ -77,7 +77,7 @@ def test_each_switch_is_its_own(tmp_path: Path, theirs: str) -> None:
 
 def test_a_bi_encoder(tmp_path: Path) -> None:
     """A sentence-transformers folder."""
-    scorer = hf_weights.load(save_bi_encoder(tmp_path, pooling="cls", normalize=False, max_seq_length=99))
+    scorer = hf.load(save_bi_encoder(tmp_path, pooling="cls", normalize=False, max_seq_length=99))
 
     assert isinstance(scorer, BiEncoder)
     config = scorer.config
@@ -87,7 +87,7 @@ def test_a_bi_encoder(tmp_path: Path) -> None:
 def test_a_bi_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
     """Version 6 names the pooling in one key, modules by other paths, and keeps the limit with the tokenizer."""
     model = tiny_hf_encoder()
-    before = hf_weights.load(save_bi_encoder(tmp_path / "before", model, pooling="cls", max_seq_length=99))
+    before = hf.load(save_bi_encoder(tmp_path / "before", model, pooling="cls", max_seq_length=99))
     folder = save_bi_encoder(tmp_path / "now", model)
     (folder / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}', encoding="utf-8")
     edit_json(folder / "tokenizer_config.json", {"model_max_length": 99})
@@ -106,7 +106,7 @@ def test_a_bi_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
         ],
     )
 
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     assert scorer.config == before.config
     assert some_scores(scorer) == some_scores(before)
@@ -115,7 +115,7 @@ def test_a_bi_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
 def test_a_cross_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
     """Version 6 writes modules.json for cross-encoders too, with one Transformer and no pooling."""
     model = tiny_hf_cross_encoder()
-    before = hf_weights.load(save_cross_encoder(tmp_path / "before", model))
+    before = hf.load(save_cross_encoder(tmp_path / "before", model))
     folder = save_cross_encoder(tmp_path / "now", model)
     transformer = {
         "idx": 0,
@@ -126,7 +126,7 @@ def test_a_cross_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> Non
     write_json(folder / "modules.json", [transformer])
     write_json(folder / "config_sentence_transformers.json", {"model_type": "CrossEncoder"})
 
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     assert scorer.config == before.config
     assert some_scores(scorer) == some_scores(before)
@@ -137,14 +137,14 @@ def test_a_cosine_that_the_folder_asks_for(tmp_path: Path) -> None:
     folder = save_bi_encoder(tmp_path, normalize=False)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 
-    assert hf_weights.load(folder).config.similarity == "cosine"
+    assert hf.load(folder).config.similarity == "cosine"
 
 
 def test_a_colbert(tmp_path: Path) -> None:
     """A folder of Stanford's library: its weights by our names, its settings out of artifact.metadata."""
     model = tiny_hf_encoder()
     folder = save_colbert(tmp_path, model, dim=8)
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     assert isinstance(scorer, ColBERT)
     config = scorer.config
@@ -169,7 +169,7 @@ def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
         "mask_punctuation": False,
         "attend_to_mask_tokens": True,
     }
-    config = hf_weights.load(save_colbert(tmp_path / "all", settings=settings)).config
+    config = hf.load(save_colbert(tmp_path / "all", settings=settings)).config
     nested = save_colbert(tmp_path / "nested")
     write_json(nested / "artifact.metadata", {"config": settings})
     bare = save_colbert(tmp_path / "bare")
@@ -178,8 +178,8 @@ def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
     assert (config.query_marker, config.candidate_marker, config.similarity) == (3, 4, "l2")
     assert (config.max_query_tokens, config.max_candidate_tokens, config.skipped_ids) == (48, 512, ())
     assert config.attend_to_masks
-    assert hf_weights.load(nested).config == config
-    assert hf_weights.load(bare).config.max_candidate_tokens == 220
+    assert hf.load(nested).config == config
+    assert hf.load(bare).config.max_candidate_tokens == 220
 
 
 @pytest.mark.parametrize("save", [save_cross_encoder, save_sparse_cross_encoder, save_bi_encoder, save_colbert])
@@ -187,16 +187,16 @@ def test_the_settings_of_a_colbert(tmp_path: Path) -> None:
 def test_pickled_weights(tmp_path: Path, save: Callable[[Path], Path], options: dict[str, bool]) -> None:
     """pytorch_model.bin, in either of torch's formats, gives the scores of model.safetensors."""
     folder = save(tmp_path)
-    before = some_scores(hf_weights.load(folder))
+    before = some_scores(hf.load(folder))
     as_pickle(folder, **options)
 
-    assert some_scores(hf_weights.load(folder)) == before
+    assert some_scores(hf.load(folder)) == before
 
 
 def test_old_names_and_buffers(tmp_path: Path) -> None:
     """LayerNorms with gamma and beta, and the integer buffers of old files, load like today's weights."""
     folder = save_cross_encoder(tmp_path)
-    before = some_scores(hf_weights.load(folder))
+    before = some_scores(hf.load(folder))
 
     def age(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         old = {
@@ -208,14 +208,14 @@ def test_old_names_and_buffers(tmp_path: Path) -> None:
 
     change_weights(folder, age)
 
-    assert some_scores(hf_weights.load(folder)) == before
+    assert some_scores(hf.load(folder)) == before
 
 
 def test_half_precision_weights_stay_so_but_for_the_head(tmp_path: Path) -> None:
     """Weights keep the dtype they were saved in; the head, which breaks ties, is float32."""
     folder = save_cross_encoder(tmp_path)
     change_weights(folder, lambda weights: {name: tensor.half() for name, tensor in weights.items()})
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     assert {p.dtype for name, p in scorer.named_parameters() if name.startswith("head.")} == {torch.float32}
     assert {p.dtype for name, p in scorer.named_parameters() if not name.startswith("head.")} == {torch.float16}
@@ -225,10 +225,10 @@ def test_half_precision_weights_stay_so_but_for_the_head(tmp_path: Path) -> None
 def test_a_longer_config_stretches_the_position_table(tmp_path: Path) -> None:
     """1024 positions in config.json over a table of 512: the table is interpolated, and nothing else changes."""
     folder = save_sparse_cross_encoder(tmp_path)
-    table = hf_weights.load(folder).state_dict()["encoder.embeddings.position.weight"]
+    table = hf.load(folder).state_dict()["encoder.embeddings.position.weight"]
     edit_json(folder / "config.json", {"max_position_embeddings": 1024})
 
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     stretched = scorer.state_dict()["encoder.embeddings.position.weight"]
     assert torch.equal(stretched, interpolate_positions(table, 1024))
@@ -242,7 +242,7 @@ def test_a_stored_long_table_is_taken_as_it_is(tmp_path: Path) -> None:
     edit_json(folder / "config.json", {"base_max_position_embeddings": 512})
     edit_json(folder / "tokenizer_config.json", {"model_max_length": 512})
 
-    scorer = hf_weights.load(folder)
+    scorer = hf.load(folder)
 
     stored = model.bert.embeddings.position_embeddings.weight
     assert torch.equal(scorer.state_dict()["encoder.embeddings.position.weight"], stored)
@@ -254,7 +254,7 @@ def test_added_tokens_grow_the_vocabulary(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", {"vocab_size": 7})
 
-    assert hf_weights.load(folder).config.encoder.vocab_size == tiny_tokenizer().get_vocab_size()
+    assert hf.load(folder).config.encoder.vocab_size == tiny_tokenizer().get_vocab_size()
 
 
 # Tokenizers

@@ -14,7 +14,7 @@ from support.models import random_ids, save_cross_encoder, score_batch, tiny_cro
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID
 from transformers import BertForSequenceClassification
 
-from bandrank.models import hf_weights
+from bandrank.models import hf
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.passages import passage_bounds, split
@@ -76,7 +76,7 @@ def test_no_room_for_a_passage(room: int) -> None:
 def bert_of_64_tokens(tmp_path_factory: pytest.TempPathFactory) -> TwoModels:
     """A cross-encoder of 64 positions: theirs and ours."""
     bert = tiny_hf_cross_encoder(positions=64)
-    scorer = hf_weights.load(save_cross_encoder(tmp_path_factory.mktemp("short"), bert))
+    scorer = hf.load(save_cross_encoder(tmp_path_factory.mktemp("short"), bert))
     assert isinstance(scorer, CrossEncoder)
     return bert, scorer
 

@@ -21,7 +21,7 @@ from bandrank.models.architectures import BiEncoder, CrossEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.encoders import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
@@ -91,7 +91,8 @@ def randomise(module: nn.Module, *, seed: int) -> None:
             draw(part.weight, 1.0)
         elif isinstance(part, nn.LayerNorm):
             draw(part.weight, 0.1, 1.0)
-            draw(part.bias, 0.1)
+            if part.bias is not None:
+                draw(part.bias, 0.1)
         else:
             for codes in part.parameters(recurse=False):
                 draw(codes, 1.0)

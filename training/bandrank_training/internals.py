@@ -6,13 +6,13 @@ Both run as they always do; forward hooks pick up what passes through their laye
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bandrank.models.architectures import VIRT, CrossEncoder, Deformer
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.block import Block
 from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadRecipe
@@ -131,5 +131,6 @@ def _without_cls(batch: ScoreBatch, *, candidates: bool) -> ScoreBatch:
     return ScoreBatch(tails(batch.queries), others, batch.cu_candidates)
 
 
-def _layers(scorer: Scorer) -> list[Any]:
-    return list(scorer.encoder.layers)
+def _layers(scorer: Scorer) -> list[Block]:
+    encoder = scorer.encoder
+    return [encoder.layer(index) for index in range(encoder.config.num_layers)]

@@ -7,7 +7,7 @@ import torch
 
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.checkpoint import assemble
-from bandrank.models.layers.embeddings import interpolate_positions
+from bandrank.models.layers.positions import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer

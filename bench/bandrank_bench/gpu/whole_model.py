@@ -14,10 +14,10 @@ from transformers import BertConfig, BertModel
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.encoder import EncoderConfig
+from bandrank.models.encoders import EncoderConfig
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.norm import LayerNorm
-from bandrank.models.layers.packing import PackedTokens, pack
+from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.ragged import Ragged, offsets
@@ -179,16 +179,9 @@ def device_part(
 ) -> Callable[[], Tensor]:
     """`score` without what the host does once a request."""
     tokens = packed(model, batch)
-    inputs = [torch.from_numpy(part).to(lab.device) for part in (tokens.ids, tokens.positions, tokens.token_types)]
-    count = tokens.rows.num_candidates
-
-    def run() -> Tensor:
-        hidden = model.encoder.embeddings(*inputs)
-        cls = model.encoder.forward_cls(hidden, count, plan) if cls_only else model.encoder(hidden, plan)[:count]
-        scores: Tensor = model.head(cls)
-        return scores
-
-    return run
+    ids, positions, types = (torch.from_numpy(part).to(lab.device) for part in tokens.of_rows)
+    inputs = PackedInputs(ids, positions, types, plan, tokens.rows.num_candidates)
+    return lambda: model.compute(inputs, cls_only=cls_only)
 
 
 def transformers(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:

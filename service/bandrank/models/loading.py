@@ -5,9 +5,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from bandrank.models import checkpoint, hf_weights
+from bandrank.models import checkpoint, hf
 from bandrank.models.fusion import Fusion
-from bandrank.models.hf_files import find_folder, load_tokenizer
+from bandrank.models.hf.files import find_folder, load_tokenizer
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import shipped
 
@@ -28,10 +28,10 @@ class LoadedModel:
 
 def load_model(model: str, revision: str | None = None) -> LoadedModel:
     """Loads a checkpoint shipped under this name, or a folder or hub id: bandrank's own checkpoints, and what
-    hf_weights supports. Raises BadCheckpoint.
+    models/hf supports. Raises BadCheckpoint.
     """
     folder = shipped(model) or find_folder(model, revision)
     if checkpoint.is_checkpoint(folder):
         fusion = checkpoint.load_fusion(folder)
         return LoadedModel(model, folder, checkpoint.load(folder), load_tokenizer(folder), fusion)
-    return LoadedModel(model, folder, hf_weights.load(folder), load_tokenizer(folder))
+    return LoadedModel(model, folder, hf.load(folder), load_tokenizer(folder))

@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def parse(kind: Any, value: Any) -> Any:
-    """A (nested) dataclass from a mapping.
+    """A (nested) dataclass from a mapping. One with a method `variant` names by it the subclass that the mapping is of.
 
     Raises TypeError for a missing or unknown key or a value of another type, ValueError for a bad value; the message
     names the keys that lead there.
@@ -36,6 +36,8 @@ def parse(kind: Any, value: Any) -> Any:
 def _parse_dataclass(kind: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise TypeError(f"expected an object for {kind.__name__}, got {value!r}")
+    if hasattr(kind, "variant"):
+        kind = kind.variant(value)
     if unknown := value.keys() - {field.name for field in fields(kind)}:
         raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
     hints = get_type_hints(kind)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.stack import Stack
 from bandrank.models.graphs import GraphRunner
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.ragged import Ragged
@@ -136,12 +137,14 @@ def prepare(
 
 
 def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
-    encoder = next((module for module in scorer.modules() if isinstance(module, Encoder)), None)
+    encoder = next((module for module in scorer.modules() if isinstance(module, Stack)), None)
     if encoder is None:
         return "it has no encoder"
     if backend not in {"auto", "cuda"}:
         return f"{backend!r} was asked for"
-    return why_no_kernels(scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.head_dim)
+    return why_no_kernels(
+        scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
+    )
 
 
 def _why_not_one_launch(encoder: EncoderConfig, dtype: torch.dtype) -> str | None:

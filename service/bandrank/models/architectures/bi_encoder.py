@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import tower
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.encoders import EncoderConfig, build_encoder, tower
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
@@ -45,7 +44,7 @@ class BiEncoder(Scorer):
         template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_tokens)
         self.query_template = self.candidate_template = template
         self.representation_size = config.encoder.hidden_size
-        self.encoder = Encoder(config.encoder)
+        self.encoder = build_encoder(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product is next to nothing."""

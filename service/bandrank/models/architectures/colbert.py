@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import tower
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.encoders import EncoderConfig, build_encoder, tower
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
@@ -73,7 +72,7 @@ class ColBERT(Scorer):
         self.query_template = template(config.query_marker, config.max_query_tokens)
         self.candidate_template = template(config.candidate_marker, config.max_candidate_tokens)
         self.representation_size = config.dim
-        self.encoder = Encoder(config.encoder)
+        self.encoder = build_encoder(config.encoder)
         self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
@@ -120,7 +119,8 @@ class ColBERT(Scorer):
         ids[real] = queries.values.numpy()
         augmented = Ragged(torch.from_numpy(ids).flatten(), width * np.arange(len(queries) + 1))
         seen = torch.from_numpy(real | self.config.attend_to_masks).to(self.encoder.device)
-        hidden = self.encoder(tower.embed(self.encoder, augmented), KeyMaskPlan.of(seen, self.encoder.dtype))
+        hidden, positions = tower.embed(self.encoder, augmented)
+        hidden = self.encoder(hidden, positions, KeyMaskPlan.of(seen, self.encoder.dtype))
         return Ragged(self._project(hidden), augmented.cu_seqlens)
 
     def _project(self, states: Tensor) -> Tensor:

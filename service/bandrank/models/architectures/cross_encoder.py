@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders import EncoderConfig, build_encoder
 from bandrank.models.layers import passages
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
@@ -64,7 +64,7 @@ class CrossEncoder(Scorer):
         self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
-        self.encoder = Encoder(config.encoder)
+        self.encoder = build_encoder(config.encoder)
         self.head = ScoreHead(config.encoder.hidden_size)
 
     def candidate_limit(self, query_tokens: int) -> int:
@@ -112,7 +112,9 @@ class CrossEncoder(Scorer):
     def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) the scores of packed rows. Launches, and nothing that makes the host wait."""
         types = inputs.token_types if self.config.token_types else torch.zeros_like(inputs.token_types)
-        hidden = self.encoder.embeddings(inputs.ids, inputs.positions, types)
+        hidden = self.encoder.embed(inputs.ids, inputs.positions, types)
         if cls_only:
-            return self.head(self.encoder.forward_cls(hidden, inputs.num_candidates, inputs.plan))  # type: ignore[no-any-return]
-        return self.head(self.encoder(hidden, inputs.plan)[: inputs.num_candidates])  # type: ignore[no-any-return]
+            cls = self.encoder.forward_cls(hidden, inputs.positions, inputs.plan, inputs.num_candidates)
+        else:
+            cls = self.encoder(hidden, inputs.positions, inputs.plan)[: inputs.num_candidates]
+        return self.head(cls)  # type: ignore[no-any-return]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import tower
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
+from bandrank.models.encoders import EncoderConfig, build_encoder, tower
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged, indices_within, offsets
 from bandrank.models.scorer import CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import PackedRows
 
 
@@ -58,7 +58,7 @@ class Deformer(Scorer):
         prefix = (config.cls_id,) if config.candidate_cls else ()
         self.candidate_template = TokenTemplate(prefix, (config.sep_id,), config.max_candidate_tokens)
         self.representation_size = config.encoder.hidden_size
-        self.encoder = Encoder(config.encoder)
+        self.encoder = build_encoder(config.encoder)
         self.head = ScoreHead(config.encoder.hidden_size)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
@@ -89,9 +89,12 @@ class Deformer(Scorer):
         cls = queries.cu_seqlens[:-1][owner]
         others = queries.lengths[owner] - 1
         copies = np.concatenate([cls, np.repeat(cls + 1, others) + indices_within(others)])
-        candidates = batch.candidates.values.to(queries.values)
-        hidden = torch.cat([queries.values[torch.from_numpy(copies).to(queries.values.device)], candidates])
+        of_row = np.concatenate(
+            [np.zeros_like(cls), indices_within(others) + 1, indices_within(batch.candidates.lengths)]
+        )
+        chosen, positions = to_device([torch.from_numpy(copies), torch.from_numpy(of_row)], queries.values.device)
+        hidden = torch.cat([queries.values[chosen], batch.candidates.values.to(queries.values)])
         rows = PackedRows(offsets(others), batch.candidates.cu_seqlens, np.arange(len(owner)))
         plan = self.encoder.plan(rows, FULL)
-        scores: Tensor = self.head(self.encoder.forward_cls(hidden, len(owner), plan, first=self.config.split))
-        return scores
+        cls_states = self.encoder.forward_cls(hidden, positions, plan, len(owner), first=self.config.split)
+        return self.head(cls_states)  # type: ignore[no-any-return]

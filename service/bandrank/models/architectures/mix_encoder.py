@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import tower
+from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.encoders.bert import bert_block
+from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
-from bandrank.models.layers.encoder import CPU_BLOCK_ROWS, Encoder, EncoderConfig, EncoderLayer
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged, indices_within, offsets
@@ -93,11 +94,12 @@ class MixEncoder(Scorer):
         else:
             self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
         self.representation_size = hidden_size
-        self.encoder = Encoder(config.encoder)
+        self.encoder = build_encoder(config.encoder)
         self.context_codes = nn.Parameter(torch.empty(num_embeddings, hidden_size))
         init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
         init(self.context_codes)
-        self.interactions = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
+        blocks = [bert_block(config.encoder) for _ in config.interaction_layers]
+        self.interactions = nn.ModuleList(map(InteractionLayer, blocks))
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
 
     def initialise(self, encoder: Encoder) -> Self:
@@ -108,7 +110,7 @@ class MixEncoder(Scorer):
         if self.config.strategy == "C":
             nn.init.zeros_(self.context_codes)
         for index, interaction in zip(self.config.interaction_layers, self.interactions, strict=True):
-            interaction.initialise(self.encoder.layers[index])  # type: ignore[operator]  # a ModuleList forgets
+            interaction.initialise(self.encoder.layer(index))  # type: ignore[operator]  # a ModuleList forgets
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
@@ -137,17 +139,17 @@ class MixEncoder(Scorer):
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:
         """Last states of the texts, each behind the codes as the first input vectors."""
-        count, embeddings = self.config.num_embeddings, self.encoder.embeddings
+        count = self.config.num_embeddings
         lengths = tokens.lengths + count
         index = indices_within(lengths)
         # Rows of [codes ; words]: the first k of each text are the codes, the others its words.
         source = np.where(index < count, index, np.repeat(tokens.cu_seqlens[:-1], lengths) + index)
-        words = embeddings.word(tokens.values.to(self.encoder.device, non_blocking=True))
+        words = self.encoder.word_vectors(tokens.values.to(self.encoder.device, non_blocking=True))
         inputs = torch.cat([self.context_codes.to(words.dtype), words])[torch.from_numpy(source).to(words.device)]
         positions = torch.from_numpy(index).to(words.device)
-        hidden = embeddings.of_words(inputs, positions, torch.zeros_like(positions))
+        hidden = self.encoder.embed_words(inputs, positions, torch.zeros_like(positions))
         cu_seqlens = offsets(lengths)
-        return Ragged(self.encoder(hidden, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)
+        return Ragged(self.encoder(hidden, positions, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)
 
     def score(self, batch: ScoreBatch) -> Tensor:
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
@@ -179,14 +181,14 @@ class MixEncoder(Scorer):
         # Absorbing saves (hidden - heads * query_len) * hidden twice a candidate, and costs hidden^2 twice a query row.
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
         absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
-        hidden = tower.embed(self.encoder, queries)
+        hidden, positions = tower.embed(self.encoder, queries)
         plan = tower.plan_apart(self.encoder, queries.cu_seqlens)
         interactions = dict(zip(self.config.interaction_layers, self.interactions, strict=True))
         views: list[list[QueryView]] = []
         to_the_end = self.config.bi_encoder_weight != 0
-        for index in range(len(self.encoder.layers) if to_the_end else self.config.interaction_layers[-1] + 1):
-            layer: EncoderLayer = self.encoder.layers[index]  # type: ignore[assignment]  # a ModuleList forgets
-            qkv = layer.project(hidden)
+        for index in range(self.config.encoder.num_layers if to_the_end else self.config.interaction_layers[-1] + 1):
+            layer = self.encoder.layer(index)
+            qkv = layer.project(hidden, positions)
             if index in interactions:
                 key_values = [qkv[begin:end, 1:] for begin, end in pairwise(queries.cu_seqlens.tolist())]
                 view = interactions[index].view

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import tower
+from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
 from bandrank.models.layers.code_attention import attend_codes
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
@@ -68,8 +67,8 @@ class PolyEncoder(Scorer):
         hidden_size = config.encoder.hidden_size
         self.representation_size = hidden_size
         self.scale = hidden_size**-0.5 if config.scaled else 1.0
-        self.encoder = Encoder(config.encoder)
-        self.candidate_encoder = Encoder(config.encoder) if config.separate_towers else None
+        self.encoder = build_encoder(config.encoder)
+        self.candidate_encoder: Encoder | None = build_encoder(config.encoder) if config.separate_towers else None
         learnt = config.codes == "learnt"
         self.query_codes = nn.Parameter(torch.empty(config.num_codes, hidden_size).uniform_()) if learnt else None
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers import tower
-from bandrank.models.layers.encoder import Encoder, EncoderConfig
-from bandrank.models.layers.linear import Linear
+from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
@@ -58,16 +57,15 @@ class VIRT(Scorer):
         self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
         hidden_size = config.encoder.hidden_size
         self.representation_size = hidden_size
-        self.encoder = Encoder(replace(config.encoder, num_layers=config.encoder.num_layers - 1))
+        self.encoder = build_encoder(replace(config.encoder, num_layers=config.encoder.num_layers - 1))
         self.interaction = Linear(hidden_size, 3 * hidden_size)
 
     def initialise(self, encoder: Encoder) -> Self:
         """The last layer's projections become the interaction."""
-        *_, last = encoder.layers
         self.encoder.load_state_dict(
             {name: tensor for name, tensor in encoder.state_dict().items() if name in self.encoder.state_dict()}
         )
-        self.interaction.load_state_dict(last.qkv.state_dict())  # type: ignore[union-attr]  # a ModuleList forgets
+        self.interaction.copy_rows(encoder.layer(-1).qkv)
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
@@ -111,16 +109,16 @@ class _Crossing:
     places of a softmax alike; and V_y is needed of an average of rows alone. So no candidate row is projected.
     """
 
-    def __init__(self, states: Tensor, interaction: Linear, num_heads: int) -> None:
+    def __init__(self, states: Tensor, interaction: LinearLayer, num_heads: int) -> None:
         """states: (query_len, hidden_size)."""
-        hidden_size = states.shape[-1]
-        query_weight, key_weight, self._value_weight = interaction.weight.view(3, num_heads, -1, hidden_size)
-        query_bias, _, self._value_bias = interaction.bias.view(3, num_heads, -1).float()
+        query_rows, key_rows, self._value_rows = interaction.thirds
+        self._interaction = interaction
         projected = interaction(states).view(len(states), 3, num_heads, -1)
         query, key, self._values = projected.permute(1, 2, 0, 3)  # (num_heads, query_len, head_dim)
         scale = query.shape[-1] ** -0.5
-        self._keys = torch.cat([query @ key_weight, key @ query_weight]).flatten(0, 1) * scale
-        self._biases = (key.float() @ query_bias[..., None])[..., 0] * scale  # (num_heads, query_len)
+        absorbed = [interaction.absorb(query, key_rows), interaction.absorb(key, query_rows)]
+        self._keys = torch.cat(absorbed).flatten(0, 1) * scale
+        self._biases = interaction.absorb_bias(key.float(), query_rows) * scale  # (num_heads, query_len)
 
     def look(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """The means of M_xy V_y and of M_yx V_x, both (n, hidden_size) float32.
@@ -131,7 +129,7 @@ class _Crossing:
         to_candidate, to_query = scores.view(2, *self._biases.shape, *real.shape)  # (num_heads, query_len, n, width)
         weights = to_candidate.masked_fill(~real, -torch.inf).softmax(-1).mean(1)  # (num_heads, n, width)
         averages = weights.transpose(0, 1) @ rows.float()  # (n, num_heads, hidden_size)
-        in_candidate = torch.einsum("nhe,hde->nhd", averages, self._value_weight.float()) + self._value_bias
+        in_candidate = self._interaction.project_heads(averages.transpose(0, 1), self._value_rows).transpose(0, 1)
 
         weights = (to_query + self._biases[..., None, None]).softmax(1)
         weights = (weights * real).sum(-1) / real.sum(-1)  # (num_heads, query_len, n)

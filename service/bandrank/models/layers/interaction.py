@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from bandrank.models.layers.encoder import EncoderConfig, EncoderLayer
+from bandrank.models.layers.block import Block, PostNormBlock
 from bandrank.models.layers.linear import Linear
 
 
@@ -67,21 +67,20 @@ class Gate(nn.Module):
 
 
 class InteractionLayer(nn.Module):
-    """The layer's own weights: a BERT layer (whose qkv are the code's candidate_query, candidate_key, candidate_value;
-    the rest is shared by E and H) and `compress_query`.
+    """The layer's own weights: a BERT layer, `chunk` (whose qkv are the code's candidate_query, candidate_key,
+    candidate_value; the rest is shared by E and H), and `compress_query`.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, chunk: PostNormBlock) -> None:
         super().__init__()
-        self.chunk = EncoderLayer(config)
-        self.compress_query = Linear(config.hidden_size, config.hidden_size)
-        self.scale = self.chunk.head_dim**-0.5
+        self.chunk = chunk
+        self.compress_query = Linear(chunk.num_heads * chunk.head_dim, chunk.num_heads * chunk.head_dim)
+        self.scale = chunk.head_dim**-0.5
 
-    def initialise(self, layer: EncoderLayer) -> None:
-        """Copies the BERT layer of the same depth; compress_query starts as its query projection."""
+    def initialise(self, layer: Block) -> None:
+        """Copies the encoder's layer of the same depth; compress_query starts as its query projection."""
         self.chunk.load_state_dict(layer.state_dict())
-        for ours, qkv in ((self.compress_query.weight, layer.qkv.weight), (self.compress_query.bias, layer.qkv.bias)):
-            ours.detach().copy_(qkv[: len(ours)])
+        self.compress_query.copy_rows(layer.qkv, layer.qkv.thirds[0])
 
     def view(self, key_value: Tensor, *, absorb: bool) -> QueryView:
         """Of a query's keys and values, (query_len, 2, num_heads, head_dim).
@@ -91,14 +90,10 @@ class InteractionLayer(nn.Module):
         keys, values = key_value.permute(1, 2, 0, 3).contiguous()
         if not absorb:
             return QueryView(keys, values)
-        num_heads, head_dim = self.chunk.num_heads, self.chunk.head_dim
-        weight = self.compress_query.weight.view(num_heads, head_dim, -1)
-        bias = self.compress_query.bias.view(num_heads, head_dim, 1)
-        dense = self.chunk.attention_out.weight.view(-1, num_heads, head_dim).permute(1, 2, 0)
         absorbed = AbsorbedQuery(
-            keys=(keys @ weight).flatten(0, 1) * self.scale,
-            biases=(keys @ bias).flatten() * self.scale,
-            values=(values @ dense).flatten(0, 1),
+            keys=self.compress_query.absorb(keys).flatten(0, 1) * self.scale,
+            biases=self.compress_query.absorb_bias(keys).flatten() * self.scale,
+            values=self.chunk.attention_out.outputs_of_heads(values).flatten(0, 1),
         )
         return QueryView(keys, values, absorbed)
 
@@ -107,8 +102,8 @@ class InteractionLayer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """The next E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); summary None: zeros."""
         rows = embeddings.flatten(0, 1)
-        qkv = self.chunk.project(rows)
-        qkv = qkv.view(*embeddings.shape[:2], *qkv.shape[1:])  # (n, k, 3, num_heads, head_dim)
+        # (n, k, 3, num_heads, head_dim)
+        qkv = self.chunk.qkv(rows).view(*embeddings.shape[:2], 3, self.chunk.num_heads, -1)
         attended = _by_group(groups, lambda own, view: self._attend_jointly(qkv[own], view))
         new = self._read(hint, groups)
         # One call for both paths: they share the weights.
@@ -149,7 +144,7 @@ class InteractionLayer(nn.Module):
     def _read_absorbed(self, hint: Tensor, query: AbsorbedQuery | None) -> Tensor:
         assert query is not None, "checked by the caller. This is a bug."
         scores = torch.addmm(query.biases[:, None], query.keys, hint.T).view(self.chunk.num_heads, -1, len(hint))
-        return torch.addmm(self.chunk.attention_out.bias, scores.softmax(1).flatten(0, 1).T, query.values)
+        return self.chunk.attention_out.sum_of_outputs(scores.softmax(1).flatten(0, 1).T, query.values)
 
 
 def _by_group(groups: Groups, attend: Callable[[slice, QueryView], Tensor]) -> Tensor:

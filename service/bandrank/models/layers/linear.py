@@ -1,5 +1,6 @@
 """A linear layer whose weights are laid out once for the CPU's matrix units."""
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -9,10 +10,65 @@ from torch.nn import functional
 from bandrank.models.layers.execution import Execution
 
 Activation = Literal["none", "gelu"]
+ALL = slice(None)
 
 
-class Linear(nn.Linear):
-    """y = activation(x W^T + b).
+class LinearLayer(nn.Module, ABC):
+    """y = activation(x W^T + b), and what architectures do with parts of W and b, which nothing else reads.
+
+    A layer that stores its weights in another way, say as int8 rows, defines how they are applied (`forward`) and what
+    they are (`weight_rows`, `bias_rows`); the other operations follow from these, and may be overridden where that is
+    faster. Heads are equal runs of `rows` of W, or of its columns in `outputs_of_heads`.
+    """
+
+    out_features: int
+
+    @abstractmethod
+    def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
+        """x: (..., in_features).  Returns (..., out_features)."""
+
+    @abstractmethod
+    def weight_rows(self, rows: slice = ALL) -> Tensor:
+        """(len(rows), in_features) rows of W in a floating dtype."""
+
+    @abstractmethod
+    def bias_rows(self, rows: slice = ALL) -> Tensor:
+        """(len(rows),) numbers of b in a floating dtype, zeros for a layer without."""
+
+    @property
+    def thirds(self) -> list[slice]:
+        """The rows of the query, key and value projections that are stacked in one layer."""
+        third = self.out_features // 3
+        return [slice(start, start + third) for start in range(0, 3 * third, third)]
+
+    def project(self, x: Tensor, rows: slice) -> Tensor:
+        """(n, len(rows)) some of the outputs. x: (n, in_features)."""
+        return torch.einsum("ne,oe->no", x, self.weight_rows(rows)) + self.bias_rows(rows)
+
+    def project_heads(self, x: Tensor, rows: slice) -> Tensor:
+        """(num_heads, n, head_dim) the outputs of each head from its input. x: (num_heads, n, in_features)."""
+        weight = self.weight_rows(rows).view(len(x), -1, x.shape[-1]).to(x.dtype)
+        return x @ weight.transpose(1, 2) + self.bias_rows(rows).view(len(x), 1, -1)
+
+    def absorb(self, x: Tensor, rows: slice = ALL) -> Tensor:
+        """(num_heads, n, in_features) x W, whose product with y is that of x with W y. x: (num_heads, n, head_dim)."""
+        return x @ self.weight_rows(rows).view(len(x), x.shape[2], -1)
+
+    def absorb_bias(self, x: Tensor, rows: slice = ALL) -> Tensor:
+        """(num_heads, n) the product of x with b, which `absorb` leaves out. x: (num_heads, n, head_dim)."""
+        return (x @ self.bias_rows(rows).view(len(x), -1, 1).to(x.dtype))[..., 0]
+
+    def outputs_of_heads(self, x: Tensor) -> Tensor:
+        """(num_heads, n, out_features) the part of each head's columns in x W^T. x: (num_heads, n, head_dim)."""
+        return x @ self.weight_rows().view(-1, len(x), x.shape[2]).permute(1, 2, 0)
+
+    def sum_of_outputs(self, weights: Tensor, outputs: Tensor) -> Tensor:
+        """(n, out_features) weighted sums of such parts, plus b. weights: (n, m).  outputs: (m, out_features)."""
+        return torch.addmm(self.bias_rows(), weights, outputs)
+
+
+class Linear(LinearLayer, nn.Linear):
+    """Weights in a floating dtype, which can be trained.
 
     After `prepare_for` on a CPU with oneDNN the weights are kept in oneDNN's blocked layout, with the activation (GELU:
     the exact erf form, as in BERT) fused into the product; torch's own path reorders the weights in every call. Same
@@ -32,9 +88,20 @@ class Linear(nn.Linear):
             usable = False
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None) if usable else None
 
+    def weight_rows(self, rows: slice = ALL) -> Tensor:
+        return self.weight[rows]
+
+    def bias_rows(self, rows: slice = ALL) -> Tensor:
+        return self.weight.new_zeros(self.out_features)[rows] if self.bias is None else self.bias[rows]
+
+    def copy_rows(self, source: LinearLayer, rows: slice = ALL) -> None:
+        """Takes over weights and biases of another layer: as many rows as this one has."""
+        self.weight.detach().copy_(source.weight_rows(rows))
+        self.bias.detach().copy_(source.bias_rows(rows))
+
     def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
         if self._packed is not None:
             y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, activation, [], "none")
             return y
-        y = super().forward(x)
+        y = functional.linear(x, self.weight, self.bias)
         return functional.gelu(y) if activation == "gelu" else y

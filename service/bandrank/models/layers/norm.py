@@ -22,8 +22,8 @@ class LayerNorm(nn.LayerNorm):
         return self(x + residual)  # type: ignore[no-any-return]
 
     def runs_fused(self, rows: Tensor, count: int) -> bool:
-        """Whether sums of `count` rows, of which some are `rows`, go to the fused operations."""
-        return count >= self.execution.fused_from and infers_on_gpu(rows)
+        """Whether sums of `count` rows, of which some are `rows`, go to the fused operations, which add a bias."""
+        return count >= self.execution.fused_from and self.bias is not None and infers_on_gpu(rows)
 
 
 def infers_on_gpu(rows: Tensor) -> bool:

@@ -1,12 +1,19 @@
-"""The attention patterns of the sparse cross-encoder paper, by name (Schlatt et al. 2024, table 1)."""
+"""The attention patterns of the sparse cross-encoder paper, by name (Schlatt et al. 2024, table 1), and plans of
+encoders whose layers differ in their windows.
+"""
 
-from bandrank_kernels.windowed_attention import AttentionPattern
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan
 
 FULL = AttentionPattern()
 
 
 def sparse(window: int | None) -> AttentionPattern:
-    """The paper's own: candidates see a window, [CLS] and the query; the query sees only itself."""
+    """The paper's sparse pattern: candidates see a window, [CLS] and the query; the query sees only itself."""
     return AttentionPattern(window=window, query_to_cls=False, query_to_candidate=False)
 
 
@@ -16,3 +23,39 @@ def longformer(window: int) -> AttentionPattern:
     QDS-Transformer (Jiang et al. 2020) is this pattern with start-of-sentence tokens moved among the query rows.
     """
     return AttentionPattern(window=window)
+
+
+def narrowed(pattern: AttentionPattern, window: int | None) -> AttentionPattern:
+    """The pattern with a window of at most `window`."""
+    if window is None or (pattern.window is not None and pattern.window <= window):
+        return pattern
+    return replace(pattern, window=window)
+
+
+class WindowPlans(AttentionPlan):
+    """The plans of one batch for layers of several windows; a layer picks the one of its window (`plan_within`)."""
+
+    def __init__(self, plans: Mapping[int | None, AttentionPlan]) -> None:
+        self.plans = plans
+        self.host_tables = [table for plan in plans.values() for table in plan.host_tables]
+
+    @property
+    def signature(self) -> Hashable:
+        return tuple((window, plan.signature) for window, plan in self.plans.items())
+
+    def bind(self, tables: Sequence[Tensor]) -> "WindowPlans":
+        rest = iter(tables)
+        return WindowPlans(
+            {window: plan.bind([next(rest) for _ in plan.host_tables]) for window, plan in self.plans.items()}
+        )
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        raise NotImplementedError("each layer picks the plan of its window")
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("each layer picks the plan of its window")
+
+
+def plan_within(plan: AttentionPlan, window: int | None) -> AttentionPlan:
+    """The plan by which a layer of this window attends; one that is made for all layers serves each."""
+    return plan.plans[window] if isinstance(plan, WindowPlans) else plan

@@ -1,4 +1,4 @@
-"""The files of a Hugging Face model: found in a folder or on the hub, and read so that none of their code runs."""
+"""The files of a Hugging Face model: looked up in a folder or on the hub, and read so that none of their code runs."""
 
 import json
 import re
@@ -22,7 +22,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def find_folder(model: str, revision: str | None = None) -> Path:
-    """The local folder of `model`: a folder's path, or a hub id, downloaded into the hub's cache or found there.
+    """The local folder of `model`: a folder's path, or a hub id, downloaded unless it is in the hub's cache.
 
     With HF_HUB_OFFLINE=1, or without a network, only the cache is looked at. Raises BadCheckpoint if there is no such
     model.
@@ -82,7 +82,7 @@ def read_weights(folder: Path) -> Weights:
         raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
     # Files of before 2020 call a LayerNorm's parameters gamma and beta.
     names = {".gamma": ".weight", ".beta": ".bias"}
-    return {re.sub(r"\.(gamma|beta)$", lambda found: names[found[0]], name): tensor for name, tensor in weights.items()}
+    return {re.sub(r"\.(gamma|beta)$", lambda match: names[match[0]], name): tensor for name, tensor in weights.items()}
 
 
 def read_json(path: Path) -> Any:

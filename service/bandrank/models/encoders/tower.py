@@ -4,17 +4,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank.models.layers.encoder import ALL, Encoder
+from bandrank.models.encoders.protocol import ALL, Encoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Offsets, Ragged, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows
 
 
-def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> Tensor:
-    """(total, hidden_size) embedded rows; positions count from 0 in each text. tokens: on the host."""
+def embed(encoder: Encoder, tokens: Ragged, *, token_type: int = 0) -> tuple[Tensor, Tensor]:
+    """(total, hidden_size) embedded rows, and their (total,) positions, which count from 0 in each text.
+
+    tokens: on the host.
+    """
     ids, positions = to_device([tokens.values, torch.from_numpy(indices_within(tokens.lengths))], encoder.device)
-    return encoder.embeddings(ids, positions, torch.full_like(ids, token_type))  # type: ignore[no-any-return]
+    return encoder.embed(ids, positions, torch.full_like(ids, token_type)), positions
 
 
 def plan_apart(encoder: Encoder, cu_seqlens: Offsets) -> AttentionPlan:
@@ -26,6 +29,6 @@ def plan_apart(encoder: Encoder, cu_seqlens: Offsets) -> AttentionPlan:
 
 def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice = ALL) -> Ragged:
     """The texts' states after `layers`, which start with the first; (total, hidden_size) in the encoder's dtype."""
-    hidden = embed(encoder, tokens, token_type=token_type)
+    hidden, positions = embed(encoder, tokens, token_type=token_type)
     plan = plan_apart(encoder, tokens.cu_seqlens)
-    return Ragged(encoder(hidden, plan, layers=layers), tokens.cu_seqlens)
+    return Ragged(encoder(hidden, positions, plan, layers=layers), tokens.cu_seqlens)

@@ -1,0 +1,78 @@
+"""An encoder as embeddings and a stack of blocks; families differ in the bricks that they put in."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.protocol import ALL
+from bandrank.models.layers.block import Block
+from bandrank.models.layers.embeddings import Embeddings
+from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.patterns import WindowPlans, narrowed
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows, plan_attention
+
+
+class Stack(nn.Module):
+    """Implements `Encoder`; see protocol.py for what the methods promise."""
+
+    execution = Execution()
+
+    def __init__(self, config: EncoderConfig, embeddings: Embeddings, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = embeddings
+        self.layers = nn.ModuleList(blocks)
+        self.windows = list(dict.fromkeys(block.window for block in blocks))
+
+    @property
+    def device(self) -> torch.device:
+        return self.embeddings.word.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embeddings.word.weight.dtype
+
+    def word_vectors(self, ids: Tensor) -> Tensor:
+        return self.embeddings.word(ids)  # type: ignore[no-any-return]
+
+    def embed(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
+        return self.embeddings(ids, positions, token_types)  # type: ignore[no-any-return]
+
+    def embed_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
+        return self.embeddings.of_words(words, positions, token_types)
+
+    def prepare_for(self, execution: Execution) -> None:
+        self.execution = execution
+
+    def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
+        def plan_within(window: int | None) -> AttentionPlan:
+            return plan_attention(
+                rows,
+                narrowed(pattern, window),
+                device=self.device,
+                dtype=self.dtype,
+                head_dim=self.config.head_dim,
+                backend=self.execution.backend,
+                capacity=capacity,
+            )
+
+        if self.windows == [None]:
+            return plan_within(None)
+        return WindowPlans({window: plan_within(window) for window in self.windows})
+
+    def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
+        for layer in self.layers[layers]:
+            hidden = layer(hidden, positions, plan)
+        return hidden
+
+    def forward_cls(
+        self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int, *, first: int = 0
+    ) -> Tensor:
+        for layer in self.layers[first:-1]:
+            hidden = layer(hidden, positions, plan)
+        return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
+
+    def layer(self, index: int) -> Block:
+        return self.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds

@@ -1,0 +1,78 @@
+"""BERT as transformers saves it."""
+
+import re
+from typing import Any
+
+import torch
+from transformers import BertConfig
+
+from bandrank.models.encoders import EncoderConfig
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.layers.positions import interpolate_positions
+
+POSITIONS = "embeddings.position_embeddings.weight"
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape; a position table shorter than the settings say is stretched (Schlatt et al. 2024, section
+    4.1).
+    """
+    if (positions := settings.get("position_embedding_type", "absolute")) != "absolute":
+        raise ValueError(f"model_type 'bert' with {positions} positions is not supported; {SUPPORTED}")
+    if (activation := settings.get("hidden_act", "gelu")) != "gelu":
+        raise ValueError(f"activation {activation!r} is not supported, only the exact gelu; {SUPPORTED}")
+    bert = BertConfig.from_dict(settings)
+    if bert.max_position_embeddings > len(weights[POSITIONS]):
+        weights[POSITIONS] = interpolate_positions(weights[POSITIONS], bert.max_position_embeddings)
+    deepest = max(
+        (int(match[1]) for name in weights if (match := re.match(r"encoder\.layer\.(\d+)\.", name))), default=-1
+    )
+    if deepest >= bert.num_hidden_layers:
+        raise ValueError(f"config.json names {bert.num_hidden_layers} layers, the weights have {deepest + 1}")
+    return EncoderConfig(
+        vocab_size=len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
+        hidden_size=bert.hidden_size,
+        num_layers=bert.num_hidden_layers,
+        num_heads=bert.num_attention_heads,
+        intermediate_size=bert.intermediate_size,
+        max_positions=bert.max_position_embeddings,
+        num_token_types=bert.type_vocab_size,
+        layer_norm_eps=bert.layer_norm_eps,
+    )
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """Our names for a BERT encoder's tensors; query, key and value become one matrix. Raises KeyError."""
+    ours = {
+        f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"]
+        for name in ("word", "position", "token_type")
+    }
+    names = {
+        "attention_out": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "out_norm": "output.LayerNorm",
+    }
+    for part in ("weight", "bias"):
+        ours[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
+        for layer in range(config.num_layers):
+            theirs = f"encoder.layer.{layer}"
+            qkv = [weights[f"{theirs}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
+            ours[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
+            for name, their_name in names.items():
+                ours[f"encoder.layers.{layer}.{name}.{part}"] = weights[f"{theirs}.{their_name}.{part}"]
+    return ours
+
+
+BERT = Family(
+    prefix="bert.",
+    cls="[CLS]",
+    sep="[SEP]",
+    mask="[MASK]",
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    pooler="pooler.dense",
+    classifier="classifier",
+)

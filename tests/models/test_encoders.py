@@ -1,0 +1,197 @@
+"""Another encoder than BERT walks through the door: made of other bricks, it serves every architecture."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import (
+    random_ids,
+    random_scorer,
+    score_batch,
+    tiny_bi_encoder,
+    tiny_cross_encoder,
+    tiny_encoder_config,
+)
+from support.other_encoder import OtherConfig, dense_states, other_config, other_encoder
+from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.tokenizer import CLS_ID, TOKENIZER_FILE
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders import ENCODERS, EncoderConfig
+from bandrank.models.layers.packing import pack
+from bandrank.models.layers.patterns import FULL, WindowPlans, plan_within, sparse
+from bandrank.models.plain import parse
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+CLOSE = 1e-4  # float32 through four layers without norms on the residuals; sums over rows
+WITH_BERT: dict[str, Callable[[], Scorer]] = {
+    "cross_encoder": lambda: tiny_cross_encoder(pattern=sparse(4), max_tokens=64),
+    "bi_encoder": lambda: tiny_bi_encoder(max_tokens=512),
+    "mix_encoder": lambda: tiny_mix_encoder(num_layers=4, paper="b"),
+    "poly_encoder": lambda: tiny_poly_encoder(separate_towers=True, scaled=True),
+    "colbert": tiny_colbert,
+    "deformer": tiny_deformer,
+    "virt": tiny_virt,
+}
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENCODERS, "other", other_encoder)
+
+
+def scorer_of(architecture: str) -> Scorer:
+    """The architecture on the other encoder, random."""
+    scorer = WITH_BERT[architecture]()
+    return random_scorer(type(scorer)(replace(scorer.config, encoder=other_config())), seed=0)
+
+
+def texts_of(scorer: Scorer) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Two queries with five candidates by the scorer's templates."""
+    rng = random.Random(1)
+    queries = [scorer.query_template.apply(random_ids(rng, n)[:-1])[0] for n in (5, 9)]
+    lengths = [[0, 8, 33], [90, 2]]
+    return queries, [[scorer.candidate_template.apply(random_ids(rng, n)[:-1])[0] for n in group] for group in lengths]
+
+
+@every_architecture
+def test_an_architecture_runs_on_it(architecture: str) -> None:
+    """Scores do not depend on company, nor on when candidates were encoded."""
+    scorer = scorer_of(architecture)
+    queries, candidates = texts_of(scorer)
+    batch = score_batch(queries, candidates)
+    with torch.inference_mode():
+        together = scorer(batch)
+        alone = [
+            scorer(score_batch([query], [[each]]))
+            for query, group in zip(queries, candidates, strict=True)
+            for each in group
+        ]
+        apart = [scorer.encode_candidates(Ragged.from_token_ids([each]))[0] for group in candidates for each in group]
+        stored = scorer.score(ScoreBatch(batch.queries, Ragged.from_tensors(apart), batch.cu_candidates))
+
+    assert together.isfinite().all()
+    assert together[:3].std() > 100 * CLOSE
+    torch.testing.assert_close(torch.cat(alone), together, rtol=0, atol=CLOSE)
+    torch.testing.assert_close(stored, together, rtol=0, atol=CLOSE)
+
+
+@every_architecture
+def test_saved_and_loaded(architecture: str, tmp_path: Path) -> None:
+    """config.json names the kind and has its fields."""
+    scorer = scorer_of(architecture)
+    checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
+
+    loaded = checkpoint.load(tmp_path)
+
+    assert loaded.config == scorer.config
+    assert isinstance(loaded.config.encoder, OtherConfig)
+    batch = score_batch(*texts_of(scorer))
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded(batch), scorer(batch), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("local_window", [1, 3, 500])
+def test_scores_are_those_of_dense_tensors(local_window: int) -> None:
+    """Full attention, local in every second layer, where candidate rows see their neighbours, [CLS] and the query."""
+    scorer = tiny_cross_encoder(pattern=FULL)
+    config = other_config(local_window=local_window)
+    scorer = random_scorer(CrossEncoder(replace(scorer.config, encoder=config)), seed=0)
+    rng = random.Random(0)
+    query, candidates = random_ids(rng, 6), [random_ids(rng, n) for n in (0, 3, 40)]
+    weights = scorer.encoder.state_dict()
+    expected = []
+    with torch.inference_mode():
+        for candidate in candidates:
+            index = torch.arange(1 + len(query) + len(candidate))
+            in_candidate = index > len(query)
+            far = ((index[:, None] - index).abs() > local_window) & in_candidate & in_candidate[:, None]
+            states = dense_states(weights, config, [CLS_ID, *query, *candidate], ~far)
+            expected.append(scorer.head(states[:1]))
+
+        scores = scorer(score_batch([query], [candidates]))
+
+    torch.testing.assert_close(scores, torch.cat(expected), rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("pattern", [FULL, sparse(2)])
+@pytest.mark.parametrize("kind", ["bert", "other"])
+def test_the_last_layer_for_cls_alone(kind: str, pattern: AttentionPattern) -> None:
+    """It gives the first rows of the whole layer, whether its projections can be absorbed or not."""
+    encoder = (tiny_cross_encoder() if kind == "bert" else scorer_of("cross_encoder")).encoder
+    rng = random.Random(0)
+    batch = score_batch([random_ids(rng, 4)], [[random_ids(rng, n) for n in (7, 20)]])
+    packed = pack(batch, pattern, cls_id=CLS_ID, sentence_token=None)
+    ids, positions, types = map(torch.from_numpy, packed.of_rows)
+    plan = encoder.plan(packed.rows, pattern)
+    with torch.inference_mode():
+        hidden = encoder.embed(ids, positions, types)
+
+        result = encoder.forward_cls(hidden, positions, plan, 2)
+
+        torch.testing.assert_close(result, encoder(hidden, positions, plan)[:2], rtol=0, atol=CLOSE)
+        entering = encoder(hidden, positions, plan, layers=slice(1))
+        assert torch.equal(encoder.forward_cls(entering, positions, plan, 2, first=1), result)
+
+
+@pytest.mark.parametrize("pattern", [FULL, sparse(2)])
+def test_plans_of_several_windows_travel_with_a_batch(pattern: AttentionPattern) -> None:
+    """Bound to their tables on the device, they attend as the plans that they are made of; none attends by itself."""
+    scorer = scorer_of("cross_encoder")
+    rng = random.Random(0)
+    batch = score_batch([random_ids(rng, 4)], [[random_ids(rng, n) for n in (7, 20)]])
+    rows = pack(batch, pattern, cls_id=CLS_ID, sentence_token=None).rows
+    plan = scorer.encoder.plan(rows, pattern)
+    qkv = torch.randn(rows.num_rows, 3, 4, 8)
+    assert isinstance(plan, WindowPlans)
+    assert list(plan.plans) == [None, 3]
+
+    bound = plan.bind(to_device(plan.host_tables, torch.device("cpu")))
+
+    assert bound.signature == plan.signature
+    for window, each in plan.plans.items():
+        assert torch.equal(plan_within(bound, window).attend(qkv), each.attend(qkv))
+    with pytest.raises(NotImplementedError):
+        plan.attend(qkv)
+
+
+def test_the_class_of_a_config_is_its_kind() -> None:
+    """Configs of before there were kinds are BERT's."""
+    fields = {
+        "vocab_size": 9,
+        "hidden_size": 8,
+        "num_layers": 1,
+        "num_heads": 2,
+        "intermediate_size": 8,
+        "max_positions": 8,
+    }
+
+    assert parse(EncoderConfig, fields) == EncoderConfig(*fields.values())
+    assert parse(EncoderConfig, fields | {"kind": "other", "local_window": 2}) == OtherConfig(
+        *fields.values(), local_window=2
+    )
+    with pytest.raises(TypeError, match="unknown keys: local_window"):
+        parse(EncoderConfig, fields | {"local_window": 2})
+    with pytest.raises(ValueError, match="kind: 'rwkv' is none of 'bert'"):
+        parse(EncoderConfig, fields | {"kind": "rwkv"})
+
+
+def test_every_kind_is_built_as_its_config_says() -> None:
+    """The table's keys are what configs carry."""
+    config = tiny_encoder_config()
+    for kind, build in ENCODERS.items():
+        encoder = build(other_config() if kind == "other" else replace(config, kind=kind))
+        assert encoder.config.kind == kind
+        layers = [encoder.layer(index) for index in range(encoder.config.num_layers)]
+        assert encoder.layer(-1) is layers[-1]
+        assert all(above is not below for above, below in pairwise(layers))
