@@ -45,6 +45,7 @@ class DeviceLane:
     name: str
     overlaps: bool
     device: Device
+    row_cost: float = 1.0
 
     def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
         device, what = self.device, f"{self.name} {sum(part.stop - part.start for part in slices)}"

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.tasks import HANG_S, Clock, task_of
+from support.tasks import HANG_S, Clock, NamedLane, task_of
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
@@ -179,3 +179,31 @@ def test_refusals_do_not_pile_up() -> None:
         depths.append(len(refused.traceback))
 
     assert depths == [depths[0]] * 3
+
+
+def test_turns_are_by_cost_and_not_by_rows() -> None:
+    """Ten rows of a model whose rows cost ten times as much wait for fifty, and ninety, of a small one."""
+    queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
+    large, small = NamedLane("large", row_cost=10.0), NamedLane("small")
+    tasks = {"large": task_of([1] * 10, lane=large), "50": task_of([1] * 50, lane=small)}
+    tasks["90"] = task_of([1] * 90, lane=small)
+    for task in tasks.values():
+        queue.put(task)
+    order = [name for _ in range(4) for part in queue.take_batch(60) for name in tasks if tasks[name] is part.task]
+
+    assert order == ["50", "90", "90", "90", "large"]
+
+
+def test_work_handed_out_counts_by_its_cost() -> None:
+    """What arrives after a costly batch has been taken goes behind what waited meanwhile."""
+    queue = TaskQueue(max_waiting_rows=10**9, max_wait_s=math.inf, clock=Clock())
+    large, small = NamedLane("large", row_cost=10.0), NamedLane("small")
+    waiting = task_of([1] * 80, lane=small)
+    queue.put(task_of([1] * 4, lane=large))
+    queue.put(waiting)
+    queue.take_batch(4)  # the costly task, as 40 rows of the small model
+    late = task_of([1] * 50, lane=small)
+    queue.put(late)
+
+    assert [part.task for part in queue.take_batch(80)] == [waiting]
+    assert [part.task for part in queue.take_batch(80)] == [late]

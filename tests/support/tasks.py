@@ -27,6 +27,7 @@ class NamedLane:
     """A lane for tests that run no batch."""
 
     name: str
+    row_cost: float = 1.0
     overlaps = False
 
     def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:

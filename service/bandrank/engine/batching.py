@@ -1,10 +1,11 @@
 """Which waiting candidates make the next batch.
 
-Order: a task's turn is the number of rows the queue had handed out when it arrived, plus its own rows. Tasks of equal
-size go first come, first served; a small one passes a large one that came before it; and a large one is passed only by
-tasks that arrive while the queue hands out as many rows as it has itself, so that its delay is in proportion to its
-size and nothing starves. (Earliest deadline first, with a deadline proportional to size; compare start-time fair
-queueing, Goyal et al. 1996.)
+Order: a task's turn is the cost of the rows that the queue had handed out when the task arrived, plus its own cost. A
+row's cost is relative to that of other models, so that requests to a large model and to a small one are weighed alike.
+Tasks of equal cost go first come, first served; a small one passes a large one that came before it; and a large one is
+passed only by tasks that arrive while the queue hands out as much work as it has itself, so that its delay is in
+proportion to its size and nothing starves. (Earliest deadline first, with a deadline proportional to size; compare
+start-time fair queueing, Goyal et al. 1996.)
 """
 
 import threading
@@ -115,7 +116,7 @@ class TaskQueue:
                     retry_after_s=wait_s,
                 )
             self._arrivals += 1
-            insort(self._waiting, (self._handed_out + task.total_rows, self._arrivals, task))
+            insort(self._waiting, (self._handed_out + task.cost, self._arrivals, task))
             self._rows[task.lane.name] += task.total_rows
             self._changed.notify()
 
@@ -138,7 +139,7 @@ class TaskQueue:
                 part.task.num_taken = part.stop
                 part.task.first_taken = part.task.first_taken or now
                 self._rows[part.task.lane.name] -= part.rows
-                self._handed_out += part.rows
+                self._handed_out += part.rows * part.task.lane.row_cost
             self._keep([entry for entry in self._waiting if entry[2].num_taken < len(entry[2].rows)])
             return batch
 

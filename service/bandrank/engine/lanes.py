@@ -25,6 +25,7 @@ class EncodeLane:
 
     def __init__(self, name: str, scorer: PreparedScorer, codec: RepresentationCodec) -> None:
         self.name = name
+        self.row_cost = scorer.scorer.row_cost
         self._scorer = scorer
         self._codec = codec
 
@@ -43,6 +44,7 @@ class ScoreLane(Generic[Candidate]):
 
     def __init__(self, name: str, scorer: PreparedScorer, to_ragged: ToRagged[Candidate]) -> None:
         self.name = name
+        self.row_cost = scorer.scorer.row_cost
         self._scorer = scorer
         self._to_ragged = to_ragged
 

@@ -38,6 +38,11 @@ class Task(Generic[Candidate, Result]):
     def total_rows(self) -> float:
         return sum(self.rows)
 
+    @property
+    def cost(self) -> float:
+        """Its rows, weighed by what a row of its lane costs."""
+        return self.total_rows * self.lane.row_cost
+
     def add_results(self, results: Sequence[Result]) -> None:
         """Adds the results of the next candidates; those of the last ones complete the task."""
         self.done_so_far.extend(results)
@@ -76,9 +81,16 @@ class TaskSlice(Generic[Candidate, Result]):
 
 
 class Lane(Protocol[Candidate, Result]):
-    """A kind of work of one scorer. `name` labels its speed."""
+    """A kind of work of one scorer.
+
+    name: labels its speed.  row_cost: of a row, relative to those of other lanes.
+    """
 
     name: str
+
+    @property
+    def row_cost(self) -> float:
+        """`Scorer.row_cost` of the lane's scorer."""
 
     @property
     def overlaps(self) -> bool:

@@ -16,6 +16,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 # What any candidate costs, in rows of an encoder of 6 x 384, however light its interaction: to be collected from a
 # cache, laid out in a batch, and sorted into an answer (5 microseconds where a row takes 100).
 LIGHT_ROWS = 0.05
+MINILM_PRODUCTS = 6 * 384 * (4 * 384 + 2 * 1536)  # multiplications of a row with the weights of all layers
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,12 @@ class Scorer(nn.Module, ABC):
         """The most token ids a candidate may have beside a query of `query_tokens`; by default the template's limit."""
         del query_tokens
         return self.candidate_template.max_tokens
+
+    @property
+    def row_cost(self) -> float:
+        """What a row costs, as a multiple of one of a MiniLM-L6: by the products with the encoder's weights."""
+        encoder = getattr(self.config, "encoder", None)
+        return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS if encoder is not None else 1.0
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """What scoring one candidate costs, in rows of the scorer's encoder, which a batch's budget counts; by default
