@@ -15,6 +15,7 @@ import uvicorn
 
 from bandrank import __version__
 from bandrank.api.app import create_app
+from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.engine.precompute import Precomputed
@@ -79,8 +80,10 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
 
     serving = assemble(files, settings, on_death=on_death)
     limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
+    connections = Connections(ConnectionLimits(max_connections=settings.max_connections), serving.engine.metrics)
     config = uvicorn.Config(
         create_app(Service(serving, limits)),
+        http=connections.protocol(),  # type: ignore[arg-type]  # a function that makes one does
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,

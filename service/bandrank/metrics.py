@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -59,9 +59,16 @@ class Metrics:
         for outcome in ("hit", "miss"):
             self.token_cache_lookups.labels(outcome)
         self.token_cache_bytes = gauge("token_cache_bytes", "Size of the token ids kept of recent texts.")
+        self.connections = gauge("connections", "Open HTTP connections.")
+        self.refused_connections = counter(
+            "refused_connections", "HTTP connections that were closed for what their client did.", "reason"
+        )
+        for reason in ("headers", "slow_headers", "slow_body", "unread_answer", "too_many"):
+            self.refused_connections.labels(reason)
         self._add_cache()
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", "version", "model", "device", "dtype")
+        ProcessCollector(registry=self.registry, namespace="bandrank")
         self._memory = _MemoryCollector()
         self.registry.register(self._memory)
 
@@ -70,6 +77,10 @@ class Metrics:
         graphs, total.
         """
         self._memory.device = memory
+
+    def watch_connections(self, count: Callable[[], float]) -> None:
+        """From now on a scrape asks this how many connections are open."""
+        self.connections.set_function(count)
 
     def watch_queue(self, waiting_rows: Callable[[], float], waiting_tasks: Callable[[], float]) -> None:
         """From now on a scrape asks these how much is queued."""

@@ -1,0 +1,207 @@
+"""Slow, silent, greedy and too many clients, on real connections: each is ended, and nobody else is kept waiting."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import uvicorn
+from support.scorers import lookup
+from support.server import Scrape
+from support.serving import files_of
+from support.tasks import HANG_S
+
+from bandrank.api.app import create_app
+from bandrank.api.connections import ConnectionLimits, Connections
+from bandrank.api.limits import Limits
+from bandrank.api.service import Service
+from bandrank.serving import assemble
+from bandrank.settings import Settings
+
+PATIENCE_S = 0.4
+HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Listening:
+    """A service that listens."""
+
+    address: tuple[str, int]
+
+    @property
+    def url(self) -> str:
+        return "http://{}:{}".format(*self.address)
+
+    @contextmanager
+    def connection(self, sent: bytes = b"") -> Iterator[socket.socket]:
+        """A connection on which this was sent."""
+        with socket.create_connection(self.address, timeout=HANG_S) as connection:
+            connection.sendall(sent)
+            yield connection
+
+    def is_alive(self) -> bool:
+        """Whether a probe is answered at once."""
+        started = time.monotonic()
+        status = httpx.get(f"{self.url}/healthz", timeout=HANG_S, trust_env=False).status_code
+        return status == httpx.codes.OK and time.monotonic() - started < 0.3
+
+    def refused(self, reason: str) -> float:
+        """How many connections were closed for that reason."""
+        text = httpx.get(f"{self.url}/metrics", trust_env=False).text
+        return Scrape(text).value("bandrank_refused_connections_total", reason=reason)
+
+
+@contextmanager
+def listening(**limits: int) -> Iterator[Listening]:
+    """The application behind uvicorn with bounded connections, in a thread of this process, on a free port."""
+    serving = assemble([files_of(lookup(man=1.5))], Settings(device="cpu"))
+    bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
+    connections = Connections(bounds, serving.engine.metrics)
+    app = create_app(Service(serving, Limits()))
+    config = uvicorn.Config(app, http=connections.protocol(), log_config=None, access_log=False)  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield Listening(listener.getsockname())
+        finally:
+            server.should_exit = True
+            thread.join(HANG_S)
+    assert not thread.is_alive()
+
+
+def ended_with(connection: socket.socket) -> bytes:
+    """What the service sends before it closes the connection; empty if it closes without a word."""
+    received = b""
+    try:
+        while part := connection.recv(65536):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", b"408"),
+        (b"POST /rerank HTT", b"408"),
+        (b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\n", b"408"),
+        (HEAD % 100 + b'{"query":', b"408"),
+    ],
+    ids=["silence", "half a line", "half the headers", "half a body"],
+)
+def test_a_client_that_stops_halfway_is_ended(sent: bytes, status: bytes) -> None:
+    """With 408, after some patience; probes are answered meanwhile."""
+    with listening() as service, service.connection(sent) as connection:
+        assert service.is_alive()
+        assert ended_with(connection).startswith(b"HTTP/1.1 " + status)
+        assert service.refused("slow_headers") + service.refused("slow_body") == 1
+
+
+def test_a_client_that_drips_is_ended_too() -> None:
+    """A byte now and then is no progress, neither of headers nor of a body."""
+    for start, rest in ((b"", b"POST /rerank HTTP/1.1\r\nA: " + b"a" * 500), (HEAD % 5000, b" " * 5000)):
+        with listening() as service, service.connection(start) as connection:
+            started = time.monotonic()
+            try:
+                for byte in rest:
+                    connection.send(bytes([byte]))
+                    time.sleep(0.05)
+            except OSError:  # reset or broken pipe, as it comes
+                pass
+            assert time.monotonic() - started < 6 * PATIENCE_S
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"X-Long: " + b"a" * 200_000, b"\r\n".join(b"X-%d: 1" % n for n in range(150)), b"a" * 100_000],
+    ids=["a long one", "many", "a long name"],
+)
+def test_headers_are_bounded(headers: bytes) -> None:
+    """In bytes and in number, before any of them is looked at."""
+    with listening() as service:
+        with service.connection() as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n" + headers + b"\r\n\r\n")
+            assert ended_with(connection).startswith((b"HTTP/1.1 431", b"HTTP/1.1 400"))
+        assert service.is_alive()
+
+
+def test_a_long_first_line_is_bounded_as_well() -> None:
+    """It counts as a header."""
+    with listening() as service, service.connection(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n") as connection:
+        assert ended_with(connection).startswith(b"HTTP/1.1 4")
+        assert service.is_alive()
+
+
+def test_an_answer_that_nobody_reads_is_dropped() -> None:
+    """A client that asks for megabytes and reads none of them loses its connection."""
+    text = "man " + "x" * 4_000_000
+    body = b'{"query":"who","return_documents":true,"candidates":["%b"]}' % text.encode()
+    with listening() as service, service.connection() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(HEAD % len(body) + body)
+        deadline = time.monotonic() + HANG_S
+        while service.refused("unread_answer") == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert service.is_alive()
+
+
+def test_a_slow_answer_is_no_reason_to_end_a_connection() -> None:
+    """A client that reads steadily gets all of it, however long that takes."""
+    text = "man " + "x" * 3_000_000
+    body = b'{"query":"who","return_documents":true,"candidates":["%b"]}' % text.encode()
+    with listening() as service, service.connection(HEAD % len(body) + body) as connection:
+        received = b""
+        started = time.monotonic()
+        while len(received) < 3_000_000:
+            received += connection.recv(200_000)
+            time.sleep(0.05)
+        assert time.monotonic() - started > PATIENCE_S
+        assert received.startswith(b"HTTP/1.1 200")
+
+
+def test_a_connection_kept_alive_is_used_again() -> None:
+    """After a pause longer than the patience with a slow client."""
+    with listening() as service, httpx.Client(base_url=service.url, trust_env=False) as client:
+        for _ in range(3):
+            assert client.get("/healthz").status_code == httpx.codes.OK
+            time.sleep(1.5 * PATIENCE_S)
+        assert service.refused("slow_headers") == 0
+
+
+def test_silent_connections_make_room_for_others() -> None:
+    """The one that is silent for longest goes first; a hundred of them keep nobody out."""
+    with listening(patience_s=30, max_connections=10) as service:
+        silent = [socket.create_connection(service.address, timeout=HANG_S) for _ in range(100)]
+        try:
+            answer = httpx.post(f"{service.url}/rerank", json={"query": "who", "candidates": ["man"]}, trust_env=False)
+            assert answer.status_code == httpx.codes.OK
+            assert service.refused("too_many") >= 90
+            assert ended_with(silent[0]) == b""
+        finally:
+            for connection in silent:
+                connection.close()
+
+
+def test_busy_connections_leave_room_for_probes() -> None:
+    """Where every connection is owed an answer, another one gets 503, and a probe its answer."""
+    with listening(patience_s=30, max_connections=3) as service:
+        busy = [socket.create_connection(service.address, timeout=HANG_S) for _ in range(3)]
+        try:
+            for connection in busy:
+                connection.sendall(HEAD % 100 + b'{"query":')
+            time.sleep(0.2)
+            refused = httpx.post(f"{service.url}/rerank", json={"query": "who", "candidates": ["man"]}, trust_env=False)
+            assert refused.status_code == httpx.codes.SERVICE_UNAVAILABLE
+            assert refused.json()["error_type"] == "too_many_connections"
+            assert service.is_alive()
+        finally:
+            for connection in busy:
+                connection.close()
