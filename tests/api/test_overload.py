@@ -1,6 +1,7 @@
 """What a client hears when its request cannot be answered, and that the reason is counted."""
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -38,11 +39,13 @@ async def counted(running: RunningApp, status: str) -> float:
     return (await running.scrape()).value("bandrank_requests_total", status=status)
 
 
-async def held(running: RunningApp, gate: Gate) -> list[asyncio.Task[httpx.Response]]:
-    """Two requests: one that is being scored, and one that waits."""
+async def held(
+    running: RunningApp, gate: Gate, waiting: dict[str, Any] | None = None
+) -> list[asyncio.Task[httpx.Response]]:
+    """Two requests: one that is being scored, and one that waits, with this body if one is given."""
     requests = [asyncio.create_task(running.rerank(BODY))]
     await asyncio.to_thread(gate.wait_for_batch)
-    requests.append(asyncio.create_task(running.rerank(BODY)))
+    requests.append(asyncio.create_task(running.rerank(waiting or BODY)))
     await until(lambda: running.service.engine.queue.waiting_tasks == 1)
     return requests
 
@@ -57,10 +60,11 @@ def gated() -> tuple[WatchedScorer, Gate]:
 async def test_too_much_waiting_is_429_with_a_time_to_come_back() -> None:
     """A whole number of seconds, at least one; and those admitted are answered."""
     scorer, gate = gated()
-    async with running_app(scorer, settings=Settings(device="cpu", max_waiting_rows=2)) as running:
+    large = {"query": "who", "candidates": ["man " + "he " * count for count in range(9)]}  # 54 rows
+    async with running_app(scorer, settings=Settings(device="cpu", max_waiting_rows=100)) as running:
         await asyncio.to_thread(gate.wait_for_batch)
-        admitted = await held(running, gate)
-        refused = await running.rerank(BODY)
+        admitted = await held(running, gate, large)
+        refused = await running.rerank(large)
         gate.let_through(2)
 
         assert_error(refused, 429, "overloaded")
@@ -97,12 +101,12 @@ async def test_a_bug_is_500_and_counted_as_such() -> None:
 
     class Buggy(WatchedScorer):
         def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
-            if candidate_tokens == 3:
+            if candidate_tokens == 13:
                 raise RuntimeError("secret")
             return super().num_rows(query_tokens, candidate_tokens)
 
     async with running_app(Buggy(lookup(), lambda _: None)) as running:
-        response = await running.rerank({"query": "who", "candidates": ["the man"]})
+        response = await running.rerank({"query": "who", "candidates": ["the man " * 6]})
 
         assert_error(response, 500, "internal")
         assert "secret" not in response.text

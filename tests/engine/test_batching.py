@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import TaskQueue, take
+from bandrank.engine.batching import MOST_RETRY_AFTER_S, TaskQueue, take
 from bandrank.engine.tasks import Task, TaskSlice
-from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
+from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
 ROWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
 BUDGETS = st.integers(1, 100)
@@ -196,7 +196,7 @@ def test_the_time_of_the_first_batch_is_kept() -> None:
 
 
 def test_a_queue_is_bounded_in_rows() -> None:
-    """What would wait beyond the bound is turned away, and told when what waits will be done."""
+    """A task beyond the bound is turned away, and told when there will be room."""
     queue = open_queue(max_waiting_rows=10)
     queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
@@ -204,21 +204,53 @@ def test_a_queue_is_bounded_in_rows() -> None:
         queue.put(task_of([5]))
     queue.put(task_of([4]))
 
-    assert refused.value.retry_after_s == 6 / 50
+    assert refused.value.retry_after_s == 1 / 50
     assert (queue.waiting_rows, queue.waiting_tasks) == (10, 2)
 
 
 def test_a_queue_is_bounded_in_seconds() -> None:
-    """A task that would wait longer than the bound, at the measured speed, is turned away."""
+    """A task that would not be done within the bound, at the measured speed, is turned away."""
     queue = open_queue(max_wait_s=2.0)
     queue.throughput.report(LANE.name, 100, 1.0)
     for _ in range(2):
         queue.put(task_of([100]))
-    queue.put(task_of([1]))  # 200 rows wait: 2.0 s
-    with pytest.raises(Overloaded, match=r"try again in 2\.0 s") as refused:
-        queue.put(task_of([1]))
+    with pytest.raises(Overloaded, match=r"try again in 1\.0 s") as refused:
+        queue.put(task_of([100]))
 
-    assert refused.value.retry_after_s == 2.01
+    assert refused.value.retry_after_s == 1.0
+
+
+def test_a_task_is_judged_by_the_work_whose_turn_comes_before() -> None:
+    """However much is queued behind its turn, a small one is admitted."""
+    queue = open_queue(max_wait_s=2.0)
+    queue.throughput.report(LANE.name, 100, 1.0)
+    for _ in range(2):
+        queue.put(task_of([100]))
+    small = task_of([1])
+    queue.put(small)
+
+    assert queue.take_batch(1) == [TaskSlice(small, 0, 1)]
+
+
+def test_a_task_is_judged_by_its_own_deadline() -> None:
+    """One that would be late is turned away at once."""
+    queue = open_queue(max_wait_s=60.0)
+    queue.throughput.report(LANE.name, 100, 1.0)
+    queue.put(task_of([100]))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([100], deadline=1.5))
+    queue.put(task_of([100], deadline=2.5))
+
+
+def test_a_time_to_come_back_is_capped() -> None:
+    """Nobody is sent away for minutes."""
+    queue = open_queue(max_wait_s=100.0)
+    queue.throughput.report(LANE.name, 100, 1.0)
+    queue.put(task_of([9000]))
+    with pytest.raises(Overloaded) as refused:
+        queue.put(task_of([9500]))
+
+    assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
 
 
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
@@ -243,7 +275,7 @@ def test_the_wait_is_that_of_every_lane() -> None:
 
     assert queue.wait_s == pytest.approx(0.51 + 0.5, rel=1e-12)
     with pytest.raises(Overloaded):
-        queue.put(task_of([1]))
+        queue.put(task_of([60]))
 
 
 def test_a_batch_is_of_one_lane() -> None:
@@ -266,14 +298,14 @@ def test_fractions_of_rows_leave_no_rest() -> None:
     assert queue.waiting_rows == 0
 
 
-def test_a_task_larger_than_the_bound_is_admitted_when_nothing_waits() -> None:
-    """A bound turns no request away for ever."""
-    queue = open_queue(max_waiting_rows=10, max_wait_s=1.0)
+@pytest.mark.parametrize("rows", [[11], [6, 5], [5]])
+def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]) -> None:
+    """In rows or in seconds: it is told so, and not to try again."""
+    queue = open_queue(max_waiting_rows=10, max_wait_s=4.0)
     queue.throughput.report(LANE.name, 1, 1.0)
-    task = task_of([100, 100])
-    queue.put(task)
-
-    assert queue.take_batch(10) == [TaskSlice(task, 0, 1)]
+    with pytest.raises(InputTooLarge, match="fewer or shorter texts"):
+        queue.put(task_of(rows))
+    queue.put(task_of([4]))
 
 
 def test_a_refused_task_leaves_no_trace() -> None:

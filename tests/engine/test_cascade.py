@@ -143,18 +143,19 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
     """The request was admitted once; it is not turned away half-way."""
     gate = Gate()
     texts = [f"{word} man man man" for word in WORDS]
-    settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=2, max_waiting_rows=15)
+    pairs = [f"{one} {other}" for one in WORDS[:2] for other in WORDS[:5]]  # 30 rows
+    settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=2, max_waiting_rows=40)
     async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
-        await model.rank("who", texts, strategy="fast")  # the cascade need not encode: 6 rows wait, no more
+        await model.rank("who", texts, strategy="fast")  # the cascade need not encode: its first stage is 6 rows
         others = [asyncio.ensure_future(model.rank("who", ["man"], strategy="accurate"))]
         await asyncio.to_thread(gate.wait_for_batch)
-        others.append(asyncio.ensure_future(model.rank("who", ["man", "he", "she", "is"], strategy="accurate")))
+        others.append(asyncio.ensure_future(model.rank("who", pairs, strategy="accurate")))
         await until(lambda: model.engine.queue.waiting_tasks == 1)
         asked = asyncio.ensure_future(model.rank("who", texts, strategy="cascade"))
         await until(lambda: model.engine.queue.waiting_tasks == 2)
         gate.let_through()
         ranking = await asked
-        gate.let_through(9)
+        gate.let_through(30)
         await asyncio.gather(*others)
 
     assert order(ranking) == ["she", "you", "he", "man", "no", "is"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bandrank.engine.throughput import DECAY, Throughput
+from bandrank.engine.throughput import DECAY, MOST_PAUSE_S, MOST_SLOWDOWN, Throughput
 
 
 def test_nothing_is_predicted_before_the_first_batch() -> None:
@@ -26,7 +26,19 @@ def test_a_batch_counts_by_its_size_and_age() -> None:
     throughput.report("lane", 1000, 1.0)
     throughput.report("lane", 1, 0.1)
 
-    assert throughput.seconds("lane", 1) == pytest.approx((DECAY * 1.0 + 0.1) / (DECAY * 1000 + 1))
+    believed_s = MOST_SLOWDOWN * 0.001 + MOST_PAUSE_S
+    assert throughput.seconds("lane", 1) == pytest.approx((DECAY * 1.0 + believed_s) / (DECAY * 1000 + 1))
+
+
+@pytest.mark.parametrize("rows", [20, 4000])
+def test_a_pause_of_the_machine_is_no_speed(rows: int) -> None:
+    """One batch that took two seconds more does not make the next ones look so slow."""
+    throughput = Throughput()
+    for _ in range(20):
+        throughput.report("lane", rows, rows / 10_000)
+    throughput.report("lane", rows, rows / 10_000 + 2.0)
+
+    assert throughput.seconds("lane", rows) < 2.5 * rows / 10_000 + MOST_PAUSE_S
 
 
 def test_a_changed_speed_is_learnt() -> None:

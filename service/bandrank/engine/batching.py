@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.throughput import Throughput
-from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
+from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
 # The queue and the scoring thread treat tasks of all lanes alike; lanes know the forms of their candidates and results.
 AnyTask: TypeAlias = Task[Any, Any]
 AnySlice: TypeAlias = TaskSlice[Any, Any]
 
+MOST_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
 
 
@@ -103,20 +104,37 @@ class TaskQueue:
         if self._refusal is not None:
             raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
 
+    def check_size(self, lane: str, rows: float) -> None:
+        """Raises InputTooLarge for a request of so many rows that it could not be scored in time by an idle service."""
+        seconds = self.throughput.seconds(lane, rows)
+        if rows > self._max_waiting_rows or seconds > self._max_wait_s:
+            raise InputTooLarge(
+                f"scoring this request would take {seconds:.0f} s and {rows:.0f} rows: send fewer or shorter texts "
+                f"(limits: {self._max_wait_s:.0f} s, {self._max_waiting_rows:.0f} rows)"
+            )
+
     def put(self, task: AnyTask) -> None:
-        """Adds a task. Raises Overloaded if it would wait too long, and what `check_open` raises."""
+        """Adds a task.
+
+        Raises Overloaded if it would not be done by its deadline, behind the work whose turn comes before, and what
+        `check_open` and `check_size` raise.
+        """
         with self._changed:
             self.check_open()
-            wait_s = self.wait_s
-            if self._waiting and (
-                wait_s > self._max_wait_s or self.waiting_rows + task.total_rows > self._max_waiting_rows
-            ):
+            self.check_size(task.lane.name, task.total_rows)
+            turn = self._handed_out + task.cost
+            seconds = self._seconds_until(turn) + self.throughput.seconds(task.lane.name, task.total_rows)
+            late_s = seconds - min(task.deadline - self.clock(), self._max_wait_s)
+            excess_rows = sum(self._rows.values()) + task.total_rows - self._max_waiting_rows
+            if self._waiting and (late_s > 0 or excess_rows > 0):
+                retry_after_s = max(late_s, self.throughput.seconds(task.lane.name, excess_rows), 0.0)
                 raise Overloaded(
-                    f"{len(self._waiting)} requests ({self.waiting_rows:.0f} rows) wait; try again in {wait_s:.1f} s",
-                    retry_after_s=wait_s,
+                    f"{len(self._waiting)} requests ({self.waiting_rows:.0f} rows) wait; "
+                    f"try again in {retry_after_s:.1f} s",
+                    retry_after_s=min(retry_after_s, MOST_RETRY_AFTER_S),
                 )
             self._arrivals += 1
-            insort(self._waiting, (self._handed_out + task.cost, self._arrivals, task))
+            insort(self._waiting, (turn, self._arrivals, task))
             self._rows[task.lane.name] += task.total_rows
             self._changed.notify()
 
@@ -160,6 +178,15 @@ class TaskQueue:
                 self._keep([])
             self._changed.notify_all()
 
+    def _seconds_until(self, turn: float) -> float:
+        """How long the queued rows will take whose turn comes before. The lock is held."""
+        rows: defaultdict[str, float] = defaultdict(float)
+        for other, _, task in self._waiting:
+            if other > turn:
+                break
+            rows[task.lane.name] += task.waiting_rows
+        return self.throughput.total(rows)
+
     def _drop_dead(self) -> None:
         """Removes tasks that nobody waits for, or whose deadline has passed. The lock is held."""
         now = self.clock()
@@ -169,7 +196,7 @@ class TaskQueue:
             if not task.future.done() and task.deadline > now:
                 alive.append(entry)
                 continue
-            self._rows[task.lane.name] -= sum(task.rows[task.num_taken :])
+            self._rows[task.lane.name] -= task.waiting_rows
             if not task.future.done():
                 self._on_drop("expired")
                 task.finish(deadline_exceeded())

@@ -9,7 +9,7 @@ import numpy as np
 from bandrank.engine.policy import Plan, Role
 from bandrank.engine.reports import StageReport
 from bandrank.engine.text_scorer import AnyTextScorer
-from bandrank.errors import Overloaded
+from bandrank.errors import InputTooLarge, Overloaded
 
 
 @dataclass(slots=True)  # not frozen: that makes a thousand of them three times as dear
@@ -84,7 +84,7 @@ async def run_plan(
                 deadline=deadline,
                 answer_by=min(answer_by, deadline) if cut else math.inf,
             )
-        except Overloaded:
+        except (Overloaded, InputTooLarge):
             if not cut:
                 raise
             degraded = True

@@ -39,6 +39,11 @@ class Task(Generic[Candidate, Result]):
         return sum(self.rows)
 
     @property
+    def waiting_rows(self) -> float:
+        """Rows of the candidates that no batch has taken yet."""
+        return self.total_rows if self.num_taken == 0 else sum(self.rows[self.num_taken :])
+
+    @property
     def cost(self) -> float:
         """Its rows, weighed by what a row of its lane costs."""
         return self.total_rows * self.lane.row_cost

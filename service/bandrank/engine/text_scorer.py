@@ -14,6 +14,7 @@ from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
 
+SURE = 0.5  # a request is refused by an estimate only if half of that is too much
 CAUTION = 1.1  # a budget is filled up to the predicted time times this
 
 
@@ -49,6 +50,9 @@ class TextScorer(Generic[Candidate]):
         """
         start = self.queue.clock()
         self.queue.check_open()
+        if not self.prepared.scorer.precomputes and math.isinf(answer_by):
+            # Before it is tokenised: by its characters, of which half the usual number may make a token.
+            self.queue.check_size(self.lane.name, SURE * self._estimate_rows(query, texts))
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         sourced = await self.source.fetch(query, list(index_of), deadline=deadline)
         rows = self._rows(sourced.query, sourced.lengths)
@@ -85,14 +89,19 @@ class TextScorer(Generic[Candidate]):
 
     def predict_s(self, query: str, texts: Sequence[str]) -> float:
         """Seconds that scoring texts of these lengths will take once they are taken, at the measured speed."""
-        per_character = self.tokenizer.tokens_per_character
-        lengths = [math.ceil(len(text) * per_character) for text in texts]
-        encode_s = self.source.predict_encode_s(sum(lengths))
-        if encode_s is not None:
-            return encode_s
-        query_tokens = math.ceil(len(query) * per_character)
-        rows = sum(self.prepared.scorer.num_rows(query_tokens, length) for length in lengths)
-        return self.queue.throughput.seconds(self.lane.name, rows)
+        encode_s = self.source.predict_encode_s(sum(map(self._estimate_tokens, texts)))
+        return encode_s or self.queue.throughput.seconds(self.lane.name, self._estimate_rows(query, texts))
+
+    def _estimate_tokens(self, text: str) -> int:
+        tokens = math.ceil(len(text) * self.tokenizer.tokens_per_character)
+        return min(tokens, self.prepared.scorer.candidate_template.max_tokens)
+
+    def _estimate_rows(self, query: str, texts: Sequence[str]) -> float:
+        """Rows of texts of these lengths, at the recent number of tokens per character."""
+        scorer = self.prepared.scorer
+        query_tokens = min(self._estimate_tokens(query), scorer.query_template.max_tokens)
+        cost = {length: scorer.num_rows(query_tokens, length) for length in set(map(self._estimate_tokens, texts))}
+        return sum(cost[self._estimate_tokens(text)] for text in texts)
 
     async def close(self) -> None:
         """Stores what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""

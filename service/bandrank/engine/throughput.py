@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 
 DECAY = 0.9  # a batch's weight after the next one; about ten batches count
+# A batch is believed to be at most this many times as slow as those before it, and this many seconds: a pause of the
+# machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
+MOST_SLOWDOWN, MOST_PAUSE_S = 4.0, 0.05
 
 
 class Throughput:
@@ -17,6 +20,8 @@ class Throughput:
     def report(self, lane: str, rows: float, seconds: float) -> None:
         """What a batch of `rows` took."""
         old_rows, old_seconds = self._sums.get(lane, (0.0, 0.0))
+        if old_rows:
+            seconds = min(seconds, MOST_SLOWDOWN * self.seconds(lane, rows) + MOST_PAUSE_S)
         self._sums[lane] = DECAY * old_rows + rows, DECAY * old_seconds + seconds
 
     def seconds(self, lane: str, rows: float) -> float:
