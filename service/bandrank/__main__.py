@@ -71,13 +71,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
     """Serves until SIGTERM or SIGINT, finishes what was admitted, returns 0; 1 if the scoring thread dies."""
-    died = False
+    died = stopped = False
+    server: uvicorn.Server | None = None
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        if server is not None:
+            server.should_exit = True
 
     def on_death() -> None:
         nonlocal died
         died = True
-        server.should_exit = True
+        stop()
 
+    # A signal is a graceful stop from here on, also before uvicorn handles it and when uvicorn raises it again.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     serving = assemble(files, settings, on_death=on_death)
     limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
     connections = Connections(ConnectionLimits(max_connections=settings.max_connections), serving.engine.metrics)
@@ -92,9 +102,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
         timeout_graceful_shutdown=math.ceil(settings.request_timeout_s) + 1,  # a client that hangs must not hold us up
     )
     server = uvicorn.Server(config)
-    # uvicorn re-raises a signal once it has shut down; a graceful stop is no failure.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    server.should_exit = stopped
     log.info("serving %s on http://%s:%d", ", ".join(serving.models.by_name), settings.host, settings.port)
     # What is loaded by now stays to the end; a collection that walks all of it holds every request up for 0.2 s.
     gc.collect()

@@ -63,6 +63,8 @@ class Settings(BaseModel):
     """Rows that may wait; a request beyond them gets 429."""
     request_timeout_s: PositiveFloat = 60.0
     """Seconds after which a request gets 504; one that would have to wait so long gets 429 at once."""
+    hang_timeout_s: PositiveFloat = 120.0
+    """Seconds of a batch after which the scoring thread counts as hung: probes fail, and the process ends."""
     max_connections: PositiveInt = 1024
     """Open connections; beyond them the one that is silent for longest is closed, and only probes are answered."""
     max_candidates: PositiveInt = 2048

@@ -1,5 +1,6 @@
 """The ASGI application: routes, errors, and metrics of every answer."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -53,7 +54,9 @@ def _lifespan(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManag
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await service.start()
         log.info("ready", extra={"models": list(service.models.by_name)})
+        watching = asyncio.create_task(service.watch())
         yield
+        watching.cancel()
         await service.close()
 
     return lifespan

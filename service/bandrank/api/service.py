@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 import time
 
 import torch
 
 from bandrank import __version__
 from bandrank.api.limits import Limits
+from bandrank.engine.batching import STOPPING
 from bandrank.errors import BandrankError
 from bandrank.serving import Serving
 
@@ -15,6 +17,7 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 10.0  # a batch that succeeded this recently proves as much as a self-test
 SELF_TEST_TIMEOUT_S = 10.0
+LAST_WORDS_S = 3.0
 
 
 class Service:
@@ -38,9 +41,10 @@ class Service:
 
     async def why_not_ready(self) -> str | None:
         """None if requests are answered, else the reason, from a real self-test if no batch was scored of late."""
-        reason = None
-        if not self.engine.worker.alive:
-            reason = "the scoring thread is dead; restart the service"
+        if (reason := self.why_not_alive()) is not None:
+            pass
+        elif not self.engine.worker.alive:
+            reason = STOPPING
         elif not self.engine.scored_within(FRESH_S):
             try:
                 await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
@@ -50,6 +54,25 @@ class Service:
                 reason = f"the self-test failed: {error}"
         self.metrics.ready.set(reason is None)
         return reason
+
+    def why_not_alive(self) -> str | None:
+        """None if the process can go on, else why it has to be restarted."""
+        if self.engine.worker.died:
+            return "the scoring thread is dead; restart the service"
+        if self.engine.hung:
+            return f"the scoring thread has hung for {self.engine.worker.stuck_s:.0f} s; restart the service"
+        return None
+
+    async def watch(self) -> None:
+        """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
+        stopped from outside.
+        """
+        while not self.engine.hung:  # noqa: ASYNC110  # a thread that hangs sets no event
+            await asyncio.sleep(1.0)
+        self.metrics.ready.set(0)
+        log.critical("%s", self.why_not_alive())
+        await asyncio.sleep(LAST_WORDS_S)  # for probes, which say so too
+        os._exit(1)
 
     async def close(self) -> None:
         """Answers what is admitted, then ends the threads."""

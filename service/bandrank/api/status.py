@@ -37,9 +37,11 @@ async def models(service: ServiceOfApp) -> ModelList:
     )
 
 
-@router.get("/healthz")
-async def healthz() -> dict[str, str]:
-    """The process is alive."""
+@router.get("/healthz", responses={503: {"model": ErrorBody}})
+async def healthz(service: ServiceOfApp) -> dict[str, str]:
+    """The process is alive, and its scoring thread neither dead nor hung."""
+    if (reason := service.why_not_alive()) is not None:
+        raise NotReady(reason)
     return {"status": "alive"}
 
 

@@ -1,6 +1,8 @@
 """The device, the queue, the scoring thread and the Redis that all served models share."""
 
 import asyncio
+import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +16,11 @@ from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import NotReady
 from bandrank.metrics import Metrics
 
+log = logging.getLogger(__name__)
+
 CPU_BATCH_ROWS = 4096  # rows whose activations stay in a last-level cache of 32 MB at 384 x 4 bytes x 12
 GPU_BATCH_ROWS = 32768
+LOOK_S = 1.0  # between two looks at a thread that may hang
 
 
 class Engine:
@@ -23,6 +28,7 @@ class Engine:
 
     max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
     be queued.  request_timeout_s: after which a request has failed, and beyond which none is queued.
+    hang_timeout_s: a batch that takes longer has hung the scoring thread.
     redis: closed with the engine.  on_death: called from the scoring thread if it dies.
     """
 
@@ -33,6 +39,7 @@ class Engine:
         max_batch_rows: int | None = None,
         max_waiting_rows: int = 2_000_000,
         request_timeout_s: float = 60.0,
+        hang_timeout_s: float = 120.0,
         redis: RedisClient | None = None,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -43,6 +50,7 @@ class Engine:
         self.metrics = metrics or Metrics()
         self.clock = clock
         self.request_timeout_s = request_timeout_s
+        self.hang_timeout_s = hang_timeout_s
         self.text_scorers: list[AnyTextScorer] = []
         self.queue = TaskQueue(
             max_waiting_rows=max_waiting_rows,
@@ -82,14 +90,26 @@ class Engine:
         """Whether a batch was scored that recently."""
         return self.clock() - self.worker.last_success <= seconds
 
+    @property
+    def hung(self) -> bool:
+        """Whether the scoring thread has made no progress for longer than a batch may take."""
+        return self.worker.stuck_s > self.hang_timeout_s
+
     async def close(self) -> None:
-        """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
+        """Admits no more requests; returns when those admitted are answered and what they computed is stored.
+
+        A scoring thread that has hung is left behind.
+        """
         self._closing = True
-        while self._in_flight and self.worker.alive:  # a request may have more stages to run
+        while self._in_flight and self.worker.alive and not self.hung:  # a request may have more stages to run
             self._idle.clear()
-            await self._idle.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle.wait(), LOOK_S)
         self.queue.close()
-        await asyncio.to_thread(self.worker.join)
+        while not await asyncio.to_thread(self.worker.join, LOOK_S):
+            if self.hung:
+                log.critical("the scoring thread hangs and is left behind")
+                break
         for scorer in self.text_scorers:
             await scorer.close()
         if self.redis is not None:

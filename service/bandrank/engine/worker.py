@@ -67,6 +67,9 @@ class ScoringWorker:
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._in_flight: deque[_Batch] = deque()  # in the order in which they began
+        self.died = False
+        self._taken: Sequence[AnySlice] = ()  # the batch that is not in flight yet
+        self._busy_since: float | None = None  # when the work under way began, or its last part ended
         self.last_success = -np.inf  # monotonic seconds; when a batch was last scored
 
     @property
@@ -78,19 +81,27 @@ class ScoringWorker:
         """Starts the thread."""
         self._thread.start()
 
-    def join(self) -> None:
-        """Waits until all admitted tasks are settled; the queue must be closed."""
-        self._thread.join()
+    @property
+    def stuck_s(self) -> float:
+        """For how long the thread has been at the same part of its work; 0 while it waits for more."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock() - since
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits until all admitted tasks are settled; the queue must be closed. Whether the thread ended in time."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
             with torch.inference_mode():
                 self._run_batches()
         except BaseException:  # a bug here must not leave clients waiting for ever
+            self.died = True
             log.exception("the scoring thread died")
             died = "the scoring thread died; the service must be restarted"
             self._queue.close(ScoringFailed(died))
-            for part in (part for batch in self._in_flight for part in batch.slices):
+            for part in (*self._taken, *(part for batch in self._in_flight for part in batch.slices)):
                 part.task.finish(ScoringFailed(died))
             self._on_death()
             raise
@@ -98,8 +109,12 @@ class ScoringWorker:
     def _run_batches(self) -> None:
         """Runs until the queue is closed and empty. Batches in flight are finished before the thread waits for more."""
         while True:
+            if not self._in_flight:
+                self._busy_since = None
             if slices := self._queue.take_batch(self._max_batch_rows, wait=not self._in_flight):
+                self._taken, self._busy_since = slices, self._clock()
                 self._run_batch(slices)
+                self._taken = ()
             elif self._in_flight:
                 self._finish_all_but(0)
             else:
@@ -126,6 +141,7 @@ class ScoringWorker:
         """
         try:
             results = batch.results()
+            self._busy_since = self._clock()
         except Exception as error:
             self._metrics.failed_batches.inc()
             facts = {"rows": batch.rows, "tasks": len(batch.slices), "lane": batch.lane.name}
