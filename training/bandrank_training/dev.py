@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
-from bandrank_training.scoring import PoolScorer, Question
+from bandrank_training.scoring import OfflineScorer, Question
 
 CUTOFF = 10
 
@@ -28,13 +28,13 @@ class DevSet:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))
 
-    def measure(self, offline: PoolScorer, fused: Mapping[str, float] | None = None) -> float:
+    def measure(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> float:
         """`measure_scores` of a scorer's. fused: weights of scores in the groups that are added to them."""
         found = self.scores(offline)
         added = [group.weighed(fused or {}) for group in self.groups]
         return self.measure_scores([list(map(add, ours, theirs)) for ours, theirs in zip(found, added, strict=True)])
 
-    def scores(self, offline: PoolScorer) -> list[list[float]]:
+    def scores(self, offline: OfflineScorer) -> list[list[float]]:
         """Of each group's candidates."""
         return list(
             offline.score(

@@ -13,7 +13,7 @@ from bandrank_training.collection import BadCollection, Collection, Qrels, docum
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.placement import Placement
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, write_run
-from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
 FIRST_STAGE = "run"  # the MODEL that leaves a run as it is
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def rerank(scorer: PoolScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
+def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
     """Each query with its candidates, best first, ties in the order given, as the service ranks them.
 
-    Raises BadCollection for a query or candidate that the collection lacks, BadEvaluation for a score that is NaN.
+    Raises BadCollection for a query or candidate that the collection lacks, and what `OfflineScorer.score` raises.
     """
     queries = collection.queries()
     if missing := [query_id for query_id in candidates if query_id not in queries]:
@@ -77,8 +77,6 @@ def rerank(scorer: PoolScorer, collection: Collection, candidates: Candidates) -
         raise BadCollection(f"{collection.name} lacks {len(lost)} of {len(wanted)} candidates, the first is {lost[0]}")
     questions = (Question(queries[query_id], [documents[each] for each in ids]) for query_id, ids in candidates.items())
     for (query_id, ids), scores in zip(candidates.items(), scorer.score(questions), strict=True):
-        if np.isnan(scores).any():
-            raise BadEvaluation(f"query {query_id} of {collection.name}: a score is NaN")
         order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
         yield query_id, [(ids[place], scores[place]) for place in order]
 

@@ -24,7 +24,7 @@ from bandrank_training.collection import BadCollection, Collection, open_collect
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
-from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
 # Words that a person who types keywords leaves out.
@@ -150,7 +150,7 @@ def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group
     return dev, [group for group in groups if _keywords(group.query) not in asked]
 
 
-def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, PoolScorer]) -> Iterator[Group]:
+def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer]) -> Iterator[Group]:
     opened: tuple[str, int] | None = None
     for source in recipe.sources:
         if (source.collection, source.max_documents) != opened:
@@ -175,7 +175,7 @@ class _Corpus:
 
 
 def _mine_source(
-    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, PoolScorer]
+    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, OfflineScorer]
 ) -> Iterator[Group]:
     # By name: the same collection in another folder gives the same groups.
     chance = random.Random(f"{recipe.seed} {replace(source, collection=corpus.collection.name)}")

@@ -12,7 +12,7 @@ from bandrank_training.batches import read_documents
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.placement import Placement
-from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
 MAX_TOKENS = 256
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def rescored(path: Path, scorer: PoolScorer, name: str) -> Iterator[Group]:
+def rescored(path: Path, scorer: OfflineScorer, name: str) -> Iterator[Group]:
     """The file's groups, each with the scorer's scores under `name`."""
     texts = read_documents([path])
     groups, again = tee(read_groups(path))

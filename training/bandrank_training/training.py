@@ -69,7 +69,7 @@ class Trainer:
         )
         texts = TextEncoder(self.model.tokenizer, self.scorer)
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
-        self._offline = OfflineScorer.as_it_is(texts)
+        self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None

@@ -15,10 +15,9 @@ from bandrank.models.checkpoint import assemble
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.scorer import Scorer
-from bandrank.models.texts import TextEncoder
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
-from bandrank_training.scoring import OfflineScorer
+from bandrank_training.scoring import OfflineScorer, score_offline
 
 WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
 BISECTIONS = 60
@@ -39,10 +38,10 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
 
     Raises BadInput for a scorer that has no constant, BadCheckpoint.
     """
-    scores = dev.scores(OfflineScorer.as_it_is(TextEncoder(model.tokenizer, model.scorer)))  # it will be saved again
+    scores = dev.scores(OfflineScorer.in_training(model))  # it will be saved again
     by_weight: dict[float, float] = {}
     if model.fusion is not None:
-        fast = dev.scores(OfflineScorer(load_model(model.fusion.scorer)))
+        fast = dev.scores(score_offline(load_model(model.fusion.scorer)))
         fused = {weight: _fuse(Fusion(model.fusion.scorer, weight), scores, fast) for weight in WEIGHTS}
         by_weight = {weight: dev.measure_scores(found) for weight, found in fused.items()}
         old = model.fusion.weight

@@ -8,6 +8,7 @@ import torch
 
 from bandrank.engine.cache.codec import PayloadDtype, RepresentationCodec
 from bandrank.engine.cache.keys import fingerprint
+from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.engine import Engine
 from bandrank.engine.lanes import EncodeLane
@@ -15,8 +16,9 @@ from bandrank.engine.sources import RepresentationSource, TokenIdSource
 from bandrank.engine.text_scorer import AnyTextScorer, TextScorer
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import BadSetting
+from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
-from bandrank.models.prepared import prepare
+from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank_kernels import Backend
 
 
@@ -26,6 +28,7 @@ class ScorerOptions:
 
     backend: "cuda" is our kernels or an error.  graphs: "on" is CUDA graphs or an error, where a scorer has any.
     cache_ttl_s: how long Redis keeps a representation; None for ever.  tokenizer_threads: None for one per two cores.
+    max_candidate_tokens: a limit below the scorer's own, or None.
     """
 
     backend: Backend = "auto"
@@ -35,6 +38,7 @@ class ScorerOptions:
     cache_ttl_s: float | None = None
     token_cache_bytes: int = 64 * 1024 * 1024
     tokenizer_threads: int | None = None
+    max_candidate_tokens: int | None = None
 
 
 def add_text_scorer(engine: Engine, model: LoadedModel, *, dtype: torch.dtype, options: ScorerOptions) -> AnyTextScorer:
@@ -50,9 +54,45 @@ def add_text_scorer(engine: Engine, model: LoadedModel, *, dtype: torch.dtype, o
     # A scorer that precomputes has no graphs, and that is no reason to do without those of the other scorers.
     if options.graphs == "on" and not model.scorer.precomputes and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
+    cache = representation_cache(model, options, redis=engine.redis, metrics=engine.metrics)
+    return add_prepared(engine, model, prepared, options, cache)
+
+
+def representation_cache(
+    model: LoadedModel, options: ScorerOptions, *, redis: RedisClient | None = None, metrics: Metrics | None = None
+) -> RepresentationCache | None:
+    """An empty cache for a model's representations of candidates; None for a scorer that does not precompute."""
+    if not model.scorer.precomputes:
+        return None
+    return RepresentationCache(
+        fingerprint(
+            model.scorer,
+            model.tokenizer,
+            options.cache_dtype,
+            max_candidate_tokens=options.max_candidate_tokens,
+        ),
+        RepresentationCodec(model.scorer.representation_size, options.cache_dtype),
+        memory_bytes=options.cache_memory_bytes,
+        redis=redis,
+        ttl_s=options.cache_ttl_s,
+        metrics=metrics or Metrics(),
+    )
+
+
+def add_prepared(
+    engine: Engine,
+    model: LoadedModel,
+    prepared: PreparedScorer,
+    options: ScorerOptions,
+    cache: RepresentationCache | None,
+) -> AnyTextScorer:
+    """Adds a text scorer to the engine that computes with `prepared`, on the engine's device already, and keeps
+    representations in `cache`, which may outlive the engine.
+    """
     tokenizer = RequestTokenizer(
         model.tokenizer,
         model.scorer,
+        max_candidate_tokens=options.max_candidate_tokens,
         cache_bytes=options.token_cache_bytes,
         num_threads=options.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
         metrics=engine.metrics,
@@ -60,20 +100,11 @@ def add_text_scorer(engine: Engine, model: LoadedModel, *, dtype: torch.dtype, o
     scorer: AnyTextScorer
     taken = {other.name for other in engine.text_scorers}
     name = f"{model.name} {len(taken)}" if model.name in taken else model.name  # the same in another dtype
-    if model.scorer.precomputes:
-        codec = RepresentationCodec(model.scorer.representation_size, options.cache_dtype)
-        cache = RepresentationCache(
-            fingerprint(model.scorer, model.tokenizer, options.cache_dtype),
-            codec,
-            memory_bytes=options.cache_memory_bytes,
-            redis=engine.redis,
-            ttl_s=options.cache_ttl_s,
-            metrics=engine.metrics,
-        )
-        lane = EncodeLane(f"{name} encode", prepared, codec)
-        source = RepresentationSource(tokenizer, engine.queue, cache=cache, codec=codec, lane=lane)
-        scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
-    else:
+    if cache is None:
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, TokenIdSource(tokenizer, engine.queue))
+    else:
+        lane = EncodeLane(f"{name} encode", prepared, cache.codec)
+        source = RepresentationSource(tokenizer, engine.queue, cache=cache, codec=cache.codec, lane=lane)
+        scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
     engine.text_scorers.append(scorer)
     return scorer

@@ -30,9 +30,16 @@ class RequestTokenizer:
     """Applies a scorer's templates to texts. The tokenizer releases the interpreter lock: threads run side by side."""
 
     def __init__(
-        self, tokenizer: FastTokenizer, scorer: Scorer, *, cache_bytes: int, num_threads: int, metrics: Metrics
+        self,
+        tokenizer: FastTokenizer,
+        scorer: Scorer,
+        *,
+        max_candidate_tokens: int | None = None,
+        cache_bytes: int,
+        num_threads: int,
+        metrics: Metrics,
     ) -> None:
-        self._encoder = TextEncoder(tokenizer, scorer)
+        self._encoder = TextEncoder(tokenizer, scorer, max_candidate_tokens)
         self._cache = TokenCache(cache_bytes)
         self._metrics = metrics
         self._characters, self._tokens = 4.0, 1.0  # as in English, until texts were seen

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import Protocol
 
@@ -27,7 +27,13 @@ def digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=16).digest()
 
 
-def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
+def fingerprint(
+    scorer: Scorer,
+    tokenizer: SerializableTokenizer,
+    payload_dtype: PayloadDtype,
+    *,
+    max_candidate_tokens: int | None = None,
+) -> bytes:
     """16 bytes that stand for all that a candidate's payload depends on, apart from its text: a scorer whose query side
     was trained further has the fingerprint that it had.
 
@@ -39,12 +45,14 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
         hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would be ("a", "bc")
         hasher.update(part)
 
-    side = scorer.candidate_side()
+    side, template = scorer.candidate_side(), scorer.candidate_template
+    if max_candidate_tokens is not None:
+        template = replace(template, max_tokens=min(max_candidate_tokens, template.max_tokens))
     facts = {
         "version": [FINGERPRINT_VERSION, VERSION],
         "architecture": scorer.architecture,
         "config": side.config,
-        "candidate_template": asdict(scorer.candidate_template),
+        "candidate_template": asdict(template),
         "payload_dtype": payload_dtype,
     }
     add(json.dumps(facts, sort_keys=True).encode())
