@@ -25,24 +25,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a folder, a hub id, or the name of a checkpoint that is shipped"
     )
     parser.add_argument("out", metavar="OUT", type=Path, help="the file with the scores added")
-    parser.add_argument("--name", help="under which the scores go into the file (default: the last part of MODEL)")
+    parser.add_argument("--name", help="the name that the scores get in the file (default: the last part of MODEL)")
     parser.add_argument(
-        "--max-tokens", type=int, default=MAX_TOKENS, help=f"read of a candidate (default: {MAX_TOKENS})"
+        "--max-tokens", type=int, default=MAX_TOKENS, help=f"token ids to read of a candidate (default: {MAX_TOKENS})"
     )
     Placement.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the file. Raises BadGroups, BadCollection, BadCheckpoint, BadInput for a name that is taken."""
+    """Writes the groups with the scores added. Raises BadGroups, BadCollection, BadCheckpoint, BadInput for a name that
+    is taken.
+    """
     name = args.name or Path(args.model).name
     scorer = score_offline(load_start(args.model), Placement.of(args), max_candidate_tokens=args.max_tokens)
     count = write_groups(args.out, rescored(args.groups, scorer, name))
-    print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the answer
+    print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the result
     return 0
 
 
 def rescored(path: Path, scorer: OfflineScorer, name: str) -> Iterator[Group]:
-    """The file's groups, each with the scorer's scores under `name`."""
+    """Yields the file's groups, each with the scorer's scores under `name`."""
     texts = read_documents([path])
     groups, again = tee(read_groups(path))
     questions = (Question(g.query, [texts[g.collection, candidate] for candidate in g.candidates]) for g in again)
