@@ -19,9 +19,7 @@ def first_stage(path: Path, depth: int) -> dict[str, Ranking]:
 
 
 def pools(qrels: Qrels) -> Candidates:
-    """All judged documents of each query, sorted by id: files often list the relevant ones first, and ties keep the
-    order given.
-    """
+    """All judged documents of each query, by id: files often list relevant ones first, and ties keep that order."""
     return {query_id: sorted(relevances) for query_id, relevances in qrels.items()}
 
 

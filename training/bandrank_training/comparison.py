@@ -30,11 +30,7 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
-        "files",
-        nargs="+",
-        type=Path,
-        metavar="FILE.json",
-        help="results of `evaluate`; the first system is the baseline",
+        "files", nargs="+", type=Path, metavar="FILE.json", help="by `evaluate`; the first is of the baseline system"
     )
     parser.add_argument("--measure", choices=MEASURES, default=MEASURES[0], help=f"(default: {MEASURES[0]})")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table there and print nothing")
@@ -133,7 +129,7 @@ def judge(table: Table, baseline: str, *, measure: str) -> dict[tuple[Benchmark,
 
 
 def _differences(baseline: Evaluation | None, other: Evaluation, measure: str) -> list[float]:
-    """The other system'ss minus the baseline's, query by query. Raises BadEvaluation if their queries differ."""
+    """The other system's values minus the baseline's, query by query. Raises BadEvaluation if their queries differ."""
     if baseline is None:
         raise BadEvaluation(f"the baseline has no evaluation on {other.benchmark}, which {other.system} has")
     ours, theirs = baseline.values, other.values

@@ -89,9 +89,7 @@ def recording(modules: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
 
 
 class _Rows:
-    """The rows of each pair in a full-attention cross-encoder: the [CLS] of all pairs come first, then a copy of the
-    query for each pair, then the candidates.
-    """
+    """The rows of each pair in a full-attention cross-encoder: all [CLS], then each pair's query, then candidates."""
 
     def __init__(self, batch: ScoreBatch, *, candidate_cls: int) -> None:
         queries = batch.queries.lengths[batch.candidate_query] - 1

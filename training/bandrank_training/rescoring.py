@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the groups with the scores added. Raises BadGroups, BadCollection, BadCheckpoint, BadInput for a name that
-    is taken.
-    """
+    """Writes the groups. Raises BadGroups, BadCollection, BadCheckpoint, or BadInput for a name that is taken."""
     name = args.name or Path(args.model).name
     scorer = score_offline(load_start(args.model), Placement.of(args), max_candidate_tokens=args.max_tokens)
     count = write_groups(args.out, rescored(args.groups, scorer, name))

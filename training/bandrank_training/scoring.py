@@ -6,7 +6,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Self
@@ -19,6 +19,7 @@ from bandrank.engine.served import ServedModel
 from bandrank.errors import ScoringFailed
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.texts import TextEncoder
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
 
@@ -41,8 +42,11 @@ class OfflineScorer:
     Representations are kept from one call of `score` to the next.
     """
 
-    def __init__(self, models: Sequence[tuple[LoadedModel, PreparedScorer]], options: ScorerOptions = OPTIONS) -> None:
-        self._models, self._options = models, options
+    def __init__(
+        self, models: Sequence[tuple[LoadedModel, PreparedScorer]], *, max_candidate_tokens: int | None = None
+    ) -> None:
+        """max_candidate_tokens: the most token ids that are read of a candidate; None for the models' limits."""
+        self._models, self._max_candidate_tokens = models, max_candidate_tokens
         self.forget()
 
     @classmethod
@@ -52,7 +56,7 @@ class OfflineScorer:
 
     def forget(self) -> None:
         """Drops the representations."""
-        self._caches = [representation_cache(model, self._options) for model, _ in self._models]
+        self._caches = [representation_cache(model, OPTIONS) for model, _ in self._models]
 
     def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
         """Yields the raw scores of each question's candidates, in the order given, and reads questions as it goes.
@@ -87,7 +91,8 @@ class OfflineScorer:
         stages = []
         for (model, scorer), cache in zip(self._models, self._caches, strict=True):
             role = Role(model.name, weight=model.fusion.weight if model.fusion else None)
-            stages.append(Stage(role, add_prepared(engine, model, scorer, self._options, cache)))
+            encoder = TextEncoder(model.tokenizer, model.scorer, self._max_candidate_tokens)
+            stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, options=OPTIONS, cache=cache)))
         engine.start()
         return ServedModel(last.name, tuple(stages), engine, prepared.dtype)
 
@@ -97,14 +102,13 @@ def score_offline(
 ) -> OfflineScorer:
     """A scorer of the model as it is served: behind the fast one to whose scores its own are added, if there is one.
 
-    max_candidate_tokens: the most token ids that are read of a candidate.  Raises BadCheckpoint.
+    max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint.
     """
     models = [model]
     while fusion := models[0].fusion:
         models.insert(0, load_model(fusion.scorer))
-    prepared = [prepare(each.scorer, device=placement.device, dtype=placement.dtype) for each in models]
-    options = replace(OPTIONS, max_candidate_tokens=max_candidate_tokens)
-    return OfflineScorer(list(zip(models, prepared, strict=True)), options)
+    prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
+    return OfflineScorer(prepared, max_candidate_tokens=max_candidate_tokens)
 
 
 def _stop(engine: Engine) -> None:

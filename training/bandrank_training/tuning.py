@@ -26,10 +26,7 @@ BIAS = "head.classifier.bias"
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model with both numbers set.
-
-    by_weight: the dev measure of each weight that was tried; empty without a fusion.  shift: what was added to scores.
-    """
+    """A model with both numbers set. by_weight: the dev measure of each weight tried.  shift: added to all scores."""
 
     model: LoadedModel
     by_weight: dict[float, float]

@@ -19,6 +19,7 @@ from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.texts import TextEncoder
 from bandrank_kernels import Backend
 
 
@@ -28,7 +29,6 @@ class ScorerOptions:
 
     backend: "cuda" is our kernels or an error.  graphs: "on" is CUDA graphs or an error, where a scorer has any.
     cache_ttl_s: how long Redis keeps a representation; None for ever.  tokenizer_threads: None for one per two cores.
-    max_candidate_tokens: a limit below the scorer's own, or None.
     """
 
     backend: Backend = "auto"
@@ -38,7 +38,6 @@ class ScorerOptions:
     cache_ttl_s: float | None = None
     token_cache_bytes: int = 64 * 1024 * 1024
     tokenizer_threads: int | None = None
-    max_candidate_tokens: int | None = None
 
 
 def add_text_scorer(engine: Engine, model: LoadedModel, *, dtype: torch.dtype, options: ScorerOptions) -> AnyTextScorer:
@@ -55,7 +54,9 @@ def add_text_scorer(engine: Engine, model: LoadedModel, *, dtype: torch.dtype, o
     if options.graphs == "on" and not model.scorer.precomputes and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
     cache = representation_cache(model, options, redis=engine.redis, metrics=engine.metrics)
-    return add_prepared(engine, model, prepared, options, cache)
+    return add_prepared(
+        engine, model.name, prepared, TextEncoder(model.tokenizer, model.scorer), options=options, cache=cache
+    )
 
 
 def representation_cache(
@@ -65,12 +66,7 @@ def representation_cache(
     if not model.scorer.precomputes:
         return None
     return RepresentationCache(
-        fingerprint(
-            model.scorer,
-            model.tokenizer,
-            options.cache_dtype,
-            max_candidate_tokens=options.max_candidate_tokens,
-        ),
+        fingerprint(model.scorer, model.tokenizer, options.cache_dtype),
         RepresentationCodec(model.scorer.representation_size, options.cache_dtype),
         memory_bytes=options.cache_memory_bytes,
         redis=redis,
@@ -81,25 +77,23 @@ def representation_cache(
 
 def add_prepared(
     engine: Engine,
-    model: LoadedModel,
+    name: str,
     prepared: PreparedScorer,
+    encoder: TextEncoder,
+    *,
     options: ScorerOptions,
     cache: RepresentationCache | None,
 ) -> AnyTextScorer:
-    """Adds a text scorer to the engine that computes with `prepared`, on the engine's device already, and keeps
-    representations in `cache`, which may outlive the engine.
-    """
+    """Adds the text scorer of a scorer on the engine's device. cache: for representations; may outlive the engine."""
     tokenizer = RequestTokenizer(
-        model.tokenizer,
-        model.scorer,
-        max_candidate_tokens=options.max_candidate_tokens,
+        encoder,
         cache_bytes=options.token_cache_bytes,
         num_threads=options.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
         metrics=engine.metrics,
     )
     scorer: AnyTextScorer
     taken = {other.name for other in engine.text_scorers}
-    name = f"{model.name} {len(taken)}" if model.name in taken else model.name  # the same in another dtype
+    name = f"{name} {len(taken)}" if name in taken else name  # the same in another dtype
     if cache is None:
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, TokenIdSource(tokenizer, engine.queue))
     else:

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as FastTokenizer
-
 from bandrank.engine.token_cache import TokenCache
 from bandrank.metrics import Metrics
-from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
 
 
@@ -29,17 +26,8 @@ class TokenizedRequest:
 class RequestTokenizer:
     """Applies a scorer's templates to texts. The tokenizer releases the interpreter lock: threads run side by side."""
 
-    def __init__(
-        self,
-        tokenizer: FastTokenizer,
-        scorer: Scorer,
-        *,
-        max_candidate_tokens: int | None = None,
-        cache_bytes: int,
-        num_threads: int,
-        metrics: Metrics,
-    ) -> None:
-        self._encoder = TextEncoder(tokenizer, scorer, max_candidate_tokens)
+    def __init__(self, encoder: TextEncoder, *, cache_bytes: int, num_threads: int, metrics: Metrics) -> None:
+        self._encoder = encoder
         self._cache = TokenCache(cache_bytes)
         self._metrics = metrics
         self._characters, self._tokens = 4.0, 1.0  # as in English, until texts were seen

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Protocol
 
@@ -27,13 +27,7 @@ def digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=16).digest()
 
 
-def fingerprint(
-    scorer: Scorer,
-    tokenizer: SerializableTokenizer,
-    payload_dtype: PayloadDtype,
-    *,
-    max_candidate_tokens: int | None = None,
-) -> bytes:
+def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
     """16 bytes that stand for all that a candidate's payload depends on, apart from its text: a scorer whose query side
     was trained further has the fingerprint that it had.
 
@@ -45,14 +39,12 @@ def fingerprint(
         hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would be ("a", "bc")
         hasher.update(part)
 
-    side, template = scorer.candidate_side(), scorer.candidate_template
-    if max_candidate_tokens is not None:
-        template = replace(template, max_tokens=min(max_candidate_tokens, template.max_tokens))
+    side = scorer.candidate_side()
     facts = {
         "version": [FINGERPRINT_VERSION, VERSION],
         "architecture": scorer.architecture,
         "config": side.config,
-        "candidate_template": asdict(template),
+        "candidate_template": asdict(scorer.candidate_template),
         "payload_dtype": payload_dtype,
     }
     add(json.dumps(facts, sort_keys=True).encode())
