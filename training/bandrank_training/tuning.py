@@ -80,4 +80,7 @@ def shifted(scorer: Scorer, constant: float) -> Scorer:
 
 
 def _fuse(fusion: Fusion, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:
-    return [fusion.fuse(ours, theirs) for ours, theirs in zip(accurate, fast, strict=True)]
+    return [
+        [one + fusion.weight * other for one, other in zip(ours, theirs, strict=True)]
+        for ours, theirs in zip(accurate, fast, strict=True)
+    ]
