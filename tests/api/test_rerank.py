@@ -19,6 +19,7 @@ from bandrank.api.dialects.native import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.scorer import Scorer
+from bandrank.models.texts import TextEncoder
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +46,7 @@ async def ask_for_results(**fields: Any) -> list[dict[str, Any]]:
 
 def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
     """Raw scores by one forward pass, without the engine."""
-    tokenizer = RequestTokenizer(tiny_tokenizer(), scorer, cache_bytes=0, num_threads=1, metrics=Metrics())
+    tokenizer = RequestTokenizer(TextEncoder(tiny_tokenizer(), scorer), cache_bytes=0, num_threads=1, metrics=Metrics())
     tokens = tokenizer.tokenize_now(query, texts)
     tokenizer.close()
     with torch.inference_mode():

@@ -19,6 +19,7 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.texts import TextEncoder
 from bandrank.serving import choose_device, choose_dtype
 from bandrank.settings import Settings
 
@@ -92,7 +93,7 @@ async def test_scores_are_those_of_the_scorer() -> None:
         ranking = await model.rank(query, texts)
 
     scorer = as_served(tiny_cross_encoder())
-    tokenizer = RequestTokenizer(tiny_tokenizer(), scorer, cache_bytes=0, num_threads=1, metrics=Metrics())
+    tokenizer = RequestTokenizer(TextEncoder(tiny_tokenizer(), scorer), cache_bytes=0, num_threads=1, metrics=Metrics())
     tokens = tokenizer.tokenize_now(query, texts)
     tokenizer.close()
     with torch.inference_mode():

@@ -15,6 +15,7 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.scorer import Scorer
+from bandrank.models.texts import TextEncoder
 
 VOCABULARY = tiny_tokenizer()
 MAX_TOKENS, MAX_QUERY_TOKENS = 64, 16
@@ -32,7 +33,7 @@ def tokenizer_of(
 ) -> Iterator[RequestTokenizer]:
     """A tokenizer of one thread."""
     tokenizer = RequestTokenizer(
-        VOCABULARY, scorer, cache_bytes=cache_bytes, num_threads=1, metrics=metrics or Metrics()
+        TextEncoder(VOCABULARY, scorer), cache_bytes=cache_bytes, num_threads=1, metrics=metrics or Metrics()
     )
     yield tokenizer
     tokenizer.close()

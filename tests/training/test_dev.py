@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.collections import write_collection
-from support.models import tiny_cross_encoder, tiny_tokenizer
+from support.models import loaded, tiny_cross_encoder
 from support.scorers import lookup
 
-from bandrank.models.texts import TextEncoder
 from bandrank_training.dev import CUTOFF, DevSet, ndcg
 from bandrank_training.groups import BadGroups, Group, write_groups
 from bandrank_training.plot import plot_log
@@ -40,7 +39,7 @@ def dev_set(folder: Path, *groups: Group) -> DevSet:
 
 def measured(dev: DevSet, **scores: float) -> float:
     """By a scorer of first words."""
-    return dev.measure(OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), lookup(**scores))))
+    return dev.measure(OfflineScorer.in_training(loaded(lookup(**scores))))
 
 
 def test_collections_count_alike(tmp_path: Path) -> None:
@@ -73,7 +72,7 @@ def test_scores_of_the_groups_are_added(tmp_path: Path) -> None:
     """To the scorer's; a group without them is told."""
     group = Group(str(tmp_path / "one"), "who", ["man", "she"], [1, 0], {"other": [4.0, 1.0]})
     dev = dev_set(tmp_path, group)
-    offline = OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), lookup(she=2.0)))
+    offline = OfflineScorer.in_training(loaded(lookup(she=2.0)))
 
     half = 0.6309297535714575  # 1 / log2(3)
     assert [dev.measure(offline, {"other": weight}) for weight in (0.6, 0.7)] == [pytest.approx(half), 1.0]
@@ -87,7 +86,7 @@ def test_measuring_changes_nothing(tmp_path: Path) -> None:
     words = rng.sample(["man", "she", "you", "he", "it"], 5)
     dev = dev_set(tmp_path, Group(str(tmp_path / "one"), "who", words, [0, 0, 1, 0, 0], {}))
     scorer = tiny_cross_encoder().train()
-    offline = OfflineScorer.as_it_is(TextEncoder(tiny_tokenizer(), scorer))
+    offline = OfflineScorer.in_training(loaded(scorer))
 
     assert 0 < dev.measure(offline) == dev.measure(offline) <= 1
     assert scorer.training

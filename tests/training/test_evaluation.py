@@ -14,10 +14,11 @@ from support.scorers import lookup
 
 from bandrank_training.__main__ import main
 from bandrank_training.collection import BadCollection, open_collection, read_run
+from bandrank_training.errors import BadInput
 from bandrank_training.evaluation import rerank
 from bandrank_training.measures import MEASURES
-from bandrank_training.results import BadEvaluation, read_evaluation
-from bandrank_training.scoring import OfflineScorer
+from bandrank_training.results import read_evaluation
+from bandrank_training.scoring import score_offline
 
 # d2 is relevant and in no run; q3 has no candidates; q4 has nothing to find; q9 is not judged.
 DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(6)}
@@ -132,7 +133,7 @@ def test_ties_keep_the_order_given(tmp_path: Path) -> None:
     ids = ["m", "z", "a", "10", "9", "Z"]
     words = {"m": "you", "z": "man", "a": "she", "10": "he", "9": "man", "Z": "it"}
     collection = open_collection(write_collection(tmp_path, documents=words, queries={"q": "who"}))
-    scorer = OfflineScorer(loaded(lookup(man=1.0)))
+    scorer = score_offline(loaded(lookup(man=1.0)))
 
     assert dict(rerank(scorer, collection, {"q": ids})) == {
         "q": [("z", 1.0), ("9", 1.0), ("m", 0.0), ("a", 0.0), ("10", 0.0), ("Z", 0.0)]
@@ -140,11 +141,11 @@ def test_ties_keep_the_order_given(tmp_path: Path) -> None:
 
 
 def test_a_score_that_is_nan_is_told(tmp_path: Path) -> None:
-    """It has no place in an order."""
+    """With its query: it cannot be ranked."""
     collection = open_collection(write_collection(tmp_path / "tiny", documents={"d": "man"}, queries={"q": "who"}))
 
-    with pytest.raises(BadEvaluation, match="query q of tiny: a score is NaN"):
-        dict(rerank(OfflineScorer(loaded(lookup(man=math.nan))), collection, {"q": ["d"]}))
+    with pytest.raises(BadInput, match="query 'who': the model gave a score that is not a number"):
+        dict(rerank(score_offline(loaded(lookup(man=math.nan))), collection, {"q": ["d"]}))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_texts_that_are_missing_are_told(tmp_path: Path, candidates: dict[str, l
     collection = open_collection(write_collection(tmp_path / "tiny", documents={"d": "man"}, queries={"q": "who"}))
 
     with pytest.raises(BadCollection, match=message):
-        dict(rerank(OfflineScorer(loaded(lookup())), collection, candidates))
+        dict(rerank(score_offline(loaded(lookup())), collection, candidates))
 
 
 @pytest.mark.parametrize(

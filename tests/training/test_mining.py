@@ -21,7 +21,7 @@ from bandrank_training.collection import BadCollection, open_collection
 from bandrank_training.groups import Group, read_groups
 from bandrank_training.mining import FUNCTION_WORDS, MiningRecipe, Source, mine
 from bandrank_training.recipe import BadRecipe, read_recipe
-from bandrank_training.scoring import OfflineScorer, Question
+from bandrank_training.scoring import Question, score_offline
 
 NOUNS = ["river", "engine", "castle", "violin", "planet", "garden", "doctor", "winter", "copper", "falcon"]
 
@@ -90,7 +90,7 @@ def test_judged_documents_are_in_their_group(folder: Path, tmp_path: Path) -> No
 def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
     """As the offline scorer and a search give them."""
     documents = texts(folder)
-    scorer = OfflineScorer(load_model(str(folder / "teacher")))
+    scorer = score_offline(load_model(str(folder / "teacher")))
     index = BM25(list(documents.values()))
     for group in mined(folder, tmp_path / "groups.jsonl"):
         question = Question(group.query, [documents[name] for name in group.candidates])

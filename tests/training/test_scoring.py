@@ -1,14 +1,20 @@
-"""Scoring offline: neither budget nor company changes a score, and nothing is encoded twice."""
+"""Scoring offline: company changes no score, nothing is encoded twice, and no thread is left behind."""
 
+import math
+import os
 import random
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
-from support.models import loaded, random_text, tiny_bi_encoder, tiny_cross_encoder
+import torch
+from support.models import loaded, random_text, score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_mix_encoder
-from support.scorers import Recorder, WatchedScorer, encoded_lookup
+from support.scorers import encoded_lookup, lookup
 from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint
@@ -17,7 +23,8 @@ from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank_training.scoring import OfflineScorer, Question, score_offline
+from bandrank_training.errors import BadInput
+from bandrank_training.scoring import CANDIDATES_IN_FLIGHT, OfflineScorer, Question, score_offline
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
 SCORERS: dict[str, Callable[[], Scorer]] = {
@@ -42,19 +49,17 @@ def questions(seed: int = 0) -> list[Question]:
 @cache
 def one_by_one(kind: str) -> list[list[float]]:
     """The scores of candidates that come one at a time."""
-    scorer = OfflineScorer(loaded(SCORERS[kind]()))
+    scorer = score_offline(loaded(SCORERS[kind]()))
     return [
         [next(scorer.score([Question(question.query, [text])]))[0] for text in question.candidates]
         for question in questions()
     ]
 
 
-@pytest.mark.parametrize("max_batch_tokens", [64, 100_000])
 @pytest.mark.parametrize("kind", SCORERS)
-def test_scores_do_not_depend_on_the_budget(kind: str, max_batch_tokens: int) -> None:
+def test_scores_do_not_depend_on_company(kind: str) -> None:
     """They are those of candidates scored one by one, in the order given; no candidates, no scores."""
-    scorer = OfflineScorer(loaded(SCORERS[kind]()), max_batch_tokens=max_batch_tokens)
-    scores = list(scorer.score(questions()))
+    scores = list(score_offline(loaded(SCORERS[kind]())).score(questions()))
 
     assert [len(row) for row in scores] == [8, 0, 6]
     for row, expected in zip(scores, one_by_one(kind), strict=True):
@@ -75,34 +80,10 @@ def test_fused_scorers_are_summed(tmp_path: Path) -> None:
         assert row == pytest.approx([a + 0.5 * b for a, b in zip(ours, theirs, strict=True)], abs=2 * TOLERANCE)
 
 
-def test_a_batch_stays_within_the_budget() -> None:
-    """Save for a candidate that is longer by itself."""
-    watch = Recorder()
-    scorer = OfflineScorer(loaded(WatchedScorer(tiny_cross_encoder(), watch)), max_batch_tokens=80)
-    asked = questions()
-    list(scorer.score(asked))
-
-    assert sum(len(batch.candidates) for batch in watch.batches) == sum(len(each.candidates) for each in asked)
-    assert max(len(batch.candidates) for batch in watch.batches) > 1
-    for batch in watch.batches:
-        assert len(batch.candidates.values) <= 80 or len(batch.candidates) == 1
-
-
-def test_representations_are_made_within_the_budget() -> None:
-    """Those of one question together, as far as they fit."""
-    batches: list[Ragged] = []
-    scorer = OfflineScorer(loaded(encoded_lookup(batches.append)), max_batch_tokens=80)
-    list(scorer.score(questions()))
-
-    assert max(map(len, batches)) > 1
-    for batch in batches:
-        assert len(batch.values) <= 80 or len(batch) == 1
-
-
 def test_a_representation_is_made_once() -> None:
     """However many questions share it, and until it is forgotten."""
     batches: list[Ragged] = []
-    scorer = OfflineScorer(loaded(encoded_lookup(batches.append, man=1.0, she=2.0)))
+    scorer = score_offline(loaded(encoded_lookup(batches.append, man=1.0, she=2.0)))
 
     def encoded() -> int:
         return sum(map(len, batches))
@@ -110,22 +91,84 @@ def test_a_representation_is_made_once() -> None:
     asked = [Question("who", ["man", "she", "man"]), Question("he", ["she", "you"])]
     assert list(scorer.score(asked)) == [[1.0, 2.0, 1.0], [2.0, 0.0]]
     assert encoded() == 3
-    scorer.encode(["you", "he"])
-    assert encoded() == 4
+    assert list(scorer.score(asked[::-1])) == [[2.0, 0.0], [1.0, 2.0, 1.0]]
+    assert encoded() == 3
     scorer.forget()
     assert list(scorer.score(asked[1:])) == [[2.0, 0.0]]
-    assert encoded() == 6
+    assert encoded() == 5
 
 
-def test_scores_come_while_candidates_are_encoded() -> None:
-    """Not after all of them: whoever waits sees a bar that moves."""
-    batches: list[Ragged] = []
-    scorer = OfflineScorer(loaded(encoded_lookup(batches.append)), max_batch_tokens=40)
-    rng = random.Random(1)
-    asked = [Question("who", [random_text(rng, 30) for _ in range(2)]) for _ in range(5)]
+@pytest.mark.parametrize("size", [1, CANDIDATES_IN_FLIGHT // 4, 2 * CANDIDATES_IN_FLIGHT])
+def test_questions_are_read_as_scores_are_taken(size: int) -> None:
+    """Enough of them to fill batches, not all: whoever waits sees a bar that moves."""
+    asked = 0
 
-    counts = [sum(map(len, batches)) for _ in scorer.score(asked)]
-    assert counts == [2, 4, 6, 8, 10]
+    def endless() -> Iterator[Question]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield Question("who", [f"man {number}" for number in range(size)])
+
+    scores = score_offline(loaded(lookup(man=1.0))).score(endless())
+    for taken in range(1, 4):
+        assert next(scores) == [1.0] * size
+        assert asked == taken + CANDIDATES_IN_FLIGHT // (size + 1)
+    scores.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("end", ["all scores are taken", "closed", "a score is NaN"])
+def test_the_scoring_thread_ends_with_the_scores(end: str) -> None:
+    """However they end, also with questions in flight."""
+    words = ["man"] * CANDIDATES_IN_FLIGHT
+    asked = [Question("who", words), Question("which", ["she"]), Question("what", words)]
+    scores = score_offline(loaded(lookup(man=1.0, she=math.nan if end == "a score is NaN" else 2.0))).score(asked)
+
+    assert next(scores) == [1.0] * len(words)
+    assert "scoring" in [thread.name for thread in threading.enumerate()]
+    if end == "all scores are taken":
+        assert [len(row) for row in scores] == [1, len(words)]
+    elif end == "closed":
+        scores.close()  # type: ignore[attr-defined]
+    else:
+        with pytest.raises(BadInput, match="query 'which': the model gave a score that is not a number"):
+            next(scores)
+    assert {"scoring", "tokenize_0"}.isdisjoint(thread.name for thread in threading.enumerate())
+
+
+def test_a_process_ends_while_scores_are_left() -> None:
+    """After an error elsewhere, which its traceback keeps the iterator alive for."""
+    code = """
+from support.models import loaded, tiny_cross_encoder
+from bandrank_training.scoring import Question, score_offline
+scores = score_offline(loaded(tiny_cross_encoder())).score(Question("who", ["man"] * 9) for _ in range(999))
+next(scores)
+raise SystemExit("something else went wrong")
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (ended.returncode, ended.stderr) == (1, "something else went wrong\n")
+
+
+@pytest.mark.parametrize("make", [tiny_cross_encoder, tiny_colbert])
+def test_a_scorer_in_training_is_scored_between_steps(make: Callable[[], Scorer]) -> None:
+    """With the weights that it has then, and nothing that it computes with is left in inference mode."""
+    model, (first, *_) = loaded(make().train()), questions()
+    offline = OfflineScorer.in_training(model)
+    before = next(offline.score([first]))
+    model.scorer(score_batch([[1, 2]], [[[3, 4], [5]]])).sum().backward()
+    with torch.no_grad():
+        for parameter in model.scorer.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(0.1 * parameter.grad)
+    offline.forget()
+    after = next(offline.score([first]))
+
+    assert model.scorer.training
+    assert max(abs(old - new) for old, new in zip(before, after, strict=True)) > 100 * TOLERANCE
+    assert after == pytest.approx(next(score_offline(model).score([first])), abs=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "words"), [("cross-encoder", 6), ("bi-encoder", 5)])
@@ -147,7 +190,7 @@ def test_a_limit_on_candidates_cuts_the_long_ones(kind: str, words: int) -> None
 
 def test_representations_of_many_rows_stay_apart() -> None:
     """Each candidate of a ColBERT keeps its own number of token embeddings."""
-    scorer = OfflineScorer(loaded(tiny_colbert()))
+    scorer = score_offline(loaded(tiny_colbert()))
     first, _, _ = questions()
     texts = list(first.candidates)
     forth = next(scorer.score([first]))

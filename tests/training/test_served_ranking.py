@@ -1,5 +1,6 @@
 """What is measured offline is what the service answers."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ async def test_offline_and_served_rankings_are_the_same(tmp_path: Path, save: Ca
     model = save(tmp_path / "scorer")
 
     arguments = ["evaluate", model, collection, "--pool", "--device", "cpu", "--out", tmp_path]
-    assert main([str(argument) for argument in arguments]) == 0
+    assert await asyncio.to_thread(main, [str(argument) for argument in arguments]) == 0
     offline = read_run(tmp_path / "tiny.test.pool.scorer.trec")
 
     # By default representations are cached in float16, which moves scores in the fourth digit.

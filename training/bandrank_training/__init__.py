@@ -1,1 +1,1 @@
-"""Offline: recipes, losses, the loop, evaluation. Nothing in the service imports this package."""
+"""Offline training and evaluation of scorers. Nothing in the service imports this package."""

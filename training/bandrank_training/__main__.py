@@ -15,10 +15,10 @@ class Command(Protocol):
     __doc__: str | None
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares what `run` reads."""
+        """Declares the arguments that `run` reads."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Does it; returns the exit code."""
+        """Runs the command; returns the exit code."""
 
 
 COMMANDS: dict[str, Command] = {
@@ -33,7 +33,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0, 2 for arguments or files that cannot be used."""
+    """Runs a command. Returns the exit code: 0, or 2 for arguments or files that cannot be used."""
     parser = argparse.ArgumentParser(prog="bandrank_training", description="Offline work on bandrank's scorers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""Groups to batches of token ids, in an order that depends on nothing but the recipe."""
+"""Makes batches of token ids from groups, in an order that depends on the recipe alone."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,11 @@ from bandrank_training.recipe import DataRecipe
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """What a step scores, and what its losses compare that with.
+    """What a step scores, and what its losses compare the scores with.
 
-    texts: of the candidates.  labels: of each candidate, UNKNOWN where nobody judged.  teachers: scores of each
-    candidate, by name; only teachers that scored all of the batch.  groups_read: since the start of the run.
+    texts: one for each candidate.  labels: one for each candidate, UNKNOWN where nobody judged.  teachers: a score for
+    each candidate, by the teacher's name; only teachers that scored the whole batch.  groups_read: since the start of
+    the run.
     """
 
     batch: ScoreBatch
@@ -32,7 +33,7 @@ class TrainingBatch:
     groups_read: int
 
     def scored(self, scores: Tensor) -> Scored:
-        """Padded, each group a row. scores: (C,)."""
+        """The scores beside labels and teachers, padded so that each group is a row. scores: (C,)."""
         sizes = torch.from_numpy(self.batch.cu_candidates).diff()
         mask = (torch.arange(int(sizes.max())) < sizes[:, None]).to(scores.device)
 
@@ -47,21 +48,22 @@ class TrainingBatch:
         )
 
     def everyone_scored(self, scores: Tensor) -> Scored:
-        """Each query a row with all candidates of the batch; other queries' are irrelevant to it.
+        """Each query is a row with all candidates of the batch; those of other queries are irrelevant to it.
 
-        scores: (Q * C,). A copy of one of its own candidates is left out, and so are teachers, who scored its own only.
+        A copy of one of the query's candidates is left out, and so are teachers, which scored only those.
+        scores: (Q * C,).
         """
         count, device = len(self.batch.queries), scores.device
         owner = torch.from_numpy(self.batch.candidate_query).to(device)
-        own = owner == torch.arange(count, device=device)[:, None]
-        number = {text: place for place, text in enumerate(dict.fromkeys(self.texts))}
+        owned = owner == torch.arange(count, device=device)[:, None]
+        number = {text: index for index, text in enumerate(dict.fromkeys(self.texts))}
         which = torch.tensor([number[text] for text in self.texts], device=device)
         same = which[:, None] == which  # (C, C)
-        also_own = (own.float() @ same.float()) > 0  # (Q, C) is the same text as one of its own
-        labels = torch.where(own, self.labels.to(device), torch.where(also_own, UNKNOWN, 0))
-        judged = ((self.labels.to(device) != UNKNOWN) & own).any(1, keepdim=True)
-        mask = torch.ones_like(own)
-        return Scored(scores.view_as(own), mask, torch.where(judged, labels, UNKNOWN), {})
+        copied = (owned.float() @ same.float()) > 0  # (Q, C) whether one of the query's candidates has the same text
+        labels = torch.where(owned, self.labels.to(device), torch.where(copied, UNKNOWN, 0))
+        judged = ((self.labels.to(device) != UNKNOWN) & owned).any(1, keepdim=True)
+        mask = torch.ones_like(owned)
+        return Scored(scores.view_as(owned), mask, torch.where(judged, labels, UNKNOWN), {})
 
 
 class GroupReader:
@@ -79,7 +81,7 @@ class GroupReader:
         self._pieces: dict[str, Sequence[int]] = {}
 
     def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
-        """Endless, on from where `groups_read` groups were read."""
+        """Yields batches without end, starting after the first `groups_read` groups."""
         ready: list[_Ready] = []
         rows = 0
         for number, group in enumerate(self._groups()):
@@ -104,8 +106,8 @@ class GroupReader:
                 raise BadGroups(f"no groups in {', '.join(map(str, self._files))}")
 
     def _prepare(self, group: Group, chance: random.Random) -> "_Ready":
-        places = choose(group, self._recipe.group_size, self._recipe.max_relevant, chance)
-        texts = [self.documents[group.collection, group.candidates[place]] for place in places]
+        indices = choose(group, self._recipe.group_size, self._recipe.max_relevant, chance)
+        texts = [self.documents[group.collection, group.candidates[index]] for index in indices]
         query, _ = self._texts.query(group.query)
         if unread := [text for text in texts if text not in self._pieces]:
             self._pieces.update(zip(unread, self._texts.pieces(unread), strict=True))
@@ -114,31 +116,31 @@ class GroupReader:
             query=query,
             texts=texts,
             candidates=[ids for ids, _ in self._texts.candidates(pieces, query_tokens=len(query))],
-            labels=[UNKNOWN if group.labels is None else group.labels[place] for place in places],
-            teachers={name: [scores[place] for place in places] for name, scores in group.scores.items()},
+            labels=[UNKNOWN if group.labels is None else group.labels[index] for index in indices],
+            teachers={name: [scores[index] for index in indices] for name, scores in group.scores.items()},
         )
 
 
 def read_documents(files: Sequence[Path]) -> dict[tuple[str, str], str]:
     """Texts of all candidates of the files' groups, by collection and id. Raises BadGroups, BadCollection."""
-    wanted: dict[str, set[str]] = {}
+    named: dict[str, set[str]] = {}
     for path in files:
         for group in read_groups(path):
-            wanted.setdefault(group.collection, set()).update(group.candidates)
-    found = {}
-    for source, ids in wanted.items():
+            named.setdefault(group.collection, set()).update(group.candidates)
+    documents = {}
+    for source, ids in named.items():
         texts = documents_of(open_collection(source), ids)
         if missing := ids - texts.keys():
             raise BadGroups(f"{source} lacks {len(missing)} candidates that groups name, such as {min(missing)}")
-        found.update({(source, document_id): text for document_id, text in texts.items()})
-    return found
+        documents.update({(source, document_id): text for document_id, text in texts.items()})
+    return documents
 
 
 def choose(group: Group, size: int, max_relevant: int, chance: random.Random) -> list[int]:
-    """Places of `size` candidates, at most `max_relevant` relevant ones among them, in random order."""
+    """Indices of `size` candidates, at most `max_relevant` relevant ones among them, in random order."""
     labels = group.labels or [0] * len(group.candidates)
-    relevant = [place for place, label in enumerate(labels) if label > 0]
-    others = [place for place, label in enumerate(labels) if label <= 0]
+    relevant = [index for index, label in enumerate(labels) if label > 0]
+    others = [index for index, label in enumerate(labels) if label <= 0]
     chosen = chance.sample(relevant, min(max_relevant, len(relevant), size))
     chosen += chance.sample(others, min(size - len(chosen), len(others)))
     chance.shuffle(chosen)

@@ -1,4 +1,4 @@
-"""BM25 (Robertson & Zaragoza 2009), to find negatives and as a teacher that knows which words are rare."""
+"""BM25 (Robertson & Zaragoza 2009), which finds negatives and, as a teacher, knows which words are rare."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,11 +8,11 @@ import numpy.typing as npt
 import Stemmer
 
 WORD = r"(?u)\b\w+\b"  # numbers of one digit are words too
-CHUNK = 1024  # queries at once
+CHUNK = 1024  # queries that are searched at once
 
 
 class BM25:
-    """An index of texts: Lucene's variant, English stop words, Porter's second stemmer."""
+    """An index of texts by Lucene's variant of BM25, with English stop words and Porter's second stemmer."""
 
     def __init__(self, texts: Sequence[str], *, k1: float = 0.9, b: float = 0.4) -> None:
         self._index = bm25s.BM25(method="lucene", k1=k1, b=b)
@@ -20,16 +20,16 @@ class BM25:
         self._index.index(self._words(texts), show_progress=False)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], list[float]]]:
-        """For each query the numbers of the `depth` best texts and their scores, best first; fewer where fewer share a
-        word with the query.
+        """Yields, for each query, the numbers of the `depth` best texts and their scores, best first; fewer where fewer
+        share a word with the query.
         """
         for begin in range(0, len(queries), CHUNK):
-            found, scores = self._index.retrieve(
+            numbers, scores = self._index.retrieve(
                 self._words(queries[begin : begin + CHUNK]), k=min(depth, self._size), show_progress=False
             )
-            for texts, of_texts in zip(found, scores, strict=True):
-                hits = of_texts > 0
-                yield texts[hits].astype(np.int64), of_texts[hits].tolist()
+            for best, best_scores in zip(numbers, scores, strict=True):
+                hits = best_scores > 0
+                yield best[hits].astype(np.int64), best_scores[hits].tolist()
 
     @staticmethod
     def _words(texts: Sequence[str]) -> list[list[str]]:
@@ -44,7 +44,7 @@ class BM25:
         return words
 
     def scores(self, query: str, texts: npt.NDArray[np.int64]) -> list[float]:
-        """BM25 of the given texts, 0 where no word is shared."""
+        """BM25 scores of the texts with these numbers; 0 for one that shares no word with the query."""
         words = self._words([query])[0]
         if not words:
             return [0.0] * len(texts)

@@ -1,4 +1,4 @@
-"""What is re-ranked: a first stage's run, judged pools, or candidate lists. The order is that of the first stage."""
+"""Candidates to re-rank: a first stage's run, judged pools, or candidate lists. They keep the first stage's order."""
 
 from pathlib import Path
 
@@ -19,24 +19,24 @@ def first_stage(path: Path, depth: int) -> dict[str, Ranking]:
 
 
 def pools(qrels: Qrels) -> Candidates:
-    """All judged documents of each query, by id: files often list the relevant ones first, and ties keep the order."""
+    """All judged documents of each query, by id: files often list relevant ones first, and ties keep that order."""
     return {query_id: sorted(relevances) for query_id, relevances in qrels.items()}
 
 
 def read_candidates(path: Path) -> Candidates:
-    """The lists of a file, plain or .gz: a header, then in each line a query id and the ids of its candidates, all
-    separated by spaces or tabs; other columns there are none. Raises BadCollection.
+    """Reads candidate lists from a file, plain or .gz: a header, then lines of a query id and the ids of its
+    candidates, separated by spaces or tabs; there are no other columns. Raises BadCollection.
     """
-    found: Candidates = {}
+    lists: Candidates = {}
     for number, line in numbered_lines(path):
         if number == 1:
             continue
         query_id, *candidates = line.split() or [""]
         if not query_id:
             raise BadCollection(f"{path}, line {number}: expected a query id and candidate ids, got an empty line")
-        if query_id in found:
+        if query_id in lists:
             raise BadCollection(f"{path}, line {number}: query {query_id} is there twice")
         if len(set(candidates)) < len(candidates):
             raise BadCollection(f"{path}, line {number}: query {query_id} has a candidate twice")
-        found[query_id] = candidates
-    return found
+        lists[query_id] = candidates
+    return lists

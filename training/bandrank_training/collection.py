@@ -19,7 +19,7 @@ IR_DATASETS = "ir_datasets:"
 
 
 class BadCollection(BadInput):
-    """A collection that is not there or cannot be read; the message says which part, and what was expected."""
+    """A collection that is missing or cannot be read; the message says which part, and what was expected."""
 
 
 class Collection(Protocol):
@@ -28,25 +28,25 @@ class Collection(Protocol):
     name: str
 
     def documents(self) -> Iterator[tuple[str, str]]:
-        """Id and text of each document; a title, where there is one, comes before the text."""
+        """Yields the id and the text of each document; a title, where there is one, comes before the text."""
 
     def queries(self) -> dict[str, str]:
-        """Texts by id."""
+        """Texts of all queries by id."""
 
     def qrels(self, split: str) -> Qrels:
-        """Judgements of a split, zeros included."""
+        """The relevance judgements of a split, zeros included."""
 
 
 def open_collection(source: str | Path) -> Collection:
-    """A folder in BEIR layout, or "ir_datasets:<id>" (needs `pip install ir_datasets`). Raises BadCollection."""
+    """Opens a folder in BEIR layout, or "ir_datasets:<id>" (needs `pip install ir_datasets`). Raises BadCollection."""
     if isinstance(source, str) and source.startswith(IR_DATASETS):
         return IrDataset(source.removeprefix(IR_DATASETS))
     return BeirFolder(Path(source))
 
 
-def documents_of(collection: Collection, wanted: set[str]) -> dict[str, str]:
-    """Texts of the wanted documents; one that the corpus lacks is left out."""
-    return {document_id: text for document_id, text in collection.documents() if document_id in wanted}
+def documents_of(collection: Collection, ids: set[str]) -> dict[str, str]:
+    """Texts by id of the documents with these ids; those that the corpus lacks are left out."""
+    return {document_id: text for document_id, text in collection.documents() if document_id in ids}
 
 
 class BeirFolder:
@@ -69,17 +69,17 @@ class BeirFolder:
         return {row["_id"]: row["text"] for row in self._json_lines("queries.jsonl")}
 
     def qrels(self, split: str) -> Qrels:
-        found: Qrels = {}
+        qrels: Qrels = {}
         path = self._find(f"qrels/{split}.tsv")
         for number, line in numbered_lines(path):
             if number == 1:
                 continue
             try:
                 query_id, document_id, relevance = line.split("\t")
-                found.setdefault(query_id, {})[document_id] = int(relevance)
+                qrels.setdefault(query_id, {})[document_id] = int(relevance)
             except ValueError as error:
                 raise BadCollection(f"{path}, line {number}: {error}") from error
-        return found
+        return qrels
 
     def _json_lines(self, name: str) -> Iterator[dict[str, Any]]:
         path = self._find(name)
@@ -100,7 +100,7 @@ class BeirFolder:
 
 
 class IrDataset:
-    """A dataset of `ir_datasets`. Its split is part of its id: `qrels` gives that one whatever it is asked."""
+    """A dataset of `ir_datasets`. Its split is part of its id: `qrels` gives that one, whichever is asked for."""
 
     def __init__(self, dataset_id: str) -> None:
         try:
@@ -122,29 +122,29 @@ class IrDataset:
 
     def qrels(self, split: str) -> Qrels:
         del split
-        found: Qrels = {}
+        qrels: Qrels = {}
         for judgement in self._dataset.qrels_iter():
-            found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
-        return found
+            qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
+        return qrels
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Scores by query and document of a TREC run file (query Q0 document rank score tag), plain or .gz.
+    """Reads the scores of a TREC run file (query Q0 document rank score tag), plain or .gz, by query and document.
 
-    Raises BadCollection for a file or line that is not one.
+    Raises BadCollection for a file that cannot be read, or a line that does not belong to a run.
     """
-    found: dict[str, dict[str, float]] = {}
+    run: dict[str, dict[str, float]] = {}
     for number, line in numbered_lines(path):
         try:
             query_id, _, document_id, _, score, _ = line.split()
-            found.setdefault(query_id, {})[document_id] = float(score)
+            run.setdefault(query_id, {})[document_id] = float(score)
         except ValueError as error:
             raise BadCollection(f"{path}, line {number}: not a line of a TREC run: {error}") from error
-    return found
+    return run
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a UTF-8 text file, plain or .gz, numbered from 1. Raises BadCollection if it cannot be read."""
+    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1. Raises BadCollection."""
     number = 0
     try:
         with open_text(path) as lines:
@@ -157,7 +157,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_text(path: Path) -> TextIO:
-    """A UTF-8 text file, decompressed if it ends in .gz."""
+    """Opens a UTF-8 text file, which is decompressed if its name ends in .gz."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", newline="\n")
     return path.open(encoding="utf-8", newline="\n")

@@ -1,4 +1,4 @@
-"""compare: a baseline beside other systems, a row a collection, with tests of equivalence and of difference."""
+"""compare: compares systems with a baseline, one row for each collection, with tests of equivalence and difference."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -9,18 +9,18 @@ from bandrank_training.measures import MEASURES
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation
 from bandrank_training.significance import difference_p, equivalence_p, holm
 
-MARGIN = 0.02  # of a mean over queries: less than what two test sets of the same task differ by
+MARGIN = 0.02  # between means over queries; two test sets of the same task differ by more
 ALPHA = 0.05
 
-ALL = Benchmark("all queries", "", "", 1)  # of several collections together, each as much as any other
+ALL = Benchmark("all queries", "", "", 1)  # all queries of several collections; each query counts the same
 
 Table = dict[Benchmark, dict[str, Evaluation]]  # by benchmark and system
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests say of a system beside the baseline, after correction. Both may hold: a difference that is
-    certain, and too small to matter.
+    """What the tests say about a system and the baseline, after correction. Both may hold: a difference can be certain
+    and too small to matter.
     """
 
     equivalent: bool
@@ -30,7 +30,7 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE.json", help="of `evaluate`; the first one's system is the baseline"
+        "files", nargs="+", type=Path, metavar="FILE.json", help="by `evaluate`; the first is of the baseline system"
     )
     parser.add_argument("--measure", choices=MEASURES, default=MEASURES[0], help=f"(default: {MEASURES[0]})")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the table there and print nothing")
@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         args.out.write_text(text, encoding="utf-8")
     else:
-        print(text, end="")  # noqa: T201 - what was asked for
+        print(text, end="")  # noqa: T201 - the result
     return 0
 
 
 def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) -> str:
     """A markdown table of means; the first evaluation's system is the baseline. A system that lacks a collection has
-    a dash there and in the rows of all collections together. Raises BadEvaluation.
+    a dash there and in the rows for all collections. Raises BadEvaluation.
     """
     baseline = evaluations[0].system
     table = tabulate(evaluations)
@@ -70,8 +70,8 @@ def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) ->
         )
     totals = []
     for system in systems:
-        found = [_mean(by_system[system], measure) for by_system in single if system in by_system]
-        totals.append(f"{sum(found) / len(found):.3f}" if len(found) == len(single) else "-")
+        values = [_mean(by_system[system], measure) for by_system in single if system in by_system]
+        totals.append(f"{sum(values) / len(values):.3f}" if len(values) == len(single) else "-")
     rows.append([f"mean of {len(single)}", "", *totals])
     lines = [["collection", "queries", *systems], ["---", *["---:"] * (len(systems) + 1)], *rows]
     legend = (
@@ -93,7 +93,7 @@ def tabulate(evaluations: Iterable[Evaluation]) -> Table:
 
 
 def pool(table: Table) -> dict[str, Evaluation]:
-    """The queries of all benchmarks together, of each system that has them all."""
+    """An evaluation over the queries of all benchmarks, for each system that has all benchmarks."""
     systems = [system for system in next(iter(table.values())) if all(system in each for each in table.values())]
     return {
         system: Evaluation(
@@ -110,7 +110,7 @@ def pool(table: Table) -> dict[str, Evaluation]:
 
 
 def judge(table: Table, baseline: str, *, measure: str) -> dict[tuple[Benchmark, str], Verdict]:
-    """The verdict on each system on each benchmark, the baseline's own left out. Raises BadEvaluation."""
+    """The verdict on each system other than the baseline, on each benchmark. Raises BadEvaluation."""
     differences = {
         (benchmark, system): _differences(by_system.get(baseline), evaluation, measure)
         for benchmark, by_system in table.items()
@@ -129,7 +129,7 @@ def judge(table: Table, baseline: str, *, measure: str) -> dict[tuple[Benchmark,
 
 
 def _differences(baseline: Evaluation | None, other: Evaluation, measure: str) -> list[float]:
-    """Query by query. Raises BadEvaluation unless both have the same queries."""
+    """The other system's values minus the baseline's, query by query. Raises BadEvaluation if their queries differ."""
     if baseline is None:
         raise BadEvaluation(f"the baseline has no evaluation on {other.benchmark}, which {other.system} has")
     ours, theirs = baseline.values, other.values

@@ -1,4 +1,4 @@
-"""Judged groups that training never sees, to measure on the way."""
+"""Judged groups that training never sees, to measure a scorer with while it is trained."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,34 +8,34 @@ from pathlib import Path
 
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
-from bandrank_training.scoring import PoolScorer, Question
+from bandrank_training.scoring import OfflineScorer, Question
 
 CUTOFF = 10
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """Groups with their texts."""
+    """Judged groups with the texts of their candidates."""
 
     groups: Sequence[Group]
     texts: dict[tuple[str, str], str]
 
     @classmethod
     def read(cls, path: Path) -> "DevSet":
-        """The judged groups of a file. Raises BadGroups, BadCollection."""
+        """Reads the judged groups of a file. Raises BadGroups, BadCollection."""
         groups = [group for group in read_groups(path) if group.has_relevant]
         if not groups:
             raise BadGroups(f"{path}: no group with a relevant candidate to measure with")
         return cls(groups, read_documents([path]))
 
-    def measure(self, offline: PoolScorer, fused: Mapping[str, float] | None = None) -> float:
-        """`measure_scores` of a scorer's. fused: weights of scores in the groups that are added to them."""
-        found = self.scores(offline)
+    def measure(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> float:
+        """`measure_scores` of a scorer's scores. fused: weights, by name, of the groups' scores to add to them."""
+        scores = self.scores(offline)
         added = [group.weighed(fused or {}) for group in self.groups]
-        return self.measure_scores([list(map(add, ours, theirs)) for ours, theirs in zip(found, added, strict=True)])
+        return self.measure_scores([list(map(add, ours, theirs)) for ours, theirs in zip(scores, added, strict=True)])
 
-    def scores(self, offline: PoolScorer) -> list[list[float]]:
-        """Of each group's candidates."""
+    def scores(self, offline: OfflineScorer) -> list[list[float]]:
+        """The scores of each group's candidates."""
         return list(
             offline.score(
                 Question(group.query, [self.texts[group.collection, name] for name in group.candidates])
@@ -44,20 +44,20 @@ class DevSet:
         )
 
     def measure_scores(self, scores: Sequence[Sequence[float]]) -> float:
-        """Mean over collections of the mean nDCG@10 of their groups, each ranked by the scores.
+        """The mean over collections of the mean nDCG@10 of their groups, each ranked by the scores.
 
         A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
         """
-        found: dict[str, list[float]] = {}
+        by_collection: dict[str, list[float]] = {}
         for group, row in zip(self.groups, scores, strict=True):
             assert group.labels is not None, "an unjudged group. This is a bug."
             ranked = sorted(zip(row, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
-            found.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
-        return sum(sum(values) / len(values) for values in found.values()) / len(found)
+            by_collection.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
+        return sum(sum(values) / len(values) for values in by_collection.values()) / len(by_collection)
 
 
 def ndcg(labels: Sequence[int], cutoff: int = CUTOFF) -> float:
-    """NDCG of labels in ranked order, linear gain (Jarvelin & Kekalainen 2002, as trec_eval computes it)."""
+    """NDCG of labels in ranked order, with linear gain (Jarvelin & Kekalainen 2002, as trec_eval computes it)."""
 
     def gain(ranked: Sequence[int]) -> float:
         return sum(max(0, label) / math.log2(rank + 2) for rank, label in enumerate(ranked[:cutoff]))

@@ -1,4 +1,4 @@
-"""What stops a command: something given to it that it cannot use."""
+"""Errors that end a command, because it was given something that it cannot use."""
 
 
 class BadInput(ValueError):

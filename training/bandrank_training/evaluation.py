@@ -13,15 +13,15 @@ from bandrank_training.collection import BadCollection, Collection, Qrels, docum
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.placement import Placement
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, write_run
-from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
-FIRST_STAGE = "run"  # the MODEL that leaves a run as it is
+FIRST_STAGE = "run"  # the MODEL that keeps the order of a run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `run`: the order of --run as it is")
+    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or `run` for the order of --run")
     parser.add_argument("collection", metavar="COLLECTION", help="a folder in BEIR layout, or ir_datasets:ID")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
     source = parser.add_mutually_exclusive_group(required=True)
@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--pool", action="store_true", help="re-rank the judged documents of each query")
     source.add_argument("--candidates", type=Path, metavar="FILE", help="re-rank candidate lists")
     parser.add_argument("--depth", type=_positive, default=100, help="candidates of each query of a run (default: 100)")
-    parser.add_argument("--min-relevance", type=_positive, default=1, help="of a hit of MRR and R@1 (default: 1)")
+    parser.add_argument(
+        "--min-relevance", type=_positive, default=1, help="the least relevance of a hit, for MRR and R@1 (default: 1)"
+    )
     parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N queries")
     parser.add_argument("--tag", help="the system's name in the results (default: the last part of MODEL)")
     Placement.add_arguments(parser)
@@ -59,32 +61,30 @@ def run(args: argparse.Namespace) -> int:
     Evaluation(tag, benchmark, values).save(args.out / f"{stem}.json")
     figures = ", ".join(f"{name} {mean:.4f}" for name, mean in means(values).items())
     without = f", {lacking} of them without candidates" if (lacking := len(qrels) - len(rankings)) else ""
-    print(f"{tag} on {benchmark}: {figures} ({len(qrels)} queries{without})")  # noqa: T201 - what was asked for
+    print(f"{tag} on {benchmark}: {figures} ({len(qrels)} queries{without})")  # noqa: T201 - the result
     return 0
 
 
-def rerank(scorer: PoolScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
-    """Each query with its candidates, best first, ties in the order given, as the service ranks them.
+def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> Iterator[tuple[str, Ranking]]:
+    """Yields each query with its candidates, best first, ties in the order given, as the service ranks them.
 
-    Raises BadCollection for a query or candidate that the collection lacks, BadEvaluation for a score that is NaN.
+    Raises BadCollection for a query or candidate that the collection lacks, and what `OfflineScorer.score` raises.
     """
     queries = collection.queries()
     if missing := [query_id for query_id in candidates if query_id not in queries]:
         raise BadCollection(f"{collection.name} lacks the texts of {len(missing)} queries, the first is {missing[0]}")
-    wanted = {document_id for listed in candidates.values() for document_id in listed}
-    documents = documents_of(collection, wanted)
-    if lost := sorted(wanted - documents.keys()):
-        raise BadCollection(f"{collection.name} lacks {len(lost)} of {len(wanted)} candidates, the first is {lost[0]}")
+    named = {document_id for listed in candidates.values() for document_id in listed}
+    documents = documents_of(collection, named)
+    if lost := sorted(named - documents.keys()):
+        raise BadCollection(f"{collection.name} lacks {len(lost)} of {len(named)} candidates, the first is {lost[0]}")
     questions = (Question(queries[query_id], [documents[each] for each in ids]) for query_id, ids in candidates.items())
     for (query_id, ids), scores in zip(candidates.items(), scorer.score(questions), strict=True):
-        if np.isnan(scores).any():
-            raise BadEvaluation(f"query {query_id} of {collection.name}: a score is NaN")
         order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
-        yield query_id, [(ids[place], scores[place]) for place in order]
+        yield query_id, [(ids[index], scores[index]) for index in order]
 
 
 def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) -> dict[str, Ranking]:
-    """Of the queries that have candidates."""
+    """The rankings of the queries that have candidates."""
     by_first_stage = first_stage(args.run, args.depth) if args.run else {}
     listed = (
         pools(qrels) if args.pool else read_candidates(args.candidates) if args.candidates else _ids(by_first_stage)
@@ -104,13 +104,13 @@ def _ids(rankings: dict[str, Ranking]) -> Candidates:
 
 
 def _source(args: argparse.Namespace) -> str:
-    """Where the candidates are from, for people and for `compare`."""
+    """A description of where the candidates come from; `compare` compares only evaluations that share it."""
     source = f"{args.run.name} top {args.depth}" if args.run else "judged pools" if args.pool else args.candidates.name
     return f"{source}, first {args.limit} queries" if args.limit else source
 
 
 def _short_name(args: argparse.Namespace) -> str:
-    """bm25 of `run --run bm25.test.trec.gz`, b of folder a/b or hub id a/b."""
+    """The tag by default: "bm25" for `run --run bm25.test.trec.gz`, "b" for the folder or hub id a/b."""
     return args.run.name.split(".")[0] if args.model == FIRST_STAGE else Path(args.model).resolve().name
 
 

@@ -1,4 +1,4 @@
-"""export: a checkpoint in few bytes, float16 and int8 rows, as those that ship with the service."""
+"""export: writes a checkpoint in float16 and rows of int8, as small as those that ship with the service."""
 
 import argparse
 from pathlib import Path
@@ -13,7 +13,7 @@ from bandrank_training.tuning import tune
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a run, or any model that can be served")
-    parser.add_argument("out", metavar="FOLDER", type=Path, help="where to; not the model's own folder")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the model's")
     parser.add_argument(
         "--int8",
         nargs="*",
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the folder and prints its size. Raises BadCheckpoint, BadGroups, BadInput."""
+    """Writes the checkpoint and prints its size. Raises BadCheckpoint, BadGroups, BadInput."""
     model = load_start(args.model)
     if args.tune:
         tuned = tune(model, DevSet.read(args.tune))
@@ -37,5 +37,5 @@ def run(args: argparse.Namespace) -> int:
         print(f"scores shifted by {tuned.shift:.3f}")  # noqa: T201
     checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion, int8=tuple(args.int8))
     size = sum(file.stat().st_size for file in args.out.iterdir())
-    print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the answer
+    print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the result
     return 0

@@ -1,4 +1,4 @@
-"""What training reads: a query with some candidates, their labels, and what teachers think of them.
+"""Groups, which are what training reads: a query with some candidates, their labels, and their scores by teachers.
 
 A file of groups is JSON lines (.jsonl or .jsonl.gz); candidates are named by id, their texts stay in the collection.
 """
@@ -14,12 +14,12 @@ from bandrank_training.errors import BadInput
 
 
 class BadGroups(BadInput):
-    """A file of groups that is not there or damaged; the message says where."""
+    """A file of groups that is missing or damaged; the message says where."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """One query with candidates of one collection, at least one.
+    """A query with one or more candidates of one collection.
 
     labels: relevance of each candidate (0: not judged relevant), or None where nobody judged.
     scores: by teacher, one raw score for each candidate, higher is better.
@@ -40,11 +40,11 @@ class Group:
 
     @property
     def has_relevant(self) -> bool:
-        """Whether it can be measured with."""
+        """Whether one of the candidates is relevant, so that a ranking of the group can be measured."""
         return max(self.labels or [0]) > 0
 
     def weighed(self, weights: Mapping[str, float]) -> list[float]:
-        """The weighted sum of the scores named, for each candidate. Raises BadGroups for a name that is not there."""
+        """The weighted sum of the scores named, for each candidate. Raises BadGroups for an unknown name."""
         if missing := weights.keys() - self.scores.keys():
             raise BadGroups(f"no scores of {sorted(missing)} for {self.query!r}; there are {sorted(self.scores)}")
         named = [[weight * score for score in self.scores[name]] for name, weight in weights.items()]
@@ -52,7 +52,7 @@ class Group:
 
 
 def write_groups(path: Path, groups: Iterable[Group]) -> int:
-    """Writes a file of groups and returns how many. It appears when it is whole."""
+    """Writes a file of groups and returns their number. The file appears once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = 0
@@ -68,7 +68,7 @@ def write_groups(path: Path, groups: Iterable[Group]) -> int:
 
 
 def read_groups(path: Path) -> Iterator[Group]:
-    """The groups of a file. Raises BadGroups for a file or line that is none."""
+    """Yields the groups of a file. Raises BadGroups for a file that cannot be read or a line that is not a group."""
     try:
         for number, line in numbered_lines(path):
             try:

@@ -25,7 +25,7 @@ def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tens
     pairs and layers of both maps' mean squared differences.
 
     batch: token ids of a VIRT. Its [CLS] tokens, which the teacher has none of for candidates, take no part.
-    Raises BadRecipe for a student that is no VIRT.
+    Raises BadRecipe for a student that is not a VIRT.
     """
     if not isinstance(student, VIRT):
         raise BadRecipe(f"virt_maps trains a virt, not a {student.architecture}")
@@ -35,9 +35,9 @@ def virt_maps(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -> Tens
     of_candidates, of_queries = [each[0] for each in seen], [each[1] for each in seen]
     of_candidates.append(student.interaction(candidates.values))
     of_queries.append(student.interaction(_query_states(student, batch.queries)))
-    with torch.no_grad(), recording([layer.qkv for layer in _layers(teacher)]) as wanted:
+    with torch.no_grad(), recording([layer.qkv for layer in _layers(teacher)]) as expected:
         teacher.score_packed(_without_cls(batch, candidates=True), partial(teacher.launch, cls_only=False))
-    theirs = [each[0] for each in wanted]
+    theirs = [each[0] for each in expected]
     heads = student.config.encoder.num_heads
     losses = []
     rows = _Rows(batch, candidate_cls=1)
@@ -75,7 +75,7 @@ MODEL_LOSSES: dict[str, ModelLoss] = {loss.__name__: loss for loss in (virt_maps
 
 @contextmanager
 def recording(modules: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
-    """What each of the modules returns inside the context, call by call."""
+    """Collects what each of the modules returns inside the context, call by call."""
     seen: list[list[Tensor]] = [[] for _ in modules]
     hooks = [
         module.register_forward_hook(lambda _module, _inputs, output, calls=calls: calls.append(output))
@@ -89,7 +89,7 @@ def recording(modules: Sequence[nn.Module]) -> Iterator[list[list[Tensor]]]:
 
 
 class _Rows:
-    """Where a full-attention cross-encoder has the rows of each pair: [CLS] of all, copies of queries, candidates."""
+    """The rows of each pair in a full-attention cross-encoder: all [CLS], then each pair's query, then candidates."""
 
     def __init__(self, batch: ScoreBatch, *, candidate_cls: int) -> None:
         queries = batch.queries.lengths[batch.candidate_query] - 1
@@ -104,7 +104,7 @@ class _Rows:
 
 
 def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:
-    """(num_heads, rows, other rows) attention of some rows to others. of, to: (rows, 3 * hidden_size) projections."""
+    """Attention of some rows to others, (num_heads, rows, other rows). of, to: (rows, 3 * hidden_size) projections."""
     query = of.view(len(of), 3, num_heads, -1)[:, 0].transpose(0, 1)
     key = to.view(len(to), 3, num_heads, -1)[:, 1].transpose(0, 1)
     scores: Tensor = query @ key.transpose(1, 2) * query.shape[-1] ** -0.5
@@ -112,7 +112,7 @@ def _map(of: Tensor, to: Tensor, num_heads: int) -> Tensor:
 
 
 def _query_states(student: VIRT, queries: Ragged) -> Tensor:
-    """(total, hidden_size) what enters the last layer. VIRT reads queries and candidates alike."""
+    """The states that enter the last layer, (total, hidden_size). VIRT reads queries and candidates alike."""
     states: Tensor = student.encode_candidates(queries).values
     return states
 

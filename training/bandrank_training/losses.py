@@ -1,4 +1,4 @@
-"""Losses over groups of scores. All take raw scores, and give the mean over what they compare.
+"""Losses over groups of scores. All take raw scores and return the mean over what they compare.
 
 A teacher is named by weights over the scores in the groups, {"minilm": 20.0, "bm25": 0.3}: its logit for a candidate
 is their weighted sum.
@@ -18,7 +18,7 @@ UNKNOWN = -1  # the label of a candidate that nobody judged
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of some groups, padded: (num_groups, width) each, real where `mask` is set.
+    """Scores of some groups. All tensors are (num_groups, width), padded, and hold real entries where `mask` is set.
 
     labels: relevance, UNKNOWN where nobody judged.  teachers: raw scores by name.
     """
@@ -29,19 +29,19 @@ class Scored:
     teachers: Mapping[str, Tensor]
 
     def teacher(self, weights: Mapping[str, float]) -> Tensor:
-        """(num_groups, width) logits. Raises BadInput for a teacher whose scores are not there."""
+        """The teacher's logits, (num_groups, width). Raises BadInput for a teacher without scores."""
         if missing := weights.keys() - self.teachers.keys():
             raise BadInput(f"no teacher scores {sorted(missing)}; the groups have {sorted(self.teachers)}")
         return torch.stack([weight * self.teachers[name] for name, weight in weights.items()]).sum(0)
 
     def plus(self, weights: Mapping[str, float]) -> "Scored":
-        """With the scores of teachers added to the scorer's. Raises BadInput as `teacher` does."""
+        """The same groups with the scores of teachers added to the scorer's. Raises BadInput as `teacher` does."""
         return replace(self, scores=self.scores + self.teacher(weights)) if weights else self
 
 
 @dataclass(frozen=True)
 class LossRecipe:
-    """A loss and its share.
+    """A loss and its weight in the sum of losses.
 
     teacher: weights of teachers for a loss that distils.  temperature: both sides' logits are divided by it.
     denoise: "contrastive" ignores a candidate labelled irrelevant that the teacher puts this much above its group's
@@ -70,7 +70,8 @@ class LossRecipe:
 def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
     """The student's margins follow the teacher's (Hofstaetter et al. 2020, arXiv 2010.02666).
 
-    Between each group's best candidate by the teacher and its others; where some are relevant, the best of those.
+    Margins are those between a group's best candidate by the teacher, or its best relevant one if it has any, and the
+    others.
     """
     teacher = scored.teacher(recipe.teacher)
     relevant = scored.mask & (scored.labels > 0)
@@ -78,8 +79,8 @@ def margin_mse(scored: Scored, recipe: LossRecipe) -> Tensor:
     best = teacher.masked_fill(~eligible, -torch.inf).argmax(1, keepdim=True)
     others = scored.mask.scatter(1, best, value=False)
     margins = scored.scores.gather(1, best) - scored.scores
-    wanted = teacher.gather(1, best) - teacher
-    return _mean(((margins - wanted) / recipe.temperature).square(), others)
+    targets = teacher.gather(1, best) - teacher
+    return _mean(((margins - targets) / recipe.temperature).square(), others)
 
 
 def ranknet(scored: Scored, recipe: LossRecipe) -> Tensor:
@@ -97,9 +98,9 @@ def distil(scored: Scored, recipe: LossRecipe) -> Tensor:
     """Kullback-Leibler divergence from the teacher's softmax over a group (Cao et al. 2007, ListNet; with a teacher as
     in Santhanam et al. 2022, ColBERTv2).
     """
-    wanted = _softmax_input(scored.teacher(recipe.teacher) / recipe.temperature, scored.mask).log_softmax(1)
-    found = _softmax_input(scored.scores / recipe.temperature, scored.mask).log_softmax(1)
-    terms = wanted.exp() * (wanted - found)
+    teacher = _softmax_input(scored.teacher(recipe.teacher) / recipe.temperature, scored.mask).log_softmax(1)
+    student = _softmax_input(scored.scores / recipe.temperature, scored.mask).log_softmax(1)
+    terms = teacher.exp() * (teacher - student)
     return terms.masked_fill(~scored.mask, 0).sum(1).mean() * recipe.temperature**2
 
 
@@ -115,7 +116,7 @@ def contrastive(scored: Scored, recipe: LossRecipe) -> Tensor:
         negative &= teacher < least + recipe.denoise
     logits = scored.scores / recipe.temperature
     against = logits.masked_fill(~negative, -torch.inf).logsumexp(1, keepdim=True)
-    # softplus(against - own) = -log(exp(own) / (exp(own) + sum of exp(negatives)))
+    # softplus(against - logit) = -log(exp(logit) / (exp(logit) + sum of exp(negatives)))
     return _mean(functional.softplus(against - logits), relevant)
 
 
@@ -131,7 +132,7 @@ LOSSES: dict[str, Loss] = {loss.__name__: loss for loss in (margin_mse, ranknet,
 
 
 def _mean(values: Tensor, chosen: Tensor) -> Tensor:
-    """Over the chosen, 0 if there are none; what was not chosen may be anything."""
+    """The mean of the chosen values, 0 if there are none; the other values may be anything."""
     return torch.where(chosen, values, 0.0).sum() / chosen.sum().clamp(min=1)
 
 

@@ -1,4 +1,4 @@
-"""What a ranking is worth, by the field's own code (`ir_measures`; MacAvaney, Macdonald and Ounis 2022)."""
+"""Measures of rankings, computed by `ir_measures` (MacAvaney, Macdonald and Ounis 2022)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ Values = dict[str, dict[str, float]]  # by query and measure
 
 
 def judged(qrels: Qrels, min_relevance: int) -> Qrels:
-    """The judgements of the queries that have a document of at least that relevance: there is something to find."""
+    """The judgements of the queries that have a document of at least that relevance, which a ranking can find."""
     return {
         query_id: relevances
         for query_id, relevances in qrels.items()
@@ -32,7 +32,7 @@ def measure(rankings: Mapping[str, Sequence[str]], qrels: Qrels, *, min_relevanc
     """
     named = dict(zip(MEASURES, (nDCG @ 10, RR(rel=min_relevance) @ 10, Success(rel=min_relevance) @ 1), strict=True))
     names = {measure: name for name, measure in named.items()}
-    # The place in the ranking instead of the score: tools break ties by document id, and trec_eval keeps 32 bits only.
+    # The rank instead of the score: tools break ties by document id, and trec_eval keeps 32 bits only.
     run = {
         query_id: {document_id: float(-rank) for rank, document_id in enumerate(ranking)}
         for query_id, ranking in rankings.items()
@@ -45,5 +45,5 @@ def measure(rankings: Mapping[str, Sequence[str]], qrels: Qrels, *, min_relevanc
 
 
 def means(values: Values) -> dict[str, float]:
-    """Of each measure, over all queries."""
+    """The mean of each measure over all queries."""
     return {name: sum(each[name] for each in values.values()) / len(values) for name in MEASURES}

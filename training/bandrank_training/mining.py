@@ -1,4 +1,4 @@
-"""mine: groups from collections; candidates found by BM25, scored by teachers, the hardest of them kept.
+"""mine: makes groups from collections: BM25 finds candidates, teachers score them, and the hardest are kept.
 
 Hard negatives are those that BM25 and a scorer rank high (Xiong et al. 2021, ANCE; Qu et al. 2021, RocketQA): the
 teachers' scores go into the file, so that training can tell an unjudged relevant candidate from a negative.
@@ -24,7 +24,7 @@ from bandrank_training.collection import BadCollection, Collection, open_collect
 from bandrank_training.groups import Group, write_groups
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
-from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
 # Words that a person who types keywords leaves out.
@@ -47,7 +47,7 @@ class Source:
     split: str = "train"
     queries: Literal["judged", "keywords", "titles"] = "judged"
     max_queries: int = 10**9
-    max_documents: int = 10**9  # of the corpus, from its start; queries without a relevant one among them are left out
+    max_documents: int = 10**9  # the first of the corpus; queries without a relevant one among these are left out
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MiningRecipe:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `mine` reads."""
+    """Declares the command's arguments."""
     parser.add_argument("source", help="a recipe (.toml), or a collection: a folder in BEIR layout, ir_datasets:ID")
     parser.add_argument("--split", default="train", help="of a collection: qrels/SPLIT.tsv (default: train)")
     parser.add_argument(
@@ -110,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
             dev_groups=args.dev_groups,
         )
     count = mine(recipe, Placement.of(args))
-    apart = f"; what to measure with is in {recipe.dev_out}" if recipe.dev_out else ""
-    print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the answer
+    apart = f"; the groups to measure with are in {recipe.dev_out}" if recipe.dev_out else ""
+    print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the result
     return 0
 
 
@@ -131,14 +131,14 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU) -> int:
 
 
 def _shuffled(groups: Iterator[Group], seed: int) -> list[Group]:
-    """Of all sources together, so that training can read the file from its start."""
+    """The groups of all sources in random order, so that training can read the file from its start."""
     listed = list(groups)
     random.Random(seed).shuffle(listed)
     return listed
 
 
 def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group], list[Group]]:
-    """So many groups of each collection to measure with, and what has none of their queries."""
+    """At most so many groups of each collection to measure with, and the groups that have none of their queries."""
     usable = [group for group in groups if group.has_relevant]
     room = {name: min(most, math.ceil(share * count)) for name, count in Counter(x.collection for x in usable).items()}
     dev = []
@@ -150,7 +150,7 @@ def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group
     return dev, [group for group in groups if _keywords(group.query) not in asked]
 
 
-def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, PoolScorer]) -> Iterator[Group]:
+def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer]) -> Iterator[Group]:
     opened: tuple[str, int] | None = None
     for source in recipe.sources:
         if (source.collection, source.max_documents) != opened:
@@ -175,7 +175,7 @@ class _Corpus:
 
 
 def _mine_source(
-    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, PoolScorer]
+    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, OfflineScorer]
 ) -> Iterator[Group]:
     # By name: the same collection in another folder gives the same groups.
     chance = random.Random(f"{recipe.seed} {replace(source, collection=corpus.collection.name)}")
@@ -183,14 +183,14 @@ def _mine_source(
     texts = [text for text, _ in asked]
     judged: list[dict[int, int]] = []
     pools: list[list[int]] = []
-    for (_, judgements), (found, _) in zip(asked, corpus.bm25.search(texts, recipe.depth), strict=True):
+    for (_, judgements), (best, _) in zip(asked, corpus.bm25.search(texts, recipe.depth), strict=True):
         # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
         known = {corpus.number[name]: max(0, label) for name, label in judgements.items() if name in corpus.number}
         kept = dict(sorted(known.items(), key=lambda item: -item[1])[: recipe.max_judged])
         others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
         judged.append(kept)
-        # A judged one that found no place is no negative.
-        unjudged = [number for number in dict.fromkeys([*found.tolist(), *others]) if number not in known]
+        # A judged document that was left out is not a negative.
+        unjudged = [number for number in dict.fromkeys([*best.tolist(), *others]) if number not in known]
         pools.append([*kept, *unjudged])
     columns = [
         tqdm(
@@ -213,30 +213,29 @@ def _mine_source(
         yield Group(
             collection=source.collection,
             query=text,
-            candidates=[corpus.ids[pool[place]] for place in chosen],
-            labels=None if source.queries == "titles" else [known.get(pool[place], 0) for place in chosen],
-            scores={name: [values[place] for place in chosen] for name, values in scores.items()},
+            candidates=[corpus.ids[pool[index]] for index in chosen],
+            labels=None if source.queries == "titles" else [known.get(pool[index], 0) for index in chosen],
+            scores={name: [values[index] for index in chosen] for name, values in scores.items()},
         )
 
 
 def _choose(
     recipe: MiningRecipe, known: Mapping[int, int], pool: Sequence[int], scores: Mapping[str, Sequence[float]]
 ) -> list[int]:
-    """Places in the pool: the judged, the hardest by each teacher in turn, and the random ones at its end."""
+    """Indices into the pool: the judged, the hardest by each teacher in turn, and the random ones at its end."""
     chosen = dict.fromkeys(range(len(known)))
-    rankings = [sorted(range(len(pool)), key=lambda place: -values[place]) for values in scores.values()]
-    wanted = len(known) + min(recipe.hard, len(pool) - len(known))
-    for places in zip(*rankings, strict=True):
-        for place in places:
-            if len(chosen) < wanted:
-                chosen[place] = None
-    for place in range(max(len(known), len(pool) - recipe.random), len(pool)):
-        chosen[place] = None
+    rankings = [sorted(range(len(pool)), key=lambda index: -values[index]) for values in scores.values()]
+    size = len(known) + min(recipe.hard, len(pool) - len(known))
+    for indices in zip(*rankings, strict=True):
+        for index in indices:
+            if len(chosen) < size:
+                chosen[index] = None
+    chosen |= dict.fromkeys(range(max(len(known), len(pool) - recipe.random), len(pool)))
     return list(chosen)
 
 
 def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tuple[str, dict[str, int]]]:
-    """Texts, with the judgements of each."""
+    """The texts of the source's queries, each with its judgements."""
     if source.queries == "titles":
         first_words = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0] for text in corpus.texts]
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]

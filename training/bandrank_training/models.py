@@ -1,4 +1,4 @@
-"""From a recipe to the scorer that is trained."""
+"""Builds the scorer that a recipe trains."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -31,7 +31,7 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
 
     A cross-encoder for longer texts than its start's gets the start's positions interpolated (Schlatt et al. 2024).
 
-    Raises BadRecipe for an architecture or config that cannot be, BadCheckpoint for a start that is none.
+    Raises BadRecipe for an unknown architecture or a config that is not valid, BadCheckpoint.
     """
     start = load_start(recipe.start)
     name = recipe.architecture or start.scorer.architecture
@@ -66,17 +66,17 @@ def load_teacher(name: str, device: torch.device) -> CrossEncoder:
 
 
 def tokenizer_file(model: LoadedModel) -> Path:
-    """What a checkpoint's tokenizer.json is a copy of."""
+    """The file that a checkpoint's tokenizer.json is copied from."""
     return model.folder / "tokenizer.json"
 
 
 def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) -> dict[str, object]:
-    """Of the start's config: all of it, or the encoder and the special tokens."""
+    """The fields that the start gives: its whole config, or its encoder and the special tokens."""
     config = start.scorer.config
     if same:
         return {field.name: getattr(config, field.name) for field in fields(config)}
     known = {"encoder": config.encoder}
     for name, token in SPECIAL_TOKENS.items():
         known[name] = start.tokenizer.token_to_id(token)
-    wanted = {field.name for field in fields(architecture.config_class)}
-    return {name: value for name, value in known.items() if name in wanted}
+    names = {field.name for field in fields(architecture.config_class)}
+    return {name: value for name, value in known.items() if name in names}

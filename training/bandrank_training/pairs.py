@@ -1,4 +1,4 @@
-"""pairs: groups from lines of two scored documents, as published for distillation (Hofstaetter et al. 2020)."""
+"""pairs: makes groups from lines of two scored documents, as published for distillation (Hofstaetter et al. 2020)."""
 
 import argparse
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from bandrank_training.groups import Group, write_groups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `pairs` reads."""
+    """Declares the command's arguments."""
     parser.add_argument("file", type=Path, help="lines of: score, score, query id, relevant id, other id; tabs between")
     parser.add_argument("collection", help="the folder, or ir_datasets:<id>, with queries and documents")
     parser.add_argument("--teacher", default="teacher", help="the name that the scores get")
@@ -21,12 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Converts the file."""
     lines = tqdm(read_pairs(args.file, args.collection, args.teacher), desc=args.file.name, unit="pair")
-    print(f"{write_groups(args.out, lines)} groups in {args.out}")  # noqa: T201 - the answer
+    print(f"{write_groups(args.out, lines)} groups in {args.out}")  # noqa: T201 - the result
     return 0
 
 
 def read_pairs(path: Path, collection: str, teacher: str) -> Iterator[Group]:
-    """A group of two for each line. Raises BadCollection for a line that is none, or names an unknown query."""
+    """Yields a group of two for each line. Raises BadCollection for a damaged line or an unknown query."""
     queries = open_collection(collection).queries()
     for number, line in numbered_lines(path):
         try:

@@ -1,4 +1,4 @@
-"""Where the commands that score do it, and in what dtype."""
+"""The device and the dtype in which commands score."""
 
 import argparse
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Placement:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Self:
-        """What the arguments say."""
+        """The placement that the arguments name."""
         return cls(args.device, DTYPES[args.dtype])
 
 

@@ -1,11 +1,11 @@
-"""A run as a picture: loss and dev nDCG over steps."""
+"""Draws a run: its loss and its dev nDCG@10 over steps."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-SMOOTHED = 50  # steps in a mean
+SMOOTHED = 50  # steps whose mean loss is one point
 
 
 def plot_log(log: Sequence[Mapping[str, float]], path: Path) -> None:

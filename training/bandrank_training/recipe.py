@@ -1,4 +1,4 @@
-"""What a training run is: a TOML file, saved beside its result."""
+"""The recipe of a training run: a TOML file, which is saved beside the result."""
 
 import tomllib
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from bandrank_training.losses import LossRecipe
 
 @dataclass(frozen=True)
 class ModelRecipe:
-    """What is trained. start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" is at hand everywhere.
+    """The scorer to train. start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" needs no network.
 
     architecture and config: of the new scorer; without an architecture the start itself is trained further.
     """
@@ -28,13 +28,13 @@ class ModelRecipe:
 
 @dataclass(frozen=True)
 class DataRecipe:
-    """What a step reads.
+    """The groups to train on, and how many of them a step reads.
 
     groups: files that `mine` wrote, read in turn, again and again.  group_size: candidates of a group, its relevant
-    ones among them, the others drawn anew each time.  batch_rows, batch_groups: at most so many token ids and
-    groups in a step, but always one group.  max_candidate_tokens: what is read of a candidate, [CLS] and [SEP]
-    included.  encode_once: candidates are encoded when they are first met and kept, for runs that freeze what encodes
-    them; such a run goes on after a kill to rounding, not to the bit, as candidates meet in other batches.
+    ones among them, the others drawn anew each time.  batch_rows, batch_groups: the most token ids and groups of a
+    step, which has at least one group.  max_candidate_tokens: token ids read of a candidate, [CLS] and [SEP] included.
+    encode_once: each candidate is encoded once and its representation is kept, for runs that freeze what encodes
+    candidates; such a run continues after a kill to rounding, not to the bit, as batches hold other candidates.
     """
 
     groups: tuple[str, ...]
@@ -54,7 +54,8 @@ class DataRecipe:
 class OptimiserRecipe:
     """AdamW (Loshchilov & Hutter 2019): linear warm-up, a constant rate, and a linear decay over the last steps.
 
-    max_norm: gradients are scaled down to this L2 norm.  frozen: parameters whose names start so are not trained.
+    max_norm: gradients are scaled down to this L2 norm.  frozen: parameters whose names start like one of these are not
+    trained.
     """
 
     steps: int
@@ -78,7 +79,7 @@ class OptimiserRecipe:
 
 @dataclass(frozen=True)
 class DevRecipe:
-    """What is measured on the way: nDCG@10 of re-ranked judged groups that training never sees.
+    """Measurements during training: nDCG@10 of re-ranked judged groups that training never sees.
 
     groups: a file that `mine` wrote.  patience: how many measurements in a row may be no better; one more stops the
     run. None: any number.
@@ -94,7 +95,7 @@ class DevRecipe:
 
 @dataclass(frozen=True)
 class ModelLossRecipe:
-    """A loss that looks into a teacher, and its share. teacher: a cross-encoder with full attention."""
+    """A loss on a teacher's inner states, and its weight in the sum. teacher: a cross-encoder with full attention."""
 
     name: str
     teacher: str
@@ -107,11 +108,11 @@ class ModelLossRecipe:
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """A run.
+    """A training run.
 
-    out: the folder of its checkpoint, its state, its log and its plot.  losses: their sum is what is trained.
-    fusion: the scorer learns what to add to another's scores, which are in the groups under that one's name. On dev,
-    too, it is the sum that ranks, and the checkpoint says so to the service.
+    out: the folder of its checkpoint, its state, its log and its plot.  losses: training minimises their sum.
+    fusion: the scorer learns what to add to another's scores, which are in the groups under that one's name. The sum
+    ranks on dev too, and in the service, which reads the fusion from the checkpoint.
     """
 
     out: str
@@ -136,7 +137,7 @@ class TrainingRecipe:
 
 
 def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
-    """The recipe in a TOML file, of class `kind`. Raises BadRecipe."""
+    """Reads a recipe of class `kind` from a TOML file. Raises BadRecipe."""
     try:
         return parse(kind, tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError) as error:

@@ -12,7 +12,7 @@ from bandrank_training.batches import read_documents
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.placement import Placement
-from bandrank_training.scoring import PoolScorer, Question, score_offline
+from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
 MAX_TOKENS = 256
@@ -25,24 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a folder, a hub id, or the name of a checkpoint that is shipped"
     )
     parser.add_argument("out", metavar="OUT", type=Path, help="the file with the scores added")
-    parser.add_argument("--name", help="under which the scores go into the file (default: the last part of MODEL)")
+    parser.add_argument("--name", help="the name that the scores get in the file (default: the last part of MODEL)")
     parser.add_argument(
-        "--max-tokens", type=int, default=MAX_TOKENS, help=f"read of a candidate (default: {MAX_TOKENS})"
+        "--max-tokens", type=int, default=MAX_TOKENS, help=f"token ids to read of a candidate (default: {MAX_TOKENS})"
     )
     Placement.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the file. Raises BadGroups, BadCollection, BadCheckpoint, BadInput for a name that is taken."""
+    """Writes the groups. Raises BadGroups, BadCollection, BadCheckpoint, or BadInput for a name that is taken."""
     name = args.name or Path(args.model).name
     scorer = score_offline(load_start(args.model), Placement.of(args), max_candidate_tokens=args.max_tokens)
     count = write_groups(args.out, rescored(args.groups, scorer, name))
-    print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the answer
+    print(f"{count} groups in {args.out}, with scores of {name}")  # noqa: T201 - the result
     return 0
 
 
-def rescored(path: Path, scorer: PoolScorer, name: str) -> Iterator[Group]:
-    """The file's groups, each with the scorer's scores under `name`."""
+def rescored(path: Path, scorer: OfflineScorer, name: str) -> Iterator[Group]:
+    """Yields the file's groups, each with the scorer's scores under `name`."""
     texts = read_documents([path])
     groups, again = tee(read_groups(path))
     questions = (Question(g.query, [texts[g.collection, candidate] for candidate in g.candidates]) for g in again)

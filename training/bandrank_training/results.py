@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: a TREC run file, and a JSON file of per-query values that `compare` reads."""
+"""The files that an evaluation writes: a TREC run, and per-query values in JSON that `compare` reads."""
 
 import json
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ class BadEvaluation(BadInput):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What systems are compared on: two evaluations belong together if all of this is the same."""
+    """What systems are compared on; two evaluations can be compared if all fields are the same."""
 
     collection: str
     split: str
-    candidates: str  # where they are from, in words
+    candidates: str  # a description of where they come from
     min_relevance: int
 
     def __str__(self) -> str:
@@ -37,14 +37,14 @@ class Evaluation:
     values: Values
 
     def save(self, path: Path) -> None:
-        """Writes JSON, the means first, for who opens it."""
+        """Writes JSON, with the means first for human readers."""
         head = {"system": self.system} | asdict(self.benchmark)
         content = head | {"queries": len(self.values), "means": means(self.values), "values": self.values}
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_evaluation(path: Path) -> Evaluation:
-    """What `save` wrote. Raises BadEvaluation."""
+    """Reads what `Evaluation.save` wrote. Raises BadEvaluation."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         values = {
@@ -64,8 +64,8 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:
-    """A TREC run file: query Q0 document rank score tag. Documents of equal scores keep the order of the ranking; who
-    measures the file again must sort by rank, for most tools sort such documents by id.
+    """Writes a TREC run file: query Q0 document rank score tag. Documents of equal scores keep the ranking's order; to
+    measure the file again, sort by rank, as most tools sort such documents by id.
     """
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, ranking in rankings.items():

@@ -1,169 +1,125 @@
-"""A scorer over many queries and their candidates, offline: the same scores as the service gives, without it."""
+"""Scores the candidates of many queries offline, by the engine of the service: its batches, its caches, its fusion."""
 
+import asyncio
+import atexit
+import math
+import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, tee
-from operator import itemgetter
-from typing import Protocol, Self
+from functools import partial
+from operator import attrgetter
+from typing import Self
 
-import torch
-from torch import Tensor
-
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.fusion import Fusion
+from bandrank.engine.assembly import ScorerOptions, add_prepared, representation_cache
+from bandrank.engine.engine import Engine
+from bandrank.engine.policy import Role
+from bandrank.engine.ranking import Stage
+from bandrank.engine.served import ServedModel
+from bandrank.errors import ScoringFailed
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.ragged import Ragged, offsets
 from bandrank.models.texts import TextEncoder
-from bandrank_kernels.grouping import runs_within
+from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
+
+CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, and few enough that scores of the first question come soon
+# 16 GiB of representations; beyond that, those used least recently are computed again.
+OPTIONS = ScorerOptions(cache_dtype="float32", cache_memory_bytes=2**34)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query and what to score for it."""
+    """A query and the candidates to score for it."""
 
     query: str
     candidates: Sequence[str]
 
 
-class PoolScorer(Protocol):
-    """What scores pools: one scorer, or two whose scores are summed."""
-
-    def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
-        """Raw scores of each question's candidates, in the order given."""
-
-    def forget(self) -> None:
-        """Frees what was kept of candidates."""
-
-
-def score_offline(
-    model: LoadedModel,
-    placement: Placement = CPU,
-    *,
-    max_candidate_tokens: int | None = None,
-) -> PoolScorer:
-    """The model as the service has it: with the fast scorer to whose scores its own are added, if it says so.
-
-    max_candidate_tokens: what is read of a candidate at most. Raises BadCheckpoint.
-    """
-    scorer = OfflineScorer(model, placement, max_candidate_tokens=max_candidate_tokens)
-    if model.fusion is None:
-        return scorer
-    fast = score_offline(load_model(model.fusion.scorer), placement, max_candidate_tokens=max_candidate_tokens)
-    return FusedScorer(scorer, fast, model.fusion)
-
-
-class FusedScorer:
-    """Sums the scores of two."""
-
-    def __init__(self, accurate: PoolScorer, fast: PoolScorer, fusion: Fusion) -> None:
-        self._accurate, self._fast, self._fusion = accurate, fast, fusion
-
-    def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
-        """As an OfflineScorer does."""
-        ours, theirs = tee(questions)
-        for accurate, fast in zip(self._accurate.score(ours), self._fast.score(theirs), strict=True):
-            yield self._fusion.fuse(accurate, fast)
-
-    def forget(self) -> None:
-        """As an OfflineScorer does."""
-        self._accurate.forget()
-        self._fast.forget()
-
-
 class OfflineScorer:
-    """Scores pools. Candidates of a scorer that precomputes are encoded once, however many queries share them, and
-    their representations are kept: `forget()` frees them.
+    """Scores questions with one model, or with several in a row, each of which adds to the scores of the one before.
 
-    max_batch_tokens: token ids that go through the encoder at once, a longer candidate excepted.
+    Representations are kept from one call of `score` to the next.
     """
 
     def __init__(
-        self,
-        model: LoadedModel,
-        placement: Placement = CPU,
-        *,
-        max_batch_tokens: int = 8192,
-        max_candidate_tokens: int | None = None,
+        self, models: Sequence[tuple[LoadedModel, PreparedScorer]], *, max_candidate_tokens: int | None = None
     ) -> None:
-        scorer = prepare(model.scorer, device=placement.device, dtype=placement.dtype)
-        self._set_up(scorer, TextEncoder(model.tokenizer, model.scorer, max_candidate_tokens), max_batch_tokens)
+        """max_candidate_tokens: the most token ids that are read of a candidate; None for the models' limits."""
+        self._models, self._max_candidate_tokens = models, max_candidate_tokens
+        self.forget()
 
     @classmethod
-    def as_it_is(cls, texts: TextEncoder, *, max_batch_tokens: int = 8192) -> Self:
-        """Of a scorer that is being trained, and stays so: nothing of it is changed."""
-        self = cls.__new__(cls)
-        self._set_up(PreparedScorer.in_training(texts.scorer), texts, max_batch_tokens)
-        return self
-
-    def _set_up(self, scorer: PreparedScorer, texts: TextEncoder, max_batch_tokens: int) -> None:
-        self._scorer, self._texts = scorer, texts
-        self._max_batch_tokens = max_batch_tokens
-        self._representations: dict[str, Tensor] = {}
-
-    def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
-        """Raw scores of each question's candidates, in the order given."""
-        waiting: list[_Asked] = []
-        rows = 0.0
-        for question in questions:
-            waiting.append(self._ask(question))
-            rows += waiting[-1].rows
-            if rows >= self._max_batch_tokens:
-                yield from self._score_all(waiting)
-                waiting, rows = [], 0.0
-        yield from self._score_all(waiting)
+    def in_training(cls, model: LoadedModel) -> Self:
+        """Scores with the weights that a scorer has when asked, without its fusion, and leaves the scorer unchanged."""
+        return cls([(model, PreparedScorer.in_training(model.scorer))])
 
     def forget(self) -> None:
         """Drops the representations."""
-        self._representations.clear()
+        self._caches = [representation_cache(model, OPTIONS) for model, _ in self._models]
 
-    @torch.inference_mode()
-    def encode(self, candidates: Iterable[str]) -> int:
-        """Fills in the representations that are missing; returns how many token ids it took."""
-        missing = sorted({text for text in candidates if text not in self._representations}, key=len)
-        pieces = self._texts.pieces(missing)
-        tokens = [ids for ids, _ in self._texts.candidates(pieces, query_tokens=0)]
-        for part in runs_within([len(ids) for ids in tokens], self._max_batch_tokens):
-            found = self._scorer.encode_candidates(Ragged.from_token_ids(tokens[part]))
-            for index, text in enumerate(missing[part]):
-                self._representations[text] = found[index].cpu().clone()
-        return sum(map(len, tokens))
+    def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
+        """Yields the raw scores of each question's candidates, in the order given, and reads questions as it goes.
 
-    def _ask(self, question: Question) -> "_Asked":
-        query, _ = self._texts.query(question.query)
-        candidates: list[Tensor]
-        encoded = 0
-        if self._texts.scorer.precomputes:
-            encoded = self.encode(question.candidates)
-            candidates = [self._representations[text] for text in question.candidates]
-        else:
-            pieces = self._texts.pieces(question.candidates)
-            applied = self._texts.candidates(pieces, query_tokens=len(query))
-            candidates = [torch.tensor(ids) for ids, _ in applied]
-        costs = [self._texts.scorer.num_rows(len(query), len(candidate)) for candidate in candidates]
-        return _Asked(query, candidates, costs, [0.0] * len(candidates), len(query) + sum(costs) + encoded)
+        A scoring thread runs until the iterator ends or is closed. Cannot be used inside a running event loop.
+        Raises BadInput for a question that cannot be scored.
+        """
+        tasks: deque[tuple[int, asyncio.Task[list[float]]]] = deque()
+        served, runner = self._serve(), asyncio.Runner()
+        stop = partial(_stop, served.engine)
+        atexit.register(stop)
+        try:
+            for question in questions:
+                tasks.append((len(question.candidates) + 1, runner.get_loop().create_task(_scores(served, question))))
+                while sum(size for size, _ in tasks) > CANDIDATES_IN_FLIGHT:
+                    yield runner.run(asyncio.wait_for(tasks.popleft()[1], None))
+            while tasks:
+                yield runner.run(asyncio.wait_for(tasks.popleft()[1], None))
+        finally:
+            atexit.unregister(stop)
+            if not sys.is_finalizing():
+                with runner:
+                    for _, task in tasks:
+                        if not task.cancel():
+                            task.exception()  # retrieved, or asyncio would log it after the error that is raised
+                    runner.run(served.engine.close())
 
-    @torch.inference_mode()
-    def _score_all(self, asked: Sequence["_Asked"]) -> Iterator[list[float]]:
-        pairs = [(one, index) for one in asked for index in range(len(one.candidates))]
-        for part in runs_within([one.costs[index] for one, index in pairs], self._max_batch_tokens):
-            groups = [(one, [index for _, index in run]) for one, run in groupby(pairs[part], itemgetter(0))]
-            batch = ScoreBatch(
-                Ragged.from_token_ids([one.query for one, _ in groups]),
-                Ragged.from_tensors([one.candidates[index] for one, index in pairs[part]]),
-                offsets([len(indices) for _, indices in groups]),
-            )
-            found = self._scorer.score(batch).tolist()
-            for (one, index), score in zip(pairs[part], found, strict=True):
-                one.scores[index] = score
-        return iter([one.scores for one in asked])
+    def _serve(self) -> ServedModel:
+        """The models as stages of one, on a started engine that turns nothing away."""
+        last, prepared = self._models[-1]
+        engine = Engine(prepared.device, max_waiting_rows=math.inf, request_timeout_s=math.inf)
+        stages = []
+        for (model, scorer), cache in zip(self._models, self._caches, strict=True):
+            role = Role(model.name, weight=model.fusion.weight if model.fusion else None)
+            encoder = TextEncoder(model.tokenizer, model.scorer, self._max_candidate_tokens)
+            stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, options=OPTIONS, cache=cache)))
+        engine.start()
+        return ServedModel(last.name, tuple(stages), engine, prepared.dtype)
 
 
-@dataclass(eq=False)
-class _Asked:
-    query: list[int]
-    candidates: list[Tensor]  # representations
-    costs: list[float]  # of each, in rows of the encoder
-    scores: list[float]
-    rows: float  # what it takes in all, so that a bar moves while candidates are encoded
+def score_offline(
+    model: LoadedModel, placement: Placement = CPU, *, max_candidate_tokens: int | None = None
+) -> OfflineScorer:
+    """A scorer of the model as it is served: behind the fast one to whose scores its own are added, if there is one.
+
+    max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint.
+    """
+    models = [model]
+    while fusion := models[0].fusion:
+        models.insert(0, load_model(fusion.scorer))
+    prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
+    return OfflineScorer(prepared, max_candidate_tokens=max_candidate_tokens)
+
+
+def _stop(engine: Engine) -> None:
+    """Ends the scoring thread of an iterator that is left when the process ends: an event loop no longer can."""
+    engine.queue.close(ScoringFailed("the process ends"))
+    engine.worker.join()
+
+
+async def _scores(served: ServedModel, question: Question) -> list[float]:
+    try:
+        ranking = await served.rank(question.query, question.candidates)
+    except ScoringFailed as error:
+        raise BadInput(f"query {question.query[:80]!r}: {error}") from error
+    return [candidate.score for candidate in sorted(ranking.candidates, key=attrgetter("index"))]

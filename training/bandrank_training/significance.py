@@ -1,4 +1,4 @@
-"""Are two systems different, or the same for all that matters? Paired tests over the queries that both answered.
+"""Are two systems different, or equivalent for practical purposes? Paired tests over the queries that both answered.
 
 Schuirmann 1987, A comparison of the two one-sided tests procedure and the power approach for assessing the equivalence
 of average bioavailability, Journal of Pharmacokinetics and Biopharmaceutics 15(6).
@@ -39,8 +39,8 @@ def equivalence_p(differences: Sequence[float], *, margin: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values corrected for being so many, in the order given (Holm 1979): the smallest of m is multiplied by m,
-    the next by m - 1 and so on; none comes out smaller than one that went in smaller, or larger than 1.
+    """The p values corrected for multiple comparisons, in the order given (Holm 1979): the smallest of m is multiplied
+    by m, the next by m - 1 and so on; their order does not change, and none becomes larger than 1.
     """
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
@@ -59,5 +59,5 @@ def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def _upper_tail(t: float, differences: Sequence[float]) -> float:
-    """How likely Student's t is larger, with a degree of freedom less than there are differences."""
+    """The probability that Student's t is larger, with one degree of freedom fewer than there are differences."""
     return float(stats.t.sf(t, len(differences) - 1))

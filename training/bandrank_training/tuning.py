@@ -1,8 +1,8 @@
-"""Two numbers of a trained scorer, set on dev groups: the weight of its fusion, and what makes its scores logits.
+"""Sets two numbers of a trained scorer on dev groups: its fusion's weight, and a constant that makes scores logits.
 
-Losses over groups see differences alone, so a trained score is a logit but for a constant; with it, the sigmoid of a
-score is the share of relevant ones among judged candidates that score so, if relevant and other candidates are equally
-many (Platt 1999, with the slope left at 1).
+Losses over groups see only differences, so that a trained score is a logit up to a constant. With the constant, the
+sigmoid of a score is the share of relevant candidates among judged ones with that score, if as many are relevant as are
+not (Platt 1999, with the slope left at 1).
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,9 @@ from bandrank.models.checkpoint import assemble
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.scorer import Scorer
-from bandrank.models.texts import TextEncoder
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
-from bandrank_training.scoring import OfflineScorer
+from bandrank_training.scoring import OfflineScorer, score_offline
 
 WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
 BISECTIONS = 60
@@ -27,7 +26,7 @@ BIAS = "head.classifier.bias"
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model with its numbers set; by_weight: the dev measure that each weight tried got, none without a fusion."""
+    """A model with both numbers set. by_weight: the dev measure of each weight tried.  shift: added to all scores."""
 
     model: LoadedModel
     by_weight: dict[float, float]
@@ -35,27 +34,27 @@ class Tuned:
 
 
 def tune(model: LoadedModel, dev: DevSet) -> Tuned:
-    """Sets the weight that is best on dev, of equals the one nearest to the old, and then the constant.
+    """Sets the weight that is best on dev, among equals the one nearest to the old, and then the constant.
 
     Raises BadInput for a scorer that has no constant, BadCheckpoint.
     """
-    scores = dev.scores(OfflineScorer.as_it_is(TextEncoder(model.tokenizer, model.scorer)))  # it will be saved again
+    scores = dev.scores(OfflineScorer.in_training(model))  # unprepared: it is saved again
     by_weight: dict[float, float] = {}
     if model.fusion is not None:
-        fast = dev.scores(OfflineScorer(load_model(model.fusion.scorer)))
+        fast = dev.scores(score_offline(load_model(model.fusion.scorer)))
         fused = {weight: _fuse(Fusion(model.fusion.scorer, weight), scores, fast) for weight in WEIGHTS}
-        by_weight = {weight: dev.measure_scores(found) for weight, found in fused.items()}
+        by_weight = {weight: dev.measure_scores(sums) for weight, sums in fused.items()}
         old = model.fusion.weight
         best = max(WEIGHTS, key=lambda weight: (by_weight[weight], -abs(weight - old)))
         model, scores = replace(model, fusion=replace(model.fusion, weight=best)), fused[best]
     labels = [label > 0 for group in dev.groups for label in group.labels or ()]
-    constant = intercept([score for found in scores for score in found], labels)
+    constant = intercept([score for row in scores for score in row], labels)
     return Tuned(replace(model, scorer=shifted(model.scorer, constant)), by_weight, constant)
 
 
 def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
-    """The constant to add to scores so that the mean of their sigmoids is a half, relevant ones and others weighing the
-    same.
+    """The constant to add to scores so that the mean of their sigmoids is a half, where relevant candidates and others
+    have the same total weight.
     """
     values, labels = np.asarray(scores), np.asarray(relevant)
     weights = np.where(labels, 0.5 / max(1, labels.sum()), 0.5 / max(1, (~labels).sum()))
@@ -68,7 +67,7 @@ def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
 
 
 def shifted(scorer: Scorer, constant: float) -> Scorer:
-    """The scorer with a constant added to all scores. Raises BadInput for a scorer that has none to add it to."""
+    """A copy of the scorer with a constant added to all scores. Raises BadInput for a scorer that has no constant."""
     config, weights = scorer.config, scorer.state_dict()
     match scorer:
         case CrossEncoder():
@@ -81,4 +80,7 @@ def shifted(scorer: Scorer, constant: float) -> Scorer:
 
 
 def _fuse(fusion: Fusion, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:
-    return [fusion.fuse(ours, theirs) for ours, theirs in zip(accurate, fast, strict=True)]
+    return [
+        [one + fusion.weight * other for one, other in zip(ours, theirs, strict=True)]
+        for ours, theirs in zip(accurate, fast, strict=True)
+    ]

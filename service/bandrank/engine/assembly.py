@@ -8,6 +8,7 @@ import torch
 
 from bandrank.engine.cache.codec import PayloadDtype, RepresentationCodec
 from bandrank.engine.cache.keys import fingerprint
+from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.engine import Engine
 from bandrank.engine.lanes import EncodeLane
@@ -15,8 +16,10 @@ from bandrank.engine.sources import RepresentationSource, TokenIdSource
 from bandrank.engine.text_scorer import AnyTextScorer, TextScorer
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import BadSetting
+from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
-from bandrank.models.prepared import prepare
+from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.texts import TextEncoder
 from bandrank_kernels import Backend
 
 
@@ -50,30 +53,52 @@ def add_text_scorer(engine: Engine, model: LoadedModel, *, dtype: torch.dtype, o
     # A scorer that precomputes has no graphs, and that is no reason to do without those of the other scorers.
     if options.graphs == "on" and not model.scorer.precomputes and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
+    cache = representation_cache(model, options, redis=engine.redis, metrics=engine.metrics)
+    return add_prepared(
+        engine, model.name, prepared, TextEncoder(model.tokenizer, model.scorer), options=options, cache=cache
+    )
+
+
+def representation_cache(
+    model: LoadedModel, options: ScorerOptions, *, redis: RedisClient | None = None, metrics: Metrics | None = None
+) -> RepresentationCache | None:
+    """An empty cache for a model's representations of candidates; None for a scorer that does not precompute."""
+    if not model.scorer.precomputes:
+        return None
+    return RepresentationCache(
+        fingerprint(model.scorer, model.tokenizer, options.cache_dtype),
+        RepresentationCodec(model.scorer.representation_size, options.cache_dtype),
+        memory_bytes=options.cache_memory_bytes,
+        redis=redis,
+        ttl_s=options.cache_ttl_s,
+        metrics=metrics or Metrics(),
+    )
+
+
+def add_prepared(
+    engine: Engine,
+    name: str,
+    prepared: PreparedScorer,
+    encoder: TextEncoder,
+    *,
+    options: ScorerOptions,
+    cache: RepresentationCache | None,
+) -> AnyTextScorer:
+    """Adds the text scorer of a scorer on the engine's device. cache: for representations; may outlive the engine."""
     tokenizer = RequestTokenizer(
-        model.tokenizer,
-        model.scorer,
+        encoder,
         cache_bytes=options.token_cache_bytes,
         num_threads=options.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
         metrics=engine.metrics,
     )
     scorer: AnyTextScorer
     taken = {other.name for other in engine.text_scorers}
-    name = f"{model.name} {len(taken)}" if model.name in taken else model.name  # the same in another dtype
-    if model.scorer.precomputes:
-        codec = RepresentationCodec(model.scorer.representation_size, options.cache_dtype)
-        cache = RepresentationCache(
-            fingerprint(model.scorer, model.tokenizer, options.cache_dtype),
-            codec,
-            memory_bytes=options.cache_memory_bytes,
-            redis=engine.redis,
-            ttl_s=options.cache_ttl_s,
-            metrics=engine.metrics,
-        )
-        lane = EncodeLane(f"{name} encode", prepared, codec)
-        source = RepresentationSource(tokenizer, engine.queue, cache=cache, codec=codec, lane=lane)
-        scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
-    else:
+    name = f"{name} {len(taken)}" if name in taken else name  # the same in another dtype
+    if cache is None:
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, TokenIdSource(tokenizer, engine.queue))
+    else:
+        lane = EncodeLane(f"{name} encode", prepared, cache.codec)
+        source = RepresentationSource(tokenizer, engine.queue, cache=cache, codec=cache.codec, lane=lane)
+        scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
     engine.text_scorers.append(scorer)
     return scorer

@@ -64,7 +64,7 @@ class TaskQueue:
     def __init__(
         self,
         *,
-        max_waiting_rows: int,
+        max_waiting_rows: float,
         max_wait_s: float,
         clock: Callable[[], float],
         throughput: Throughput | None = None,

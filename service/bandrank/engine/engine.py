@@ -37,7 +37,7 @@ class Engine:
         device: torch.device,
         *,
         max_batch_rows: int | None = None,
-        max_waiting_rows: int = 2_000_000,
+        max_waiting_rows: float = 2_000_000,
         request_timeout_s: float = 60.0,
         hang_timeout_s: float = 120.0,
         redis: RedisClient | None = None,

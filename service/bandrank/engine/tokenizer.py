@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tokenizers import Tokenizer as FastTokenizer
-
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
 from bandrank.metrics import Metrics
-from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
 
 # Beside the ids: digest, array object, dictionary entry and links, as measured with tracemalloc on CPython 3.11.
@@ -33,10 +30,8 @@ class TokenizedRequest:
 class RequestTokenizer:
     """Applies a scorer's templates to texts. The tokenizer releases the interpreter lock: threads run side by side."""
 
-    def __init__(
-        self, tokenizer: FastTokenizer, scorer: Scorer, *, cache_bytes: int, num_threads: int, metrics: Metrics
-    ) -> None:
-        self._encoder = TextEncoder(tokenizer, scorer)
+    def __init__(self, encoder: TextEncoder, *, cache_bytes: int, num_threads: int, metrics: Metrics) -> None:
+        self._encoder = encoder
         self._cache = LruCache(cache_bytes, _entry_bytes)  # at GPU speed tokenising is the bottleneck, and texts repeat
         self._metrics = metrics
         self._characters, self._tokens = 4.0, 1.0  # as in English, until texts were seen

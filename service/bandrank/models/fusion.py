@@ -1,6 +1,5 @@
 """An accurate scorer that adds to what a fast one says, instead of finding out all of it again."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -8,12 +7,8 @@ from dataclasses import dataclass
 class Fusion:
     """Saved in the config of an accurate scorer's checkpoint, which is of no use without the fast scorer.
 
-    scorer: the fast scorer's name, as for `load_model`.  weight: of its scores.
+    scorer: the fast scorer's name, as for `load_model`.  weight: of its scores, which are added to the accurate ones.
     """
 
     scorer: str
     weight: float = 1.0
-
-    def fuse(self, accurate: Sequence[float], fast: Sequence[float]) -> list[float]:
-        """Accurate + weight * fast of each candidate. Raises ValueError if the lengths differ."""
-        return [ours + self.weight * theirs for ours, theirs in zip(accurate, fast, strict=True)]

@@ -47,7 +47,7 @@ class RepresentationCache:
         max_pending_writes_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._fingerprint = fingerprint
-        self._codec = codec
+        self.codec = codec
         self._memory = LruCache(memory_bytes, _entry_bytes)
         self._redis = redis
         self._metrics = metrics
@@ -80,7 +80,7 @@ class RepresentationCache:
             payloads = dict(zip(wanted, await compute(wanted), strict=True))
             self._keep(payloads)
             if self._writes is not None:
-                sealed = map(self._codec.seal, payloads.values())
+                sealed = map(self.codec.seal, payloads.values())
                 self._writes.put(dict(zip(redis_keys(self._fingerprint, wanted), sealed, strict=True)))
             return payloads
 
@@ -106,7 +106,7 @@ class RepresentationCache:
             self._count("redis", {"unavailable": len(missing)})
             return {}
         found = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
-        opened = {key: self._codec.open(value) for key, value in found.items()}
+        opened = {key: self.codec.open(value) for key, value in found.items()}
         hits = {key: payload for key, payload in opened.items() if payload is not None}
         self._count(
             "redis", Counter("hit" if key in hits else "corrupt" if key in found else "miss" for key in missing)
