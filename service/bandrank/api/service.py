@@ -28,8 +28,16 @@ class Service:
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
             self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
-        if self.engine.device.type == "cuda":
-            self.metrics.watch_device(self._device_memory)
+        if (device := self.engine.device).type == "cuda":
+            self.metrics.watch_device(
+                {
+                    "allocated": lambda: torch.cuda.memory_allocated(device),
+                    "peak": lambda: torch.cuda.max_memory_allocated(device),
+                    "reserved": lambda: torch.cuda.memory_reserved(device),
+                    "graphs": lambda: sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
+                    "total": lambda: torch.cuda.get_device_properties(device).total_memory,
+                }
+            )
 
     async def start(self) -> None:
         """Warms up: the first batch of a process is slow, and a model that cannot score must not start to serve."""
@@ -59,13 +67,3 @@ class Service:
     async def _self_test(self) -> None:
         for model in self.models.by_name.values():
             await model.self_test()
-
-    def _device_memory(self) -> dict[str, int]:
-        device = self.engine.device
-        return {
-            "allocated": torch.cuda.memory_allocated(device),
-            "peak": torch.cuda.max_memory_allocated(device),
-            "reserved": torch.cuda.memory_reserved(device),
-            "graphs": sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
-            "total": torch.cuda.get_device_properties(device).total_memory,
-        }

@@ -26,7 +26,7 @@ class CandidateStore:
         """
         if self._redis is not None:
             values = {_key(name): text.encode() for name, text in texts.items()}
-            if not await self._redis.set_many(values, ttl_s=None):
+            if await self._redis.set_many(values, ttl_s=None) < len(values):
                 raise NotReady("Redis did not store the candidates; send them again")
             return
         size = self._bytes + sum(_size(name, text) for name, text in texts.items())

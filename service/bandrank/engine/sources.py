@@ -160,20 +160,16 @@ class RepresentationSource:
         """The representation of each text, and how many the cache did not have."""
         with recorder.span("cache"):
             keys = [digest(text) for text in texts]
-            lookup = await self.cache.lookup(keys)
-        missing = {
-            key: text for key, text, payload in zip(keys, texts, lookup.payloads, strict=True) if payload is None
-        }
+            cached = await self.cache.lookup(keys)
+        missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
 
         async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
             return await self._encode([missing[key] for key in unclaimed], deadline)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode) if missing else {}
-        payloads = [
-            computed[key] if payload is None else payload for key, payload in zip(keys, lookup.payloads, strict=True)
-        ]
-        return payloads, lookup.misses
+        payloads = [computed[key] if payload is None else payload for key, payload in zip(keys, cached, strict=True)]
+        return payloads, cached.count(None)
 
     async def _encode(self, texts: Sequence[str], deadline: float) -> list[Payload]:
         tokens = await self._tokenizer.tokenize("", texts)

@@ -198,9 +198,9 @@ async def test_plain_values_are_set_read_and_deleted(server: RedisServer) -> Non
         redis = one.redis
         assert redis is not None
         assert await redis.get_many([]) == []
-        assert await redis.set_many({}, ttl_s=None)
+        assert await redis.set_many({}, ttl_s=None) == 0
         assert await redis.delete_many([]) == 0
-        assert await redis.set_many({b"a": b"1", b"b": b"\x00\xff"}, ttl_s=None)
+        assert await redis.set_many({b"a": b"1", b"b": b"\x00\xff"}, ttl_s=None) == 2
         assert await redis.get_many([b"b", b"none", b"a", b"b"]) == [b"\x00\xff", None, b"1", b"\x00\xff"]
         assert await redis.delete_many([b"a", b"none"]) == 1
         assert await redis.get_many([b"a", b"b"]) == [None, b"\x00\xff"]

@@ -106,7 +106,7 @@ async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
             asyncio.create_task(call)
             for call in (
                 one.client.get_many([b"a"]),
-                one.client.set_many({b"a": b""}, 1.0),
+                one.client.set_many({b"a": b""}, ttl_s=1.0),
                 one.client.delete_many([b"a"]),
             )
         ]
@@ -114,7 +114,7 @@ async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
         for answer in one.commands.answers:
             answer.set_exception(error)
 
-        assert await asyncio.gather(*calls) == [None, False, None]
+        assert await asyncio.gather(*calls) == [None, 0, None]
         for operation in ("get", "set", "delete"):
             labels = {"operation": operation}
             assert one.metrics.registry.get_sample_value("bandrank_redis_errors_total", labels) == 1
@@ -126,7 +126,7 @@ async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over
         await one.fail(3)
         assert (one.state, one.client.available) == (2, False)
         assert await one.client.get_many([b"a"]) is None
-        assert not await one.client.set_many({b"a": b""}, None)
+        assert await one.client.set_many({b"a": b""}, ttl_s=None) == 0
         assert len(one.commands.answers) == 3
 
         one.clock.now += 1.0
@@ -174,7 +174,7 @@ async def test_a_successful_write_does_not_hide_reads_that_are_too_slow() -> Non
     async with told() as one:
         for _ in range(3):
             await one.fail()
-            write = asyncio.create_task(one.client.set_many({b"a": b"1"}, 1.0))
+            write = asyncio.create_task(one.client.set_many({b"a": b"1"}, ttl_s=1.0))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             if not one.commands.answers[-1].done():
@@ -243,7 +243,7 @@ async def test_entries_that_are_refused_are_not_set() -> None:
     """The others are, and Redis is not taken to be broken."""
     async with told() as one:
         for _ in range(5):
-            write = asyncio.create_task(one.client.set_each({b"a": b"", b"b": b"", b"c": b""}, 0.0001))
+            write = asyncio.create_task(one.client.set_many({b"a": b"", b"b": b"", b"c": b""}, ttl_s=0.0001))
             asked = len(one.commands.answers)
             await until(lambda: len(one.commands.answers) > asked)  # noqa: B023  # awaited at once
             one.commands.answers[-1].set_result([ValueError("full")])

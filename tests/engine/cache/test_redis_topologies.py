@@ -24,7 +24,7 @@ async def check_sharing(one: Replica, other: Replica, rng: random.Random) -> Non
     assert (lookup.redis_hits, other.computed) == (300, [])
     assert other.redis is not None
     values = {f"plain{number}".encode(): b"1" for number in range(50)}
-    assert await other.redis.set_many(values, ttl_s=100.0)
+    assert await other.redis.set_many(values, ttl_s=100.0) == len(values)
     assert await other.redis.get_many([*values, b"none"]) == [*values.values(), None]
     assert await other.redis.delete_many([*values, b"none"]) == 50
     assert [other.sample("redis_errors_total", operation=name) for name in ("get", "set", "delete")] == [0, 0, 0]

@@ -114,7 +114,7 @@ async def test_a_late_reply_is_not_taken_for_another_calls(server: RedisServer) 
             server.thaw()
             await recovered(one, rng)
 
-            assert [lookup.misses for lookup in late] == [1, 1]
+            assert late == [[None], [None]]
             for group in (old, new, old[::-1]):
                 await one.fetch(group)  # which checks every payload
 
