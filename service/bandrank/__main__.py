@@ -15,7 +15,6 @@ import uvicorn
 
 from bandrank import __version__
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
@@ -78,9 +77,8 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
         server.should_exit = True
 
     serving = assemble(files, settings, on_death=on_death)
-    limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
     config = uvicorn.Config(
-        create_app(Service(serving, limits)),
+        create_app(Service(serving, settings)),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,

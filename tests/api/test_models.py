@@ -10,7 +10,6 @@ from support.scorers import encoded_lookup, lookup
 from support.serving import files_of
 
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -24,7 +23,8 @@ BODY = {"query": "who", "candidates": ["man", "she"], "raw_scores": True}
 async def two_models() -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service of "men", which likes men best, and of "women", a cascade."""
     files = [files_of(lookup(man=1.0), name="men"), files_of(lookup(she=2.0), fast=encoded_lookup(), name="women")]
-    app = create_app(Service(assemble(files, Settings(device="cpu")), Limits()))
+    settings = Settings(device="cpu")
+    app = create_app(Service(assemble(files, settings), settings))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:

@@ -18,7 +18,6 @@ from support.serving import files_of
 from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -64,9 +63,8 @@ class Listening:
 def listening() -> Iterator[Listening]:
     """The application behind uvicorn, in a thread of this process, on a free port of the loopback device."""
     gate = Gate()
-    service = Service(
-        assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], Settings(device="cpu")), Limits()
-    )
+    settings = Settings(device="cpu")
+    service = Service(assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], settings), settings)
     server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -12,7 +12,6 @@ from support.server import Scrape
 from support.serving import files_of
 
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
@@ -54,9 +53,7 @@ async def running_app(
     """
     settings = settings or Settings(device="cpu")
     files = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
-    serving = assemble([files], settings, on_death=on_death)
-    limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
-    service = Service(serving, limits)
+    service = Service(assemble([files], settings, on_death=on_death), settings)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncExitStack() as at_end:

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from bandrank.api.body import read_body
-from bandrank.api.dependencies import ServiceOfApp
 from bandrank.api.dialects.native import ErrorBody
 from bandrank.api.parsing import body_schema, parse
+from bandrank.api.service import ServiceOfApp
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import InputTooLarge, InvalidInput, Overloaded
 
@@ -78,8 +78,8 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
     As application/x-ndjson, one candidate a line, a body may be of any length; lines that cannot be read are reported.
     """
     if request.headers.get("content-type", "").split(";")[0].strip() == NDJSON:
-        return await _register_lines(service.registry, _lines(request, service.limits.max_body_bytes))
-    body = parse(RegisterRequest, await read_body(request, service.limits.max_body_bytes))
+        return await _register_lines(service.registry, _lines(request, service.max_body_bytes))
+    body = parse(RegisterRequest, await read_body(request, service.max_body_bytes))
     return await _register(service.registry, body.candidates)
 
 
@@ -91,7 +91,7 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
 )
 async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:
     """Forgets registered candidates."""
-    body = parse(DeleteRequest, await read_body(request, service.limits.max_body_bytes))
+    body = parse(DeleteRequest, await read_body(request, service.max_body_bytes))
     return DeleteResponse(deleted=await service.registry.forget(body.ids))
 
 

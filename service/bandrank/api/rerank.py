@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
 from bandrank.api.body import read_body
-from bandrank.api.dependencies import ServiceOfApp
 from bandrank.api.dialects.dialect import Dialect
 from bandrank.api.parsing import body_schema
+from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import answer
-from bandrank.errors import InvalidInput
+from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
 BUDGET_HEADER = "X-Budget-Ms"
@@ -28,8 +28,9 @@ def router_of(dialect: Dialect) -> APIRouter:
     async def rerank(request: Request, service: ServiceOfApp) -> Response:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
-        call = dialect.read(await read_body(request, service.limits.max_body_bytes))
-        service.limits.check_candidates(len(call.candidates))
+        call = dialect.read(await read_body(request, service.max_body_bytes))
+        if (num_candidates := len(call.candidates)) > service.max_candidates:
+            raise InputTooLarge(f"too many candidates: {num_candidates} (limit {service.max_candidates})")
         budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s), service.models, service.registry)

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from bandrank.api.dependencies import ServiceOfApp
 from bandrank.api.dialects.native import ErrorBody
+from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 

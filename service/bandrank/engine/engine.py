@@ -1,7 +1,6 @@
 """The device, the queue, the scoring thread and the Redis that all served models share."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -22,25 +21,25 @@ class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
     max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
-    be queued.  request_timeout_s: after which a request has failed, and beyond which none is queued.
-    redis: closed with the engine.  on_death: called from the scoring thread if it dies.
+    be queued.  request_timeout_s: seconds after which a request fails; one that would queue for longer is refused.
+    redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.
     """
 
     def __init__(
         self,
         device: torch.device,
         *,
-        max_batch_rows: int | None = None,
-        max_waiting_rows: int = 2_000_000,
-        request_timeout_s: float = 60.0,
-        redis: RedisClient | None = None,
-        metrics: Metrics | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        on_death: Callable[[], None] = lambda: None,
+        max_batch_rows: int | None,
+        max_waiting_rows: int,
+        request_timeout_s: float,
+        redis: RedisClient | None,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        on_death: Callable[[], None],
     ) -> None:
         self.device = device
         self.redis = redis
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics
         self.clock = clock
         self.request_timeout_s = request_timeout_s
         self.text_scorers: list[AnyTextScorer] = []
@@ -80,11 +79,11 @@ class Engine:
             self._idle.set()
 
     def scored_within(self, seconds: float) -> bool:
-        """Whether a batch was scored that recently."""
+        """Whether a batch was scored in the last `seconds`."""
         return self.clock() - self.worker.last_success <= seconds
 
     async def close(self) -> None:
-        """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
+        """Admits no more requests; returns when those admitted are answered and their representations are stored."""
         self._closing = True
         while self._in_flight and self.worker.alive:  # a request may have more stages to run
             self._idle.clear()
