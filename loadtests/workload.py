@@ -1,7 +1,7 @@
-"""What the load test asks, and what makes an answer right. Knows the wire format and nothing of the service's code.
+"""The requests of the load test, and the check of its answers. Knows the wire format and none of the service's code.
 
 Popularity follows Zipf's law, for questions and for documents: a few come again and again, most are rare, so caches
-see about what a search page would show them. Everything is drawn from a seed: two runs ask the same things.
+see about what a search page would show them. Everything is drawn from a seed: two runs send the same requests.
 """
 
 import bisect
@@ -19,7 +19,7 @@ CORPUS = Path(__file__).with_name("corpus.toml")
 
 @dataclass(frozen=True)
 class Subject:
-    """Questions about one subject and sentences that speak of it."""
+    """Questions about one subject, and sentences about it."""
 
     questions: tuple[str, ...]
     sentences: tuple[str, ...]
@@ -30,13 +30,13 @@ class WrongAnswerError(Exception):
 
 
 class Zipf:
-    """Draws positions 0 to size - 1, position i with a weight of 1 / (i + 1) ** exponent."""
+    """Draws indices from 0 to size - 1, index i with a weight of 1 / (i + 1) ** exponent."""
 
     def __init__(self, size: int, exponent: float) -> None:
         self._cumulative = list(itertools.accumulate((i + 1) ** -exponent for i in range(size)))
 
     def draw(self, rng: random.Random) -> int:
-        """One position."""
+        """Draws an index."""
         return bisect.bisect_left(self._cumulative, rng.random() * self._cumulative[-1])
 
 
@@ -89,11 +89,6 @@ class Workload:
         if rng.random() < 0.1:
             body["return_documents"] = True
         return body
-
-
-def num_candidates(request: dict[str, Any]) -> int:
-    """How many candidates the request carries."""
-    return len(candidates_of(request))
 
 
 def candidates_of(request: dict[str, Any]) -> list[Any]:
