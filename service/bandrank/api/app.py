@@ -1,4 +1,4 @@
-"""The ASGI application: routes, errors, and metrics of every answer."""
+"""The ASGI application: routes, errors, and the metrics of every answer."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application around a service; starts it before the first request, closes it after the last."""
+    """The application around a service, which it starts before the first request and closes after the last."""
     app = _App(
         title="bandrank",
         version=__version__,
@@ -39,7 +39,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """Describes the bodies too that endpoints read themselves."""
+    """An application whose description includes the bodies that endpoints read themselves."""
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
@@ -81,7 +81,7 @@ class RerankMetrics:
 
         try:
             await self._app(scope, receive, watch)
-        except Exception:  # a bug; the answer is written outside of this middleware
+        except Exception:  # a bug; an outer middleware writes the answer
             status = "500"
             raise
         finally:

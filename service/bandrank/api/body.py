@@ -1,16 +1,16 @@
-"""Reading a request's body within a bound."""
+"""Reads a request's body within a bound."""
 
 from starlette.requests import Request
 
 from bandrank.errors import InputTooLarge
 
-# A client that sends too much is heard out up to this many times the limit, so that it reads the answer instead of a
-# broken pipe.
+# A body that is too large is read on, and thrown away, up to this many times the limit, so that the client gets the
+# answer instead of a broken pipe.
 DRAIN_FACTOR = 8
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body. Raises InputTooLarge if it has more than `max_bytes`; no more than that is ever held."""
+    """The whole body. Raises InputTooLarge if it has more than `max_bytes`; no more than that is held in memory."""
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():

@@ -1,4 +1,4 @@
-"""Errors as responses, in the dialect of the path that was asked."""
+"""Turns errors into responses, in the dialect of the request's path."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ CLIENT_GONE = 499
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Answers every error of the application."""
+    """Adds a handler for every error of the application."""
     app.add_exception_handler(BandrankError, _bandrank_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(ClientDisconnect, _client_gone)
@@ -39,7 +39,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _client_gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)  # nobody reads it; the metrics count it
+    return Response(status_code=CLIENT_GONE)  # nobody reads it, but the metrics count it
 
 
 def _unexpected_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""From a body to a validated request. Endpoints read bodies themselves, to bound their size."""
+"""Validates bodies, which endpoints read themselves, to bound their size."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ REF = "#/components/schemas/{model}"
 
 
 def parse(kind: type[Model], body: bytes) -> Model:
-    """The validated request. Raises InvalidInput with a sentence per fault, the first three of them."""
+    """The validated request. Raises InvalidInput, whose message lists the first three faults."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -27,14 +27,14 @@ def parse(kind: type[Model], body: bytes) -> Model:
 
 
 def body_schema(kind: type[BaseModel], *, also: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
-    """What OpenAPI says of a body that the endpoint reads itself. also: other media types and what they hold."""
+    """The OpenAPI description of a body that the endpoint reads itself. also: models by further media types."""
     kinds = {"application/json": kind, **(also or {})}
     content = {media: {"schema": _schema(model)} for media, model in kinds.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def shared_schemas(*kinds: type[BaseModel]) -> dict[str, Any]:
-    """The schemas that those of `kinds` refer to."""
+    """The schemas to which those of `kinds` refer."""
     return {
         name: schema
         for kind in kinds

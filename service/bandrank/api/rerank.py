@@ -1,4 +1,4 @@
-"""The endpoint of every dialect: a body in, a ranking out."""
+"""The endpoint of each dialect: a body in, a ranking out."""
 
 import asyncio
 import math
@@ -22,7 +22,7 @@ BUDGET_HEADER = "X-Budget-Ms"
 
 
 def router_of(dialect: Dialect) -> APIRouter:
-    """The dialect's endpoint, at each of its paths."""
+    """A router with the dialect's endpoint at each of its paths."""
     router = APIRouter()
 
     async def rerank(request: Request, service: ServiceOfApp) -> Response:
@@ -50,7 +50,7 @@ def router_of(dialect: Dialect) -> APIRouter:
 
 
 def _budget_of_header(request: Request) -> float | None:
-    """Seconds, or None without the header, which has milliseconds. Raises InvalidInput."""
+    """The header's milliseconds in seconds; None without the header. Raises InvalidInput."""
     text = request.headers.get(BUDGET_HEADER)
     if text is None:
         return None
@@ -64,7 +64,7 @@ def _budget_of_header(request: Request) -> float | None:
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled as soon as the client hangs up. Raises ClientDisconnect then."""
+    """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
 
     async def hung_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":
