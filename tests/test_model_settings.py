@@ -87,7 +87,7 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
         ([ONE, ONE | {"name": "two", "dtype": "int3"}],
          "models[1].dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'int3'"),
         ([ONE | {"cascade_depth": 0}], "models[0].cascade_depth must be greater than 0, got 0"),
-        ([ONE | {"revison": "r"}], "models[0].revison is no setting"),
+        ([ONE | {"revison": "r"}], "models[0].revison is no setting; check its spelling"),
         ([{"name": "one"}], "models[0].model is missing"),
         ([{"model": "org/one"}], "models[0].name is missing"),
         ([ONE | {"name": ""}], "models[0].name must have at least 1 character, got ''"),

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,11 +22,19 @@ log = logging.getLogger(__name__)
 
 def create_app(service: Service) -> FastAPI:
     """The application around a service, which it starts before the first request and closes after the last."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        log.info("ready", extra={"models": list(service.models.by_name)})
+        yield
+        await service.close()
+
     app = _App(
         title="bandrank",
         version=__version__,
         description="Re-ranks a search engine's candidates.",
-        lifespan=_lifespan(service),
+        lifespan=lifespan,
     )
     app.state.service = service
     for dialect in DIALECTS:
@@ -46,17 +54,6 @@ class _App(FastAPI):
         requests = [dialect.request for dialect in DIALECTS]
         description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
         return description
-
-
-def _lifespan(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
-        log.info("ready", extra={"models": list(service.models.by_name)})
-        yield
-        await service.close()
-
-    return lifespan
 
 
 class RerankMetrics:

@@ -92,7 +92,7 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
 async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:
     """Deletes registered candidates."""
     body = parse(DeleteRequest, await read_body(request, service.max_body_bytes))
-    return DeleteResponse(deleted=await service.registry.forget(body.ids))
+    return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 
 async def _register(registry: CandidateRegistry, candidates: list[RegisteredCandidate]) -> RegisterResponse:

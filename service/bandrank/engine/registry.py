@@ -64,7 +64,7 @@ class CandidateRegistry:
     async def resolve(self, candidates: Sequence[CallCandidate]) -> Resolved:
         """The texts of a request, sent with it or registered before, in its order.
 
-        Raises InvalidInput if no candidate has a text, NotReady if that is because none can be looked up.
+        Raises InvalidInput if no candidate has a text, and NotReady if that is because ids cannot be looked up.
         """
         texts = [candidate.text for candidate in candidates]
         ids = {index: each.id for index, each in enumerate(candidates) if each.text is None and each.id is not None}
@@ -86,10 +86,6 @@ class CandidateRegistry:
         missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
         return Resolved(list(ranked.values()), list(ranked), missing)
 
-    async def forget(self, ids: Sequence[str]) -> int:
-        """Removes ids; returns how many were registered. Raises NotReady if Redis does not answer."""
-        return await self.store.delete_many(ids)
-
     async def stored(self) -> None:
         """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""
         for source in self._sources:
@@ -97,7 +93,7 @@ class CandidateRegistry:
 
     @property
     def num_precomputing(self) -> int:
-        """How many scorers get a representation of each text."""
+        """The number of scorers for which each text is encoded."""
         return len(self._sources)
 
     @property
