@@ -7,9 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from bandrank.api.body import read_body
 from bandrank.api.dialects.native import ErrorBody
-from bandrank.api.parsing import body_schema, parse
+from bandrank.api.parsing import body_schema, parse, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import InputTooLarge, InvalidInput, Overloaded

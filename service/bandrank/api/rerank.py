@@ -4,15 +4,15 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.body import read_body
 from bandrank.api.dialects.dialect import Dialect
-from bandrank.api.parsing import body_schema
+from bandrank.api.parsing import body_schema, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import answer
 from bandrank.errors import InputTooLarge, InvalidInput
@@ -54,10 +54,9 @@ def _budget_of_header(request: Request) -> float | None:
     text = request.headers.get(BUDGET_HEADER)
     if text is None:
         return None
-    try:
+    budget_ms = math.nan
+    with suppress(ValueError):
         budget_ms = float(text)
-    except ValueError:
-        budget_ms = math.nan
     if not budget_ms > 0:
         raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}")
     return budget_ms / 1000

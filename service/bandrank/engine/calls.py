@@ -49,10 +49,9 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     start = model.engine.clock()
     resolved = await registry.resolve(call.candidates)
     left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
-    ranking = await model.rank(call.query, resolved.texts, strategy=call.strategy, budget_s=left_s)
-    texts: list[str | None] = [None] * len(call.candidates)
-    for index, text in zip(resolved.indices, resolved.texts, strict=True):
-        texts[index] = text
+    texts = {index: text for index, text in enumerate(resolved.texts) if text is not None}
+    ranking = await model.rank(call.query, list(texts.values()), strategy=call.strategy, budget_s=left_s)
+    indices = list(texts)
     for candidate in ranking.candidates:
-        candidate.index = resolved.indices[candidate.index]
-    return Answer(model.name, ranking, texts, resolved.unresolved)
+        candidate.index = indices[candidate.index]
+    return Answer(model.name, ranking, resolved.texts, resolved.unresolved)

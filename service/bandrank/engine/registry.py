@@ -30,10 +30,12 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The texts to rank, the index of each in the request, and the candidates that have no text."""
+    """The candidates of a request with their texts.
 
-    texts: list[str]
-    indices: list[int]
+    texts: one for each index in the request; None for an unresolved candidate.  unresolved: those without a text.
+    """
+
+    texts: list[str | None]
     unresolved: list[Unresolved]
 
 
@@ -62,7 +64,7 @@ class CandidateRegistry:
         return computed
 
     async def resolve(self, candidates: Sequence[CallCandidate]) -> Resolved:
-        """The texts of a request, sent with it or registered before, in its order.
+        """The texts of a request's candidates, sent with it or registered before.
 
         Raises InvalidInput if no candidate has a text, and NotReady if that is because ids cannot be looked up.
         """
@@ -78,13 +80,12 @@ class CandidateRegistry:
                 registered, reason = [None] * len(ids), str(error)
             for index, text in zip(ids, registered, strict=True):
                 texts[index] = text
-        ranked = {index: text for index, text in enumerate(texts) if text is not None}
-        if not ranked:
+        missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
+        if all(text is None for text in texts):
             raise InvalidInput(
                 "no candidate can be ranked: all came without a text, and none of their ids is registered; send texts"
             )
-        missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
-        return Resolved(list(ranked.values()), list(ranked), missing)
+        return Resolved(texts, missing)
 
     async def stored(self) -> None:
         """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""

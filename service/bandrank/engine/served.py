@@ -97,19 +97,16 @@ class Models:
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.default = models[0]
         self.by_name = {model.name: model for model in models}
+        # Names go before aliases, and the aliases of the first models before those of later ones.
+        aliases = {alias: model for model in reversed(models) for alias in model.aliases}
+        self._by_alias = {"": self.default, "default": self.default} | aliases | self.by_name
 
     def find(self, name: str | None) -> ServedModel:
         """The model of a name or an alias; the default one for None, "" and "default".
 
         Raises UnknownModel, whose message lists the served names.
         """
-        if not name:
-            return self.default
-        if name in self.by_name:
-            return self.by_name[name]
-        for model in self.by_name.values():
-            if name in model.aliases:
-                return model
-        if name == "default":
-            return self.default
+        name = name or ""
+        if name in self._by_alias:
+            return self._by_alias[name]
         raise UnknownModel(f"model {name[:100]!r} is not served here; models: {', '.join(self.by_name)}")
