@@ -34,7 +34,7 @@ class RunningApp:
         return await self.client.post("/rerank", json=body)
 
     async def scrape(self) -> Scrape:
-        """What /metrics says now."""
+        """The current metrics."""
         return Scrape((await self.client.get("/metrics")).text)
 
 
@@ -48,9 +48,7 @@ async def running_app(
     started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """An application that serves `scorer` on the CPU, behind `fast` if given, from its start to its end; not `started`,
-    it waits for that.
-    """
+    """An application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it."""
     settings = settings or Settings(device="cpu")
     files = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
     service = Service(assemble([files], settings, on_death=on_death), settings)
@@ -66,7 +64,7 @@ async def running_app(
 
 
 async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any]) -> list[Message]:
-    """POST /rerank by a client that sends `messages` and then goes away, once `hung_up` returns; what it was sent."""
+    """Sends `messages` to POST /rerank, hangs up once `hung_up` returns, and returns the messages of the answer."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -97,7 +95,7 @@ async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Cal
 
 
 def assert_error(response: httpx.Response, status: int, error_type: str) -> str:
-    """Checks status and the one flat body; returns its message."""
+    """Checks the status and the flat body of an error; returns its message."""
     assert response.status_code == status, response.text[:500]
     assert response.headers["content-type"] == "application/json"
     body = response.json()

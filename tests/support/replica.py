@@ -24,7 +24,7 @@ FINGERPRINT = bytes(range(16))
 
 @cache
 def payload_of(key: bytes) -> bytes:
-    """The one right payload of a key."""
+    """The expected payload of a key."""
     numbers = np.random.default_rng(list(key)).standard_normal((1 + key[0] % 3, SIZE), np.float32)
     return CODEC.payloads(torch.from_numpy(numbers), np.array([0, len(numbers)]))[0]
 

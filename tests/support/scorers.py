@@ -93,7 +93,7 @@ class EncodedLookupScorer(LookupScorer):
 
 @dataclass(frozen=True)
 class EmptyConfig:
-    """Of a scorer that has nothing to configure."""
+    """The config of a scorer without settings."""
 
 
 class Gate:
