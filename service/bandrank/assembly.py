@@ -1,4 +1,4 @@
-"""From a loaded model to a text scorer of an engine."""
+"""Makes a loaded model a text scorer of an engine."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""From settings to the engine and the models that it serves."""
+"""Builds the engine and its served models from the settings."""
 
 import time
 from collections.abc import Callable, Sequence

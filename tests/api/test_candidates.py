@@ -75,10 +75,10 @@ async def test_a_text_in_the_request_goes_before_the_registered_one() -> None:
     """The text of the request is scored, and the registered one is not replaced."""
     async with app() as running:
         await register(running, {"a": "man"})
-        own = await rerank(running, [{"id": "a", "text": "she"}], raw_scores=True)
+        other = await rerank(running, [{"id": "a", "text": "she"}], raw_scores=True)
         registered = await rerank(running, [{"id": "a"}], raw_scores=True)
 
-    assert own["results"][0]["relevance_score"] == 2.0
+    assert other["results"][0]["relevance_score"] == 2.0
     assert registered["results"][0]["relevance_score"] == 3.0
 
 

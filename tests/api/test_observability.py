@@ -224,8 +224,8 @@ async def test_every_reference_in_the_description_resolves() -> None:
 def references(node: Any) -> list[str]:
     """All `$ref` values below a node."""
     if isinstance(node, dict):
-        own = [node["$ref"]] if "$ref" in node else []
-        return own + [reference for value in node.values() for reference in references(value)]
+        here = [node["$ref"]] if "$ref" in node else []
+        return here + [reference for value in node.values() for reference in references(value)]
     if isinstance(node, list):
         return [reference for value in node for reference in references(value)]
     return []

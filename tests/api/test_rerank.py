@@ -97,7 +97,7 @@ async def test_a_real_model_s_scores_come_through() -> None:
 
     results = response.json()["results"]
     expected = offline_scores(tiny_cross_encoder(), "who is the man", texts)
-    assert [result["index"] for result in results] == sorted(range(25), key=lambda place: -expected[place])
+    assert [result["index"] for result in results] == sorted(range(25), key=lambda index: -expected[index])
     for result in results:
         assert result["relevance_score"] == pytest.approx(expected[result["index"]], abs=TOLERANCE)
 
@@ -140,19 +140,19 @@ async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
     assert [result["index"] for result in results] == IN_ORDER[:expected]
 
 
-@pytest.mark.parametrize("wanted", [True, "true", "True", 1, "1", "yes"])
-async def test_documents_are_returned_on_request(wanted: Any) -> None:
+@pytest.mark.parametrize("flag", [True, "true", "True", 1, "1", "yes"])
+async def test_documents_are_returned_on_request(flag: Any) -> None:
     """The texts come back unchanged."""
     texts = ["  He said:\n\x00 ☃ \U0001f41d", {"id": "a", "text": ""}]
-    results = await ask_for_results(candidates=texts, return_documents=wanted)
+    results = await ask_for_results(candidates=texts, return_documents=flag)
 
     assert [result["document"] for result in results] == [{"text": texts[0]}, {"text": ""}]
 
 
-@pytest.mark.parametrize("wanted", [False, "false", None, 0])
-async def test_documents_are_absent_by_default(wanted: Any) -> None:
+@pytest.mark.parametrize("flag", [False, "false", None, 0])
+async def test_documents_are_absent_by_default(flag: Any) -> None:
     """The field is absent rather than null."""
-    assert all("document" not in result for result in await ask_for_results(return_documents=wanted))
+    assert all("document" not in result for result in await ask_for_results(return_documents=flag))
     assert all("document" not in result for result in await ask_for_results())
 
 
@@ -281,12 +281,12 @@ async def test_concurrent_requests_do_not_mix() -> None:
         body = {
             "query": "who",
             "raw_scores": True,
-            "candidates": [{"id": f"{number}-{place}", "text": word} for place, word in enumerate(words)],
+            "candidates": [{"id": f"{number}-{index}", "text": word} for index, word in enumerate(words)],
         }
         results = (await running.rerank(body)).json()["results"]
-        expected = sorted(range(len(words)), key=lambda place: -SCORES.get(words[place], 0.0))
+        expected = sorted(range(len(words)), key=lambda index: -SCORES.get(words[index], 0.0))
         assert [(r["id"], r["relevance_score"]) for r in results] == [
-            (f"{number}-{place}", SCORES.get(words[place], 0.0)) for place in expected
+            (f"{number}-{index}", SCORES.get(words[index], 0.0)) for index in expected
         ]
 
     async with running_app(lookup(**SCORES)) as running:

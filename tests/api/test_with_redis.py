@@ -31,8 +31,8 @@ async def scores(running: RunningApp, texts: list[str]) -> list[float]:
     """Raw scores in the order of the texts; the answer's status must be 200."""
     response = await running.rerank({"query": "who is the man", "candidates": texts, "raw_scores": True})
     assert response.status_code == 200, response.text
-    by_place = {result["index"]: result["relevance_score"] for result in response.json()["results"]}
-    return [by_place[place] for place in range(len(texts))]
+    by_index = {result["index"]: result["relevance_score"] for result in response.json()["results"]}
+    return [by_index[index] for index in range(len(texts))]
 
 
 async def stored(running: RunningApp) -> None:

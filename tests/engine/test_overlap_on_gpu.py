@@ -1,4 +1,4 @@
-"""A batch is begun on a GPU without a wait for what the GPU is busy with."""
+"""A batch starts on a GPU without waiting for the work that the GPU is busy with."""
 
 import random
 

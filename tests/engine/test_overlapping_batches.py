@@ -56,7 +56,7 @@ class DeviceLane:
             device.events.append(f"end {what}")
             device.on_end(slices)
             device.clock.now = max(device.clock.now, done)
-            return [[float(place) for place in range(part.start, part.stop)] for part in slices]
+            return [[float(index) for index in range(part.start, part.stop)] for part in slices]
 
         return results
 
@@ -157,7 +157,7 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
         if task in bad:
             assert isinstance(task.future.exception(timeout=0), ScoringFailed)
         else:
-            assert task.future.result(timeout=0) == [float(place) for place in range(len(task.candidates))]
+            assert task.future.result(timeout=0) == [float(index) for index in range(len(task.candidates))]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

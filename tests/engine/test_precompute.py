@@ -54,8 +54,8 @@ async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
     """The best candidate by id alone, on another replica, and the number of representations that replica computed."""
     encoded: list[int] = []
     serving = assemble(models(encoded), settings(server))
-    resolved = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
-    ranking = await serving.models.default.rank("who", resolved.texts)
+    texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
+    ranking = await serving.models.default.rank("who", texts)
     await serving.engine.close()
     return ids[ranking.candidates[0].index], sum(encoded)
 

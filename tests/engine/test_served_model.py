@@ -52,7 +52,7 @@ async def test_ties_keep_the_order_of_the_request() -> None:
     async with served(lookup(man=1.0)) as model:
         ranking = await model.rank("who", ["he", "man", "no", "man", "is"] * 20)
 
-    best = [place for place in range(100) if place % 5 in (1, 3)]
+    best = [position for position in range(100) if position % 5 in (1, 3)]
     assert ranked(ranking) == [(p, 1.0) for p in best] + [(p, 0.0) for p in range(100) if p not in best]
 
 
@@ -63,9 +63,9 @@ async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -
     async with served(tiny_cross_encoder()) as model:
         ranking = await model.rank("who is the man", texts * 3)
 
-    places = [candidate.index for candidate in ranking.candidates]
-    for place in range(9):
-        assert [p for p in places if p % 9 == place] == [place, place + 9, place + 18]
+    indices = [candidate.index for candidate in ranking.candidates]
+    for position in range(9):
+        assert [p for p in indices if p % 9 == position] == [position, position + 9, position + 18]
 
 
 async def test_a_text_that_comes_twice_is_scored_once() -> None:

@@ -114,9 +114,9 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
 
     def produce(seed: int) -> None:
         for number in range(150):
-            task = task_of([1 + (seed + number + place) % 5 for place in range(1 + number % 4)])
+            task = task_of([1 + (seed + number + index) % 5 for index in range(1 + number % 4)])
             queue.put(task)
-            expected = [float(place) for place in range(len(task.rows))]
+            expected = [float(index) for index in range(len(task.rows))]
             assert task.future.result(timeout=HANG_S) == expected
             answered.append(task)
 
@@ -124,7 +124,7 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
         while batch := queue.take_batch(7):
             for part in batch:
                 taken[part.task] += range(part.start, part.stop)
-                part.task.add_results([float(place) for place in range(part.start, part.stop)])
+                part.task.add_results([float(index) for index in range(part.start, part.stop)])
 
     consumer = threading.Thread(target=consume)
     producers = [threading.Thread(target=produce, args=(seed,)) for seed in range(6)]

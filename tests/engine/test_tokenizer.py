@@ -57,7 +57,7 @@ def test_cut_pieces_are_counted(query_words: int, candidate_words: list[int], sc
     """Kept and cut pieces are all pieces, the first ones are kept, and none that fits is cut."""
     query, candidates = (
         text_of(query_words),
-        [text_of(words, seed=place) for place, words in enumerate(candidate_words)],
+        [text_of(words, seed=index) for index, words in enumerate(candidate_words)],
     )
     with tokenizer_of(scorer) as tokenizer:
         request = tokenizer.tokenize_now(query, candidates)

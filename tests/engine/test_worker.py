@@ -218,7 +218,7 @@ def test_a_score_that_is_no_number_fails_its_request_only(bad: float) -> None:
     class BadScores(WatchedScorer):
         def score(self, batch: ScoreBatch) -> torch.Tensor:
             scores = super().score(batch)
-            poisoned = [bool((batch.candidates[place] == POISON).any()) for place in range(len(batch.candidates))]
+            poisoned = [bool((batch.candidates[index] == POISON).any()) for index in range(len(batch.candidates))]
             return scores.masked_fill(torch.tensor(poisoned), bad)
 
     rng = random.Random(9)

@@ -88,9 +88,9 @@ def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iter
 def redis_sentinel(folder: Path, *, master: str, port: int, password: str) -> Iterator[RedisServer]:
     """A running Sentinel that watches the server on a port and may replace it alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    own_port = free_port()
+    sentinel_port = free_port()
     lines = [
-        f"port {own_port}",
+        f"port {sentinel_port}",
         "bind 127.0.0.1",
         f"sentinel monitor {master} 127.0.0.1 {port} 1",
         f"sentinel auth-pass {master} {password}",
@@ -99,7 +99,7 @@ def redis_sentinel(folder: Path, *, master: str, port: int, password: str) -> It
     ]
     (folder / "sentinel.conf").write_text("\n".join(lines) + "\n", encoding="ascii")
     arguments = ["sentinel.conf", "--sentinel"]
-    with _running(RedisServer(folder, arguments, port=own_port, ready=SENTINEL_READY)) as server:
+    with _running(RedisServer(folder, arguments, port=sentinel_port, ready=SENTINEL_READY)) as server:
         yield server
 
 

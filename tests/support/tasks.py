@@ -41,7 +41,7 @@ def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any
     return Task(
         lane=lane,
         query=[0],
-        candidates=[[place] for place in range(len(rows))],
+        candidates=[[index] for index in range(len(rows))],
         rows=rows,
         arrived=0.0,
         deadline=deadline,

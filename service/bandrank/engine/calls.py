@@ -47,11 +47,11 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     """
     model = models.find(call.model)
     start = model.engine.clock()
-    resolved = await registry.resolve(call.candidates)
+    texts, unresolved = await registry.resolve(call.candidates)
     left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
-    texts = {index: text for index, text in enumerate(resolved.texts) if text is not None}
-    ranking = await model.rank(call.query, list(texts.values()), strategy=call.strategy, budget_s=left_s)
-    indices = list(texts)
+    ranked = {index: text for index, text in enumerate(texts) if text is not None}
+    ranking = await model.rank(call.query, list(ranked.values()), strategy=call.strategy, budget_s=left_s)
+    indices = list(ranked)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
-    return Answer(model.name, ranking, resolved.texts, resolved.unresolved)
+    return Answer(model.name, ranking, texts, unresolved)

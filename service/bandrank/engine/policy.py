@@ -1,4 +1,4 @@
-"""Which stages of a model a request runs, and over how many candidates each."""
+"""Decides which stages of a model a request runs, and over how many candidates each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

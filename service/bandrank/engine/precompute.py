@@ -1,4 +1,4 @@
-"""Registering and encoding a whole corpus ahead of its queries."""
+"""Registers and encodes a whole corpus ahead of its queries."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Candidates by id: registered and encoded ahead, resolved when a request names them, and deleted."""
+"""Candidates by id: registered and encoded ahead, and resolved when a request names them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,17 +29,6 @@ class Unresolved:
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """The candidates of a request with their texts.
-
-    texts: one for each index in the request; None for an unresolved candidate.  unresolved: those without a text.
-    """
-
-    texts: list[str | None]
-    unresolved: list[Unresolved]
-
-
-@dataclass(frozen=True)
 class CandidateRegistry:
     """Keeps texts by id in a store, and their representations in the caches of the engine's scorers."""
 
@@ -63,8 +52,8 @@ class CandidateRegistry:
                     computed += await source.encode_ahead(part, deadline=deadline)
         return computed
 
-    async def resolve(self, candidates: Sequence[CallCandidate]) -> Resolved:
-        """The texts of a request's candidates, sent with it or registered before.
+    async def resolve(self, candidates: Sequence[CallCandidate]) -> tuple[list[str | None], list[Unresolved]]:
+        """The text of each of a request's candidates, sent with it or registered before, and those without one.
 
         Raises InvalidInput if no candidate has a text, and NotReady if that is because ids cannot be looked up.
         """
@@ -85,7 +74,7 @@ class CandidateRegistry:
             raise InvalidInput(
                 "no candidate can be ranked: all came without a text, and none of their ids is registered; send texts"
             )
-        return Resolved(texts, missing)
+        return texts, missing
 
     async def stored(self) -> None:
         """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""

@@ -68,10 +68,10 @@ def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
     breaker = opened(clock)
     waits = []
     for _ in range(6):
-        begun = clock.now
+        started = clock.now
         while not breaker.allows():
             clock.now += 0.5
-        waits.append(clock.now - begun)
+        waits.append(clock.now - started)
         breaker.failed()
     clock.now += 8.0
     assert breaker.allows()

@@ -87,11 +87,11 @@ def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[T
     """A representation decodes from its payload alone."""
     codec, payloads = encoded(*drawn, dtype)
     shuffled = random.Random(seed).choices(range(len(payloads)), k=8) if payloads else []
-    decoded = codec.decode([payloads[place] for place in shuffled])
+    decoded = codec.decode([payloads[position] for position in shuffled])
 
     assert len(decoded) == len(shuffled)
-    for place, index in enumerate(shuffled):
-        assert torch.equal(decoded[place], codec.decode([payloads[index]])[0])
+    for position, index in enumerate(shuffled):
+        assert torch.equal(decoded[position], codec.decode([payloads[index]])[0])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -160,9 +160,9 @@ def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
     codec, (payload,) = encoded(torch.randn(rows, 5, generator=torch.Generator().manual_seed(2)), [rows], dtype)
     sealed = codec.seal(payload)
 
-    for place, byte in enumerate(sealed):
+    for position, byte in enumerate(sealed):
         for other in {byte ^ (1 << bit) for bit in range(8)} | {0, 255, byte ^ 255} - {byte}:
-            assert codec.open(sealed[:place] + bytes([other]) + sealed[place + 1 :]) is None or other == byte
+            assert codec.open(sealed[:position] + bytes([other]) + sealed[position + 1 :]) is None or other == byte
     for length in range(len(sealed)):
         assert codec.open(sealed[:length]) is None
         assert codec.open(sealed[length + 1 :]) is None

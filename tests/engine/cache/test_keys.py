@@ -17,7 +17,7 @@ from bandrank.models import checkpoint
 from bandrank.models.scorer import Scorer
 
 
-def own(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
+def fingerprint_of(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
     """The fingerprint of a scorer with the tiny tokenizer and float16 payloads."""
     return fingerprint(scorer, tokenizer or tiny_tokenizer(), "float16")
 
@@ -38,8 +38,8 @@ def test_a_saved_and_loaded_scorer_keeps_its_fingerprint(tmp_path: Path) -> None
     scorer = tiny_bi_encoder()
     checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
 
-    assert own(checkpoint.load(tmp_path)) == own(scorer) == own(tiny_bi_encoder())
-    assert len(own(scorer)) == 16
+    assert fingerprint_of(checkpoint.load(tmp_path)) == fingerprint_of(scorer) == fingerprint_of(tiny_bi_encoder())
+    assert len(fingerprint_of(scorer)) == 16
 
 
 def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> None:
@@ -53,13 +53,13 @@ def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> 
         weight[3] = torch.nextafter(weight[3], torch.tensor(9.0))
     lowercase_not = Tokenizer.from_str(tokenizer.to_str().replace('"lowercase":true', '"lowercase":false'))
     different = [
-        own(scorer),
-        own(one_bit),
-        own(tiny_bi_encoder(seed=1)),
-        own(tiny_bi_encoder(pooling="cls")),
-        own(tiny_cross_encoder()),
-        own(tiny_bi_encoder(max_tokens=7)),
-        own(scorer, lowercase_not),
+        fingerprint_of(scorer),
+        fingerprint_of(one_bit),
+        fingerprint_of(tiny_bi_encoder(seed=1)),
+        fingerprint_of(tiny_bi_encoder(pooling="cls")),
+        fingerprint_of(tiny_cross_encoder()),
+        fingerprint_of(tiny_bi_encoder(max_tokens=7)),
+        fingerprint_of(scorer, lowercase_not),
         fingerprint(scorer, tokenizer, "int8"),
         fingerprint(scorer, tokenizer, "float32"),
     ]
@@ -70,9 +70,9 @@ def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> 
 def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
     """It covers the dtype, 16-bit ones too, but not the layout of the weights for a CPU."""
     dtypes = torch.float32, torch.bfloat16, torch.float16
-    found = [own(as_served(tiny_bi_encoder(), dtype)) for dtype in dtypes]
+    found = [fingerprint_of(as_served(tiny_bi_encoder(), dtype)) for dtype in dtypes]
 
-    assert found[0] == own(tiny_bi_encoder())
+    assert found[0] == fingerprint_of(tiny_bi_encoder())
     assert len(set(found)) == 3
 
 

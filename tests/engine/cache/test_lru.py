@@ -65,7 +65,7 @@ def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
 
     by_last_use = list(dict.fromkeys(reversed(uses)))
     found = cache.get_many([bytes([use]) * 16 for use in by_last_use])
-    assert [payload is not None for payload in found] == [place < capacity for place in range(len(by_last_use))]
+    assert [payload is not None for payload in found] == [index < capacity for index in range(len(by_last_use))]
 
 
 def test_an_entry_larger_than_the_cache_is_not_held() -> None:

@@ -193,8 +193,8 @@ async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() ->
     async with scripted(0.05) as one:
         task = await one.ask()
         asyncio.get_running_loop().call_later(0.01, one.commands.answers[0].set_result, [b"1"])
-        begun = time.thread_time()
-        while time.thread_time() < begun + 0.2:
+        started = time.thread_time()
+        while time.thread_time() < started + 0.2:
             pass
 
         assert await task == [b"1"]
@@ -209,9 +209,9 @@ async def test_further_calls_wait_for_their_turn() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         assert len(one.commands.answers) == MAX_CONNECTIONS
-        for place in range(3 * MAX_CONNECTIONS):
-            await until(lambda: len(one.commands.answers) > place)  # noqa: B023  # awaited at once
-            one.commands.answers[place].set_result([b"1"])
+        for index in range(3 * MAX_CONNECTIONS):
+            await until(lambda: len(one.commands.answers) > index)  # noqa: B023  # awaited at once
+            one.commands.answers[index].set_result([b"1"])
 
         assert await asyncio.gather(*tasks) == [[b"1"]] * len(tasks)
 

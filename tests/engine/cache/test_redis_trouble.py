@@ -19,9 +19,9 @@ BOUND_S = 1.0  # of a lookup that waits for SHORT_S, with room for a machine tha
 
 async def fetch_new(one: Replica, rng: random.Random) -> float:
     """Fetches new texts; returns the seconds that it took."""
-    begun = time.monotonic()
+    started = time.monotonic()
     await one.fetch(texts_of(rng, 5))
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 async def recovered(one: Replica, rng: random.Random) -> None:
@@ -46,9 +46,9 @@ async def test_redis_that_hangs_for_five_seconds(server: RedisServer, caplog: py
     async with replica(server.url, timeout_s=SHORT_S) as one:
         await recovered(one, rng)
         server.freeze()
-        begun = time.monotonic()
+        started = time.monotonic()
         longest, states = 0.0, set()
-        while time.monotonic() < begun + 5.0:
+        while time.monotonic() < started + 5.0:
             longest = max(longest, await fetch_new(one, rng))
             states.add(one.sample("redis_breaker_state"))
             await asyncio.sleep(0.01)
@@ -203,7 +203,7 @@ async def test_redis_that_is_full_refuses(server: RedisServer, caplog: pytest.Lo
         assert await one.store(["there is room again"])
     told = [f"{server.url}/0 {what}" for what in ("refuses to store: OutOfMemoryError", "stores again")]
     assert set(warnings_of(caplog)) == set(told)
-    assert [warnings_of(caplog)[place] for place in (0, -1)] == told
+    assert [warnings_of(caplog)[index] for index in (0, -1)] == told
 
 
 async def test_redis_that_makes_room(server: RedisServer) -> None:

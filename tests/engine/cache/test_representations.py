@@ -76,9 +76,9 @@ async def test_what_was_computed_between_lookup_and_computation_is_not_computed_
         key = digest("a")
         looked_up = await one.cache.lookup([key])
         await one.fetch(["a"])
-        found = await one.cache.compute_missing([key], must_not_compute)
+        computed_now = await one.cache.compute_missing([key], must_not_compute)
 
-    assert (looked_up, found) == ([None], {key: payload_of(key)})
+    assert (looked_up, computed_now) == ([None], {key: payload_of(key)})
 
 
 async def must_not_compute(keys: list[bytes]) -> list[bytes]:
@@ -107,10 +107,10 @@ async def test_a_computation_that_its_caller_left_is_kept() -> None:
     async with replica() as one:
         keys, started, go_on = [digest("a"), digest("b")], asyncio.Event(), asyncio.Event()
 
-        async def slow(wanted: list[bytes]) -> list[bytes]:
+        async def slow(unclaimed: list[bytes]) -> list[bytes]:
             started.set()
             await go_on.wait()
-            return [payload_of(key) for key in wanted]
+            return [payload_of(key) for key in unclaimed]
 
         leaving = asyncio.create_task(one.cache.compute_missing(keys, slow))
         await started.wait()

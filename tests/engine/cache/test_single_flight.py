@@ -125,16 +125,16 @@ async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
 
 async def test_a_failure_with_foreign_keys_is_retried() -> None:
     """Another request's candidate may be to blame, so the requested keys are computed apart."""
-    callers, failing, own = Callers(), Computation(), Computation()
+    callers, failing, here = Callers(), Computation(), Computation()
     one = await callers.call([b"bad", b"good"], failing)
-    two = await callers.call([b"good"], own)
-    own.end()
+    two = await callers.call([b"good"], here)
+    here.end()
     failing.end(ScoringFailed("a bad candidate"))
 
     with pytest.raises(ScoringFailed):
         await one
     assert await two == answers(b"good")
-    assert own.asked == [[b"good"]]
+    assert here.asked == [[b"good"]]
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("late"), TimeoutError()])
@@ -208,31 +208,31 @@ async def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
 
 async def test_one_failure_ends_the_wait_for_the_others() -> None:
     """The computations that the caller had started are cancelled with it."""
-    callers, elsewhere, own = Callers(), Computation(), Computation()
+    callers, elsewhere, here = Callers(), Computation(), Computation()
     await callers.call([b"a"], elsewhere)
-    two = await callers.call([b"a", b"b"], own)
+    two = await callers.call([b"a", b"b"], here)
     elsewhere.end(ScoringFailed("no"))
 
     with pytest.raises(ScoringFailed):
         await two
     with pytest.raises(ScoringFailed):
         await callers.tasks[0]
-    await until(lambda: own.cancelled == 1)
+    await until(lambda: here.cancelled == 1)
 
 
 async def test_another_callers_deadline_does_not_end_a_computation() -> None:
     """It goes on while the other keys are computed."""
-    callers, late, own = Callers(), Computation(), Computation()
+    callers, late, here = Callers(), Computation(), Computation()
     one = await callers.call([b"a"], late)
-    two = await callers.call([b"a", b"b"], own)
+    two = await callers.call([b"a", b"b"], here)
     late.end(DeadlineExceeded("late"))
     await asyncio.wait([one])
     for _ in range(5):
         await asyncio.sleep(0)
-    own.end()
+    here.end()
 
     assert await two == answers(b"a", b"b")
-    assert (own.asked, own.cancelled) == ([[b"b"], [b"a"]], 0)
+    assert (here.asked, here.cancelled) == ([[b"b"], [b"a"]], 0)
     assert isinstance(one.exception(), DeadlineExceeded)
 
 

@@ -172,7 +172,7 @@ class ErrorBody(BaseModel):
 
 
 def read(body: bytes) -> Call:
-    """From the JSON of a RerankRequest to a call. Raises InvalidInput."""
+    """Turns the JSON of a RerankRequest into a call. Raises InvalidInput."""
     request = parse(RerankRequest, body)
     return Call(
         query=request.query,

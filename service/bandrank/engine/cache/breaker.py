@@ -1,4 +1,4 @@
-"""When to stop asking a server that does not answer, and when to try again."""
+"""Decides when to stop calling a server that does not answer, and when to try again."""
 
 from collections.abc import Callable
 from enum import Enum

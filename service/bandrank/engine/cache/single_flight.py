@@ -1,4 +1,4 @@
-"""One computation per key at a time, however many ask for it."""
+"""Runs one computation per key at a time, however many callers need it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
