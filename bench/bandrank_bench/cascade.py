@@ -17,6 +17,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from bandrank.engine.sources import RepresentationSource
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench import machine
@@ -92,7 +93,8 @@ def read(folder: Path, split: str, run: Path, count: int) -> list[Asked]:
 async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth]:
     """What was seen of each depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
     serving = assemble(load_models(settings), settings)
-    fast_scorer = next(each for each in serving.engine.text_scorers if each.prepared.scorer.precomputes)
+    sources = (scorer.source for scorer in serving.engine.text_scorers)
+    fast_source = next(source for source in sources if isinstance(source, RepresentationSource))
 
     async def ranked(one: Asked, indices: Sequence[int], stage: str) -> tuple[list[int], float]:
         started = time.perf_counter()
@@ -103,7 +105,7 @@ async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth
     for number, one in enumerate(asked, 1):
         say(f"query {number} of {len(asked)}")
         everyone = range(len(one.texts))
-        await fast_scorer.source.encode_ahead(one.texts, deadline=math.inf)
+        await fast_source.encode_ahead(one.texts, deadline=math.inf)
         await ranked(one, everyone, "accurate")  # tokenises
         best, all_s = await ranked(one, everyone, "accurate")
         fast, fast_s = await ranked(one, everyone, "fast")

@@ -184,7 +184,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     source = scorer.source
     assert isinstance(source, RepresentationSource), "these scorers precompute. This is a bug."
     await source.encode_ahead(passages, deadline=math.inf)
-    cached = (await source.cache.lookup([digest(text) for text in passages])).payloads
+    cached = await source.cache.lookup([digest(text) for text in passages])
     payloads = [payload for payload in cached if payload is not None]
     size = sum(map(len, payloads)) / len(payloads)
     sealed = sum(len(source.codec.seal(payload)) for payload in payloads) / len(payloads)

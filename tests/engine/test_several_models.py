@@ -40,7 +40,7 @@ def scores_of(ranking: Ranking) -> dict[int, float]:
 
 
 async def test_each_model_answers_under_mixed_load_as_it_does_alone() -> None:
-    """Ninety requests at once to two models and a cascade: scores, strategy and stages are those of a quiet service."""
+    """Ninety requests at once to two models and a cascade get the scores, strategies and stages of an idle service."""
     rng = random.Random(7)
     requests = [
         (name, random_text(rng, 4), [random_text(rng, rng.randint(0, 40)) for _ in range(rng.randint(1, 12))])
@@ -83,7 +83,7 @@ async def test_models_of_unlike_scorers_share_no_batch() -> None:
 
 
 async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> None:
-    """One queue, in order of turn: the large request waits no less, and the small one does not wait for all of it."""
+    """They share a queue, so that the small request does not wait for all of the large one."""
     started = threading.Event()
     order: list[str] = []
 
@@ -108,7 +108,7 @@ async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> N
 
 
 async def test_models_that_name_the_same_scorer_share_it() -> None:
-    """Its weights, its lane and its cache: what one model encoded is a hit for the other."""
+    """They share its weights, lane and cache: a text that one model encoded is a hit for the other."""
     shared = loaded(encoded_lookup(man=3.0), name="shared")
     alone = ModelFiles("alone", shared)
     cascade = ModelFiles("cascade", loaded(lookup(man=1.0), name="accurate"), shared)
@@ -122,9 +122,7 @@ async def test_models_that_name_the_same_scorer_share_it() -> None:
 
 
 async def test_a_model_is_found_by_its_names() -> None:
-    """Its own, the last part of a path, those of its scorers, and "default" for the first; another one is refused with
-    the names that there are.
-    """
+    """They are its name, the end of a path, its scorers' names, and "default" for the first; others are refused."""
     files = [
         ModelFiles("org/first", loaded(lookup(), name="org/first")),
         ModelFiles("second", loaded(lookup(), name="/models/base"), loaded(encoded_lookup(), name="mix")),

@@ -1,15 +1,17 @@
-"""What the endpoints share: the engine, its models, and whether they are able to answer."""
+"""What the endpoints share: the engine, its models, and whether they can answer."""
 
 import asyncio
 import logging
 import time
+from typing import Annotated
 
 import torch
+from fastapi import Depends, Request
 
 from bandrank import __version__
-from bandrank.api.limits import Limits
 from bandrank.errors import BandrankError
 from bandrank.serving import Serving
+from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -18,26 +20,34 @@ SELF_TEST_TIMEOUT_S = 10.0
 
 
 class Service:
-    """The served models. Made before the server listens, closed after it has answered its last request."""
+    """The served models; made before the server listens, closed after it has answered its last request."""
 
-    def __init__(self, serving: Serving, limits: Limits) -> None:
+    def __init__(self, serving: Serving, settings: Settings) -> None:
         self.engine, self.models, self.registry = serving.engine, serving.models, serving.registry
-        self.limits = limits
+        self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
         self.metrics = self.engine.metrics
         self.created = int(time.time())
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
             self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
-        if self.engine.device.type == "cuda":
-            self.metrics.watch_device(self._device_memory)
+        if (device := self.engine.device).type == "cuda":
+            self.metrics.watch_device(
+                {
+                    "allocated": lambda: torch.cuda.memory_allocated(device),
+                    "peak": lambda: torch.cuda.max_memory_allocated(device),
+                    "reserved": lambda: torch.cuda.memory_reserved(device),
+                    "graphs": lambda: sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
+                    "total": lambda: torch.cuda.get_device_properties(device).total_memory,
+                }
+            )
 
     async def start(self) -> None:
-        """Warms up: the first batch of a process is slow, and a model that cannot score must not start to serve."""
+        """Scores a first batch, which is slow. Raises what scoring raises: a model that cannot score must not start."""
         await self._self_test()
         self.metrics.ready.set(1)
 
     async def why_not_ready(self) -> str | None:
-        """None if requests are answered, else the reason, from a real self-test if no batch was scored of late."""
+        """None if the service can score, else the reason. Runs a self-test unless a batch was scored within FRESH_S."""
         reason = None
         if not self.engine.worker.alive:
             reason = "the scoring thread is dead; restart the service"
@@ -52,7 +62,7 @@ class Service:
         return reason
 
     async def close(self) -> None:
-        """Answers what is admitted, then ends the threads."""
+        """Answers the admitted requests, then ends the threads."""
         self.metrics.ready.set(0)
         await self.engine.close()
 
@@ -60,12 +70,10 @@ class Service:
         for model in self.models.by_name.values():
             await model.self_test()
 
-    def _device_memory(self) -> dict[str, int]:
-        device = self.engine.device
-        return {
-            "allocated": torch.cuda.memory_allocated(device),
-            "peak": torch.cuda.max_memory_allocated(device),
-            "reserved": torch.cuda.memory_reserved(device),
-            "graphs": sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
-            "total": torch.cuda.get_device_properties(device).total_memory,
-        }
+
+async def _service(request: Request) -> Service:  # async, because FastAPI calls other functions in another thread
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOfApp = Annotated[Service, Depends(_service)]

@@ -22,8 +22,8 @@ class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
     max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
-    be queued.  request_timeout_s: after which a request has failed, and beyond which none is queued.
-    redis: closed with the engine.  on_death: called from the scoring thread if it dies.
+    be queued.  request_timeout_s: seconds after which a request fails; one that would queue for longer is refused.
+    redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class Engine:
             clock=clock,
             on_drop=lambda reason: self.metrics.dropped_tasks.labels(reason).inc(),
         )
-        self.metrics.watch_queue(lambda: self.queue.waiting_rows, lambda: self.queue.waiting_tasks)
+        self.metrics.waiting_tokens.set_function(lambda: self.queue.waiting_rows)
+        self.metrics.waiting_tasks.set_function(lambda: self.queue.waiting_tasks)
         self.worker = ScoringWorker(
             self.queue,
             max_batch_rows=max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS),
@@ -79,11 +80,11 @@ class Engine:
             self._idle.set()
 
     def scored_within(self, seconds: float) -> bool:
-        """Whether a batch was scored that recently."""
+        """Whether a batch was scored in the last `seconds`."""
         return self.clock() - self.worker.last_success <= seconds
 
     async def close(self) -> None:
-        """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
+        """Admits no more requests; returns when those admitted are answered and their representations are stored."""
         self._closing = True
         while self._in_flight and self.worker.alive:  # a request may have more stages to run
             self._idle.clear()

@@ -1,4 +1,4 @@
-"""One scorer with what it needs to score texts: its tokenizer, the source of its candidates and its lane."""
+"""A scorer with its tokenizer, the source of its candidates and its lane: texts in, scores out."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
 
-CAUTION = 1.1  # a budget is filled up to the predicted time times this
+CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
 
 class TextScorer(Generic[Candidate]):
@@ -28,7 +28,7 @@ class TextScorer(Generic[Candidate]):
         queue: TaskQueue,
         source: CandidateSource[Candidate],
     ) -> None:
-        """name: tells the scorers of an engine apart."""
+        """name: unique among the scorers of an engine."""
         self.name = name
         self.prepared = prepared
         self.tokenizer = tokenizer
@@ -39,13 +39,13 @@ class TextScorer(Generic[Candidate]):
     async def score(
         self, stage: str, query: str, texts: Sequence[str], *, deadline: float, answer_by: float = math.inf
     ) -> tuple[list[float], StageReport]:
-        """Raw scores of the leading texts: of all, unless `answer_by` comes first or is predicted to.
+        """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
 
-        A text that comes twice is scored once: products over other rows of a batch may round differently, and the two
-        would be no tie.
+        A text that comes twice is scored once: at another index of a batch its products may round differently, and the
+        two would not tie.
 
-        stage: the name that the report gets.  deadline, answer_by: monotonic seconds.
-        Raises Overloaded, DeadlineExceeded, ScoringFailed, NotReady.
+        stage: the name for the report.  deadline, answer_by: monotonic seconds.
+        Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         start = self.queue.clock()
         self.queue.check_open()
@@ -84,18 +84,21 @@ class TextScorer(Generic[Candidate]):
         return [scores[index] for index in answered], report
 
     def predict_s(self, query: str, texts: Sequence[str]) -> float:
-        """Seconds that scoring texts of these lengths will take once they are taken, at the measured speed."""
+        """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.
+
+        If the scorer precomputes: the seconds to encode all of them, which is most of its work.
+        """
         per_character = self.tokenizer.tokens_per_character
         lengths = [math.ceil(len(text) * per_character) for text in texts]
-        encode_s = self.source.predict_encode_s(sum(lengths))
-        if encode_s is not None:
-            return encode_s
+        seconds = self.queue.throughput.seconds
+        if self.source.encode_lane is not None:
+            return seconds(self.source.encode_lane.name, sum(lengths))
         query_tokens = math.ceil(len(query) * per_character)
         rows = sum(self.prepared.scorer.num_rows(query_tokens, length) for length in lengths)
-        return self.queue.throughput.seconds(self.lane.name, rows)
+        return seconds(self.lane.name, rows)
 
     async def close(self) -> None:
-        """Stores what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
+        """Writes what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
         await self.source.close()
         self.tokenizer.close()
 
@@ -104,7 +107,7 @@ class TextScorer(Generic[Candidate]):
         return [cost[length] for length in lengths]
 
     def _num_fitting(self, rows: Sequence[float], answer_by: float) -> int:
-        """How many leading candidates will be scored in time, behind those that are queued now."""
+        """How many leading candidates will be scored in time, after the tasks that are queued now."""
         if math.isinf(answer_by) or not rows:
             return len(rows)
         time_left = answer_by - self.queue.clock() - self.queue.wait_s

@@ -1,12 +1,12 @@
-"""How fast each lane works, as measured; what waiting and budgets are predicted from."""
+"""The measured speed of each lane, from which waiting times and budgets are predicted."""
 
 from collections.abc import Mapping
 
-DECAY = 0.9  # a batch's weight after the next one; about ten batches count
+DECAY = 0.9  # the factor of older batches at each report; about ten batches count
 
 
 class Throughput:
-    """Rows per second of each lane. A batch counts by its size, so that fixed costs of tiny ones do not mislead.
+    """Rows per second of each lane. Batches count by their size, so that the fixed costs of tiny ones do not mislead.
 
     Written by the scoring thread and read by the event loop; a read may miss the batch that is being reported.
     """
@@ -15,15 +15,15 @@ class Throughput:
         self._sums: dict[str, tuple[float, float]] = {}
 
     def report(self, lane: str, rows: float, seconds: float) -> None:
-        """What a batch of `rows` took."""
+        """Records that a batch of `rows` took `seconds`."""
         old_rows, old_seconds = self._sums.get(lane, (0.0, 0.0))
         self._sums[lane] = DECAY * old_rows + rows, DECAY * old_seconds + seconds
 
     def seconds(self, lane: str, rows: float) -> float:
-        """How long `rows` will take; 0 until a batch of the lane was timed."""
+        """The seconds that `rows` will take; 0 until a batch of the lane was timed."""
         measured_rows, measured_seconds = self._sums.get(lane, (0.0, 0.0))
         return rows * measured_seconds / measured_rows if measured_rows else 0.0
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
-        """Seconds for rows of several lanes, one after the other."""
+        """The seconds that rows of several lanes will take, one lane after the other."""
         return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())

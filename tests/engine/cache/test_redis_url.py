@@ -60,8 +60,8 @@ BAD = {
     "redis://cache/1/2": "too many parts",
     "redis://cache?secret=1": "unknown option",
     "redis://cache?ssl_cert_reqs=none": "unknown option",
-    "rediss://cache?ssl_cert_reqs=secret": "none, optional or required",
-    "rediss://cache?ssl_check_hostname=secret": "true or false",
+    "rediss://cache?ssl_cert_reqs=secret": "none, optional, required",
+    "rediss://cache?ssl_check_hostname=secret": "one of true, false",
     "rediss://cache?ssl_ca_certs=/nowhere/ca.pem": "no file /nowhere/ca.pem",
     "unix://": "the path of the socket is missing",
     "redis+cluster://a/1": "no database but 0",
@@ -72,13 +72,13 @@ BAD = {
 
 @pytest.mark.parametrize("url", GOOD)
 def test_every_form_is_read(url: str) -> None:
-    """Hosts, ports, credentials, database and options."""
+    """The address has hosts, ports, credentials, database and options."""
     assert parse_redis_url(url) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", GOOD)
 def test_what_is_logged_has_no_credentials(url: str) -> None:
-    """And can be read back, to the same place."""
+    """An address without them can be read again."""
     address = parse_redis_url(url)
 
     for text in (str(address), repr(address)):
@@ -89,8 +89,8 @@ def test_what_is_logged_has_no_credentials(url: str) -> None:
 
 
 @pytest.mark.parametrize(("url", "problem"), BAD.items())
-def test_a_bad_url_is_told(url: str, problem: str) -> None:
-    """With the forms there are, and nothing that could be a part of a password."""
+def test_a_bad_url_is_refused(url: str, problem: str) -> None:
+    """The message lists the forms and repeats nothing that could be part of a password."""
     with pytest.raises(ValueError, match=problem) as raised:
         parse_redis_url(url)
 
@@ -104,7 +104,7 @@ def test_a_bad_url_is_told(url: str, problem: str) -> None:
 
 
 def test_files_of_a_tls_connection(tmp_path: Path) -> None:
-    """They must be there when the service starts."""
+    """They must exist when the service starts."""
     file = tmp_path / "ca.pem"
     file.touch()
 

@@ -1,4 +1,4 @@
-"""What a wire format has to say for itself."""
+"""The interface of a wire format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from bandrank.engine.calls import Answer, Call
 
 @dataclass(frozen=True)
 class Problem:
-    """An error as a client hears of it. error_type: a name that stays the same over versions."""
+    """An error as a client sees it. error_type: a name that stays the same over versions."""
 
     status: int
     message: str
@@ -19,11 +19,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A wire format of re-ranking, one file each.
+    """A wire format of re-ranking; each has a file in this package.
 
-    paths: where it is spoken, by POST.  request, response, error: its bodies, for the description of the API.
-    read: from a body to a call; raises InvalidInput.  write: from a call, its answer and the seconds it took to the
-    JSON of the response.  write_error: the JSON of an error's body.
+    paths: those of its POST endpoints.  request, response, error: its bodies, for the description of the API.
+    read: turns a body into a call; raises InvalidInput.  write: turns a call, its answer and the seconds it took into
+    the JSON of the response.  write_error: turns a problem into the JSON of an error's body.
     """
 
     paths: tuple[str, ...]
