@@ -9,8 +9,7 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 from bandrank_kernels.launch import launch
-from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows, plan_attention
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 
 pytestmark = needs_gpu
 
@@ -37,7 +36,8 @@ def plan(
     window: int | None, dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, backend: Backend = "cuda"
 ) -> AttentionPlan:
     """By the kernels, by name: nothing may take their place. Or by another backend."""
-    return plan_attention(rows, sparse_pattern(window), device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
+    pattern = AttentionPattern.sparse(window)
+    return plan_attention(rows, pattern, device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
 
 
 def random_qkv(dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, num_heads: int = 3) -> Tensor:

@@ -28,11 +28,10 @@ from bandrank_kernels.windowed_attention import (
     plan_attention,
 )
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan, _log_groups
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
 ROWS = packed_rows([11, 3], [[70, 0, 17], [64]], shared=True)
 EMPTY = PackedRows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
-SPARSE = sparse_pattern(4)
+SPARSE = AttentionPattern.sparse(4)
 
 
 def cuda_plan(

@@ -1,5 +1,6 @@
 """The backward kernels of windowed attention, run on the CPU: the gradients of the reference, to rounding."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,11 +14,11 @@ from support.layouts import CPU, packed_rows
 from torch import Tensor
 
 from bandrank_kernels.launch import Kernel
-from bandrank_kernels.windowed_attention import PackedRows, plan_attention
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.cuda import Dtype
 from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, plan_tables
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient, GradientPart
-from bandrank_kernels.windowed_attention.ops import attend, sparse_pattern
+from bandrank_kernels.windowed_attention.reference import dense_mask
 
 pytestmark = needs_compiler
 
@@ -64,16 +65,21 @@ class Layer:
         self.qkv = torch.randn(shape, generator=generator).to(kind)
         self.towards = torch.randn(shape[0], *shape[2:], generator=generator).to(kind)
         exact = self.qkv.double().requires_grad_()
-        pattern = sparse_pattern(window)
+        pattern = AttentionPattern.sparse(window)
         plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=head_dim, backend="reference")
-        (self.right,) = torch.autograd.grad(plan.attend(exact), exact, self.towards.double())
-        out, lse = attend(exact.detach(), rows, window)
-        self.out, self.lse = out.to(kind), lse.float()
+        out, towards = plan.attend(exact), self.towards.double()
+        (self.right,) = torch.autograd.grad(out, exact, towards)
+        self.out = out.detach().to(kind).contiguous()
+        query, key, value = exact.detach().unbind(1)
+        scores = torch.einsum("ihd,jhd->hij", query, key) * head_dim**-0.5
+        scores.masked_fill_(~dense_mask(rows, pattern), -torch.inf)
+        self.lse = (scores.logsumexp(-1).T / math.log(2)).float().contiguous()
         # The output that the backward pass is given was rounded, and its result is: no kernel is closer than this.
-        layout = [torch.from_numpy(part) for part in (rows.cu_queries, rows.cu_candidates, rows.candidate_query)]
-        closest = torch.ops.bandrank.windowed_attention_backward(
-            self.towards.double(), exact.detach(), self.out.double(), lse, *layout, window
-        )
+        shares, along = scores.softmax(-1), (towards * self.out.double()).sum(-1).T
+        of_scores = shares * (torch.einsum("ihd,jhd->hij", towards, value) - along[..., None]) * head_dim**-0.5
+        by_query = torch.einsum("hij,jhd->ihd", of_scores, key)
+        by_key, by_value = (torch.einsum("hij,ihd->jhd", *pair) for pair in ((of_scores, query), (shares, towards)))
+        closest = torch.stack([by_query, by_key, by_value], 1)
         self.bar = 1.05 * self.errors(closest.to(kind)) + FLOAT_BAR * norms(self.right)
         longest = int(np.diff(rows.cu_candidates).max(initial=0))
         width = longest if window is None else min(window, longest)

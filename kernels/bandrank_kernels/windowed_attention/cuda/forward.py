@@ -15,7 +15,6 @@ from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Variant
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
-SPARSE_SWITCHES = AttentionPattern(query_to_cls=False, query_to_candidate=False)
 # A block's share of shared memory: two blocks fit on an sm_90, one on cards that have 100 KiB.
 MAX_SHARED_BYTES = 96 * 1024
 MIN_STAGE_ROWS = 64  # keys; the merge of [CLS] rows needs some 2 KiB whatever the keys
@@ -28,10 +27,9 @@ def why_unsupported(
 
     dtype: its name, such as "float16".  capability: the card's compute capability, (major, minor).
     """
-    if pattern != AttentionPattern(pattern.window, query_to_cls=False, query_to_candidate=False):
-        return (
-            f"the kernels know the sparse cross-encoder's pattern alone ({SPARSE_SWITCHES}, any window), got {pattern}"
-        )
+    sparse = AttentionPattern.sparse(pattern.window)
+    if pattern != sparse:
+        return f"the kernels know the sparse cross-encoder's pattern alone ({sparse}, any window), got {pattern}"
     if head_dim not in HEAD_DIMS:
         return f"head_dim must be one of {HEAD_DIMS}, got {head_dim}"
     if dtype not in get_args(Dtype):
