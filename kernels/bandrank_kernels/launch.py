@@ -68,16 +68,31 @@ def _import_cupy() -> Any:  # cupy carries no types
     return cupy
 
 
+def struct_layout(*, addresses: str, longs: str, ints: str = "", floats: str = "") -> np.dtype[np.void]:
+    """The layout of a C struct of pointers, 64-bit and 32-bit integers and floats, in this order, given by their names
+    with blanks between them.
+    """
+    kinds = ((addresses, np.uint64), (longs, np.int64), (ints, np.int32), (floats, np.float32))
+    return np.dtype(
+        [(name, kind) for names, kind in kinds for name in names.split()], align=True
+    )  # as a C compiler does
+
+
 def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
     """One struct of `layout` with these values, in an array of one as cupy passes structs by value.
 
+    A tensor stands for its address, None for the null pointer.
     Raises ValueError if fields are missing or unknown, OverflowError if a value does not fit its field.
     """
     if set(values) != set(layout.names or ()):
         raise ValueError(f"a struct of {layout.names} cannot be made of {tuple(values)}")
     struct = np.zeros(1, layout)
-    struct[0] = tuple(values[name] for name in layout.names or ())  # field by field takes 1.5 times as long
+    struct[0] = tuple(_plain(values[name]) for name in layout.names or ())  # field by field takes 1.5 times as long
     return struct
+
+
+def _plain(value: object) -> object:
+    return value.data_ptr() if isinstance(value, torch.Tensor) else 0 if value is None else value
 
 
 def is_vectorizable(tensor: torch.Tensor) -> bool:
@@ -135,6 +150,14 @@ class Launch:
     def call(self, function: Callable[..., None], stream: int) -> None:
         """Hands the launch to a `cupy.cuda.Function`, for the CUDA stream at address `stream`."""
         function((self.blocks,), (self.threads,), (self.params,), shared_mem=self.shared_bytes, stream=_Stream(stream))
+
+
+def plan_launch(
+    kernel: Kernel, *, blocks: int, threads: int, layout: np.dtype[np.void], shared_bytes: int = 0, **values: object
+) -> Launch:
+    """A launch with one struct of `layout`, whose values are those of `struct_of`; it holds the tensors among them."""
+    holds = tuple(value for value in values.values() if isinstance(value, torch.Tensor))
+    return Launch(kernel, blocks, threads, struct_of(layout, **values), shared_bytes, holds)
 
 
 class _Stream:

@@ -10,7 +10,7 @@ from torch import Tensor
 from bandrank_kernels import Backend
 from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
 
-BACKENDS: list[Backend] = ["reference", "vectorized"]
+BACKENDS: list[Backend] = ["vectorized"]  # plain torch has one form, which "reference" names too
 SHAPES = [(1, 0), (2, 3), (5, 1)]  # length, window
 
 
@@ -69,7 +69,7 @@ def test_operators_keep_their_promises_to_torch(name: str) -> None:
     rows = random_rows(2, 6, 4).requires_grad_()
     view = random_rows(6, 2, 4, seed=1).transpose(0, 1).requires_grad_()
     band = random_rows(2, 6, 5, seed=2).requires_grad_()
-    arguments = (rows, view, 2) if name == "band_qk" else (band, view)
+    arguments = (rows, view, 2, "auto") if name == "band_qk" else (band, view, "auto")
     operator = getattr(torch.ops.bandrank, name).default
 
     assert set(torch.library.opcheck(operator, arguments).values()) == {"SUCCESS"}

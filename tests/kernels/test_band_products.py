@@ -4,14 +4,14 @@ import logging
 
 import pytest
 import torch
-from support.bands import LENGTHS, WINDOWS, dense, outside, random_band, random_rows
+from support.bands import dense, outside, random_band, random_rows
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bandrank_kernels import Backend, BackendUnavailable, dispatch
-from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+from bandrank_kernels.band_products import band_ptv, band_pv, band_qk, reference
 
-BACKENDS: list[Backend] = ["reference", "vectorized"]
+BACKENDS: list[Backend] = ["vectorized"]  # plain torch has one form, which "reference" names too
 EXACT = 1e-12
 
 
@@ -33,18 +33,6 @@ def test_products_are_those_of_dense_matrices(window: int, length: int, backend:
     assert (scores[outside(length, window)] == 0).all()
     close(band_pv(band, key, backend=backend), dense(band) @ key)
     close(band_ptv(band, key, backend=backend), dense(band).T @ key)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("window", WINDOWS)
-def test_vectorized_equals_reference(window: int, length: int) -> None:
-    """For windows wider than the sequence too, in batches."""
-    query, key = random_rows(2, 3, length, 5), random_rows(2, 3, length, 5, seed=1)
-    band = random_band(2, 3, length=length, window=window)
-
-    close(band_qk(query, key, window, backend="vectorized"), band_qk(query, key, window, backend="reference"))
-    for product in (band_pv, band_ptv):
-        close(product(band, key, backend="vectorized"), product(band, key, backend="reference"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -120,18 +108,16 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("window", [0, 4, 64])
 def test_memory_is_linear_in_the_band(window: int) -> None:
-    """No (length, length) anywhere, forward or backward; blocks of 32 rows at least cost a narrow window some more."""
-    from bandrank_kernels.band_products import vectorized
-
+    """No (length, length) anywhere in the products, nor in their gradients, which are products too."""
     length, dim = 4096, 8
     query, key = random_rows(length, dim), random_rows(length, dim, seed=1)
     band = random_band(length=length, window=window)
     with LargestTensor() as largest:
-        vectorized.band_qk(query, key, window)
-        vectorized.band_pv(band, key)
-        vectorized.band_ptv(band, key)
+        reference.band_qk(query, key, window)
+        reference.band_pv(band, key)
+        reference.band_ptv(band, key)
 
-    assert 0 < largest.numbers <= 1.05 * length * max(2 * (2 * window + 1), 32 + 2 * window, 3 * dim)
+    assert 0 < largest.numbers <= length * max(2 * window + 1, dim)
 
 
 @pytest.mark.parametrize(

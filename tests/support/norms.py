@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bandrank_kernels import dispatch
 from bandrank_kernels.launch import Launch
-from bandrank_kernels.row_norms import Addend, cuda, ops
+from bandrank_kernels.row_norms import Addend, cuda, interface
 from bandrank_kernels.row_norms.reference import norm_of_sum
 
 Kind = Literal["add", "embed"]
@@ -67,6 +67,6 @@ def run_kernels_here(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
         run_here(request, device)
 
     monkeypatch.setattr(dispatch, "cuda_obstacle", lambda _: None)
-    monkeypatch.setattr(ops, "_backend", ops._backend.__wrapped__)  # the choice is not kept
+    monkeypatch.setattr(interface, "_backend", interface._backend.__wrapped__)  # the choice is not kept
     monkeypatch.setattr(cuda, "launch", launch)
     return launches

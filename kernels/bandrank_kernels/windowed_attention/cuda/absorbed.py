@@ -9,7 +9,7 @@ from typing import ClassVar, get_args
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, struct_of
+from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, plan_launch
 from bandrank_kernels.windowed_attention.cuda.params import ABSORBED_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
 from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
@@ -179,25 +179,21 @@ class AbsorbedPlan:
         """
         for tensor in (query, rows, out):
             assert is_vectorizable(tensor), "rows that the kernels cannot read in place. This is a bug."
-        params = struct_of(
-            ABSORBED_PARAMS,
-            query=query.data_ptr(),
-            rows=rows.data_ptr(),
-            out=out.data_ptr(),
-            tiles=tiles.data_ptr(),
-            partials=partials.data_ptr(),
-            arrivals=arrivals.data_ptr(),
+        return plan_launch(
+            self.variant.kernel,
+            blocks=len(self.tiles),
+            threads=self.variant.threads(self.num_heads),
+            shared_bytes=self.variant.shared_bytes(self.hidden_size),
+            layout=ABSORBED_PARAMS,
+            query=query,
+            rows=rows,
+            out=out,
+            tiles=tiles,
+            partials=partials,
+            arrivals=arrivals,
             row_stride=rows.stride(0),
             num_heads=self.num_heads,
             hidden_size=self.hidden_size,
             tile_rows=TILE_ROWS,
             scale=scale * math.log2(math.e),
-        )
-        return Launch(
-            self.variant.kernel,
-            len(self.tiles),
-            self.variant.threads(self.num_heads),
-            params,
-            self.variant.shared_bytes(self.hidden_size),
-            (query, rows, out, tiles, partials, arrivals),
         )

@@ -7,7 +7,7 @@ from typing import get_args
 from torch import Tensor
 
 from bandrank_kernels.cuda import Dtype
-from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
+from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, plan_launch
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
@@ -89,22 +89,24 @@ class ForwardPlan:
         tiles: `self.tiles` on the device.  partials, arrivals: scratch of `num_partials` and `num_arrivals`.
         """
         assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
-        params = struct_of(
-            PARAMS,
-            qkv=qkv.data_ptr(),
-            out=out.data_ptr(),
-            lse=0 if lse is None else lse.data_ptr(),
-            tiles=tiles.data_ptr(),
-            partials=partials.data_ptr(),
-            arrivals=arrivals.data_ptr(),
+        return plan_launch(
+            self.variant.kernel,
+            blocks=self.blocks,
+            threads=self.variant.threads,
+            shared_bytes=self.shared_bytes,
+            layout=PARAMS,
+            qkv=qkv,
+            out=out,
+            lse=lse,
+            tiles=tiles,
+            partials=partials,
+            arrivals=arrivals,
             row_stride=qkv.stride(0),
             num_heads=self.num_heads,
             window=self.window,
             stage_rows=self.stage_rows,
             scale=math.log2(math.e) / math.sqrt(self.variant.head_dim),
         )
-        holds = (qkv, out, tiles, partials, arrivals) if lse is None else (qkv, out, lse, tiles, partials, arrivals)
-        return Launch(self.variant.kernel, self.blocks, self.variant.threads, params, self.shared_bytes, holds)
 
 
 def is_readable(qkv: Tensor) -> bool:

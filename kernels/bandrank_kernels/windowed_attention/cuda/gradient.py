@@ -1,14 +1,14 @@
 """The plan of the backward pass: two launches, and the layout of the partial sums between them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
 from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.cuda import Dtype
-from bandrank_kernels.launch import Launch, struct_of
+from bandrank_kernels.launch import Launch, plan_launch
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
 from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Int32s, Tiles, plan_tiles
@@ -69,22 +69,27 @@ class GradientPlan:
         float32 of scratch.  partials: `num_partials` of it.  tiles, first_vectors, totals: `tables` on the device.
         """
         assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
-        tensors = {
-            "qkv": qkv,
-            "out": out,
-            "towards": towards,
-            "result": result,
-            "lse": lse,
-            "delta": delta,
-            "tiles": tiles,
-            "first_vectors": first_vectors,
-            "partials": partials,
-            "totals": totals,
-        }
+        rows, columns = (Gradient(self.dtype, self.head_dim, part) for part in GRADIENT_PARTS)
+        row_blocks = len(self.tables.tiles) * self.num_heads
+        if not row_blocks:
+            return []
         column_blocks = self.tables.num_candidate_tiles * self.num_heads
-        params = struct_of(
-            GRADIENT_PARAMS,
-            **{name: tensor.data_ptr() for name, tensor in tensors.items()},
+        by_rows = plan_launch(
+            rows.kernel,
+            blocks=row_blocks,
+            threads=rows.threads,
+            shared_bytes=FLOAT_BYTES * 2 * (rows.tile_rows + 1) * (self.head_dim + GLOBALS_AT_ONCE),
+            layout=GRADIENT_PARAMS,
+            qkv=qkv,
+            out=out,
+            towards=towards,
+            result=result,
+            lse=lse,
+            delta=delta,
+            tiles=tiles,
+            first_vectors=first_vectors,
+            partials=partials,
+            totals=totals,
             row_stride=qkv.stride(0),
             num_heads=self.num_heads,
             window=self.window,
@@ -92,24 +97,14 @@ class GradientPlan:
             scale=math.log2(math.e) / math.sqrt(self.head_dim),
             root=1 / math.sqrt(self.head_dim),
         )
-        rows, columns = (Gradient(self.dtype, self.head_dim, part) for part in GRADIENT_PARTS)
-        row_blocks = len(self.tables.tiles) * self.num_heads
-        shared = FLOAT_BYTES * 2 * (rows.tile_rows + 1) * (self.head_dim + GLOBALS_AT_ONCE)
-        holds = tuple(tensors.values())
-        total_blocks = len(self.tables.totals) * self.num_heads
-        if not row_blocks:
-            return []
-        return [
-            Launch(rows.kernel, row_blocks, rows.threads, params, shared, holds),
-            Launch(
-                columns.kernel,
-                column_blocks + total_blocks,
-                columns.threads,
-                params,
-                FLOAT_BYTES * columns.threads,
-                holds,
-            ),
-        ]
+        by_columns = replace(
+            by_rows,
+            kernel=columns.kernel,
+            blocks=column_blocks + len(self.tables.totals) * self.num_heads,
+            threads=columns.threads,
+            shared_bytes=FLOAT_BYTES * columns.threads,
+        )
+        return [by_rows, by_columns]
 
 
 def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
