@@ -14,6 +14,8 @@ from typing import TypeVar
 
 import torch
 
+from bandrank_bench.output import say
+
 TOLERANCE = 1.2
 MAX_ROUNDS_FACTOR = 3  # more rounds for systems that lack clean samples, up to this many times those asked for
 SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow whatever comes next
@@ -104,15 +106,14 @@ def take_turns(
     rounds: int,
     calibration: Calibration,
     tokens: Callable[[Item], int],
-    on_round: Callable[[int, int], None] = lambda _number, _systems: None,
     seed: int = 0,
 ) -> list[Sample]:
     """Samples of every system on the same requests, one request a round.
 
     The systems of a group run one right after the other, so that they can be compared sample by sample; groups, and
     the systems in a group, take turns in random order. A group takes part until it has `rounds` rounds that are clean
-    for all its systems, or gives up after MAX_ROUNDS_FACTOR * rounds. `on_round` hears each round's number and how many
-    systems take part. Returns clean and unclean samples: which are clean is known only at the end of the run.
+    for all its systems, or gives up after MAX_ROUNDS_FACTOR * rounds.
+    Returns all samples: which of them are clean is known only at the end of the run.
     """
     rng = random.Random(seed)
     samples: list[Sample] = []
@@ -124,7 +125,7 @@ def take_turns(
         turns = [
             turn for group in rng.sample(lacking, len(lacking)) for turn in rng.sample(list(group.items()), len(group))
         ]
-        on_round(round_number, len(turns))
+        say(f"{workload} round {round_number}: {len(turns)} systems")
         item = request(round_number)
         for name, run in turns:
             before_s = calibration.await_calm()

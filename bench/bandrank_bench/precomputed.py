@@ -140,7 +140,6 @@ def compare(
         rounds=rounds,
         calibration=calibration,
         tokens=lambda _: 1,
-        on_round=lambda number, count: say(f"round {number}: {count} systems"),
     )
     kept = clean(samples, calibration.calm_s)
     return {name: [one.seconds for one in kept if one.system == name] for name in systems}

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from support.forward_kernels import AMPERE, TURING
 from support.layouts import CPU, layouts
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, Capacity, PackedRows
 from bandrank_kernels.windowed_attention.capacity import FEWEST_ROWS, row_bucket
-from bandrank_kernels.windowed_attention.cuda import Dtype, plan_forward, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
-from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE, plan_candidate_tiles
+from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE, plan_candidate_tiles, plan_tiles
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 

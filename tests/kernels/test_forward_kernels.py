@@ -22,8 +22,9 @@ from support.forward_kernels import (
 )
 from support.layouts import packed_rows
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardPlan
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan
 
 pytestmark = needs_compiler
 NUM_HEADS = 2

@@ -24,17 +24,11 @@ from support.forward_kernels import (
 )
 from support.layouts import layouts, packed_rows
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import (
-    SHIPPED,
-    Dtype,
-    ForwardPlan,
-    choose_variant,
-    is_readable,
-    plan_forward,
-    plan_tiles,
-    why_unsupported,
-)
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward, why_unsupported
+from bandrank_kernels.windowed_attention.cuda.tiles import plan_tiles
+from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, choose_variant
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 ROWS = packed_rows([11, 3], [[260, 0, 17], [64]], shared=True)

@@ -13,9 +13,9 @@ from emulation.mistakes import Mistake, assert_noticed, plant
 from support.layouts import CPU, packed_rows
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention
-from bandrank_kernels.windowed_attention.cuda import Dtype
 from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, plan_tables
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient, GradientPart
 from bandrank_kernels.windowed_attention.reference import dense_mask

@@ -9,9 +9,9 @@ from support.bands import random_rows
 from support.forward_kernels import AMPERE, BARS
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype, dtype_name
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, dtype_name
 from bandrank_kernels.windowed_attention.cuda.absorbed import TILE_ROWS, AbsorbedPlan, choose_absorbed
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 

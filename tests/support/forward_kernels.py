@@ -11,9 +11,10 @@ from emulation.compiled import EmulationError, Schedule
 from emulation.launches import emulate
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardPlan, plan_forward
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, plan_forward
 
 Array = npt.NDArray[Any]
 AMPERE, TURING = (8, 0), (7, 5)

@@ -30,15 +30,13 @@ class System:
     """One way to compute the attention of a layer.
 
     arrange: its layout, from packed qkv (num_rows, 3, num_heads, head_dim); not timed, as a model could keep it.
-    attend: what is timed.  pack: its results as packed rows, to be compared with ours; None where it computes another
-    function.  capturable: False where the host must wait for the card.
+    attend: the timed part.  pack: its results as packed rows, to be compared with ours; None if its function differs.
     """
 
     name: str
     arrange: Callable[[Tensor], Sequence[Tensor]]
     attend: Callable[..., Sequence[Tensor]]
     pack: Callable[[Sequence[Tensor]], Tensor] | None = None
-    capturable: bool = True
 
 
 def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
@@ -135,37 +133,8 @@ def varlen(lab: Lab, shape: Shape) -> System:
     )
 
 
-def longformer(lab: Lab, shape: Shape) -> System:
-    """Hugging Face's Longformer attention, sliding chunks and global tokens, on rows padded to whole windows.
-
-    Its projections are a part of it and are timed with it; its query and [CLS] see everything, another function.
-    """
-    modeling = import_module("transformers.models.longformer.modeling_longformer")
-    width = 2 * shape.window
-    sequence = -(-shape.sequence // width) * width
-    config = modeling.LongformerConfig(
-        hidden_size=shape.hidden, num_attention_heads=shape.num_heads, attention_window=[width], num_hidden_layers=1
-    )
-    layer = modeling.LongformerSelfAttention(config, layer_id=0).to(lab.device, lab.dtype).eval()
-    positions = torch.arange(sequence, device=lab.device).expand(shape.num_candidates, -1)
-    is_global, is_masked = positions < shape.num_globals, positions >= shape.sequence
-    mask = torch.zeros(positions.shape, device=lab.device, dtype=lab.dtype)
-    mask.masked_fill_(is_global, 10000).masked_fill_(is_masked, -10000)
-
-    def arrange(qkv: Tensor) -> Sequence[Tensor]:
-        rows = shape.sequences(qkv)[:, :, 0].flatten(2)
-        return [pad(rows, (0, 0, 0, sequence - shape.sequence))]
-
-    def attend(hidden: Tensor) -> Sequence[Tensor]:
-        (out,) = layer(hidden, mask, is_index_masked=is_masked, is_index_global_attn=is_global, is_global_attn=True)
-        return [out]
-
-    return System("longformer", arrange, attend, capturable=False)
-
-
-def paper(lab: Lab, shape: Shape, name: str) -> System:
-    """The paper's computation with one softmax, or with its separate passes if the name ends with "as written"."""
-    as_written = name.endswith("as written")
+def paper(lab: Lab, shape: Shape, name: str, *, as_written: bool) -> System:
+    """The paper's computation with one softmax, or with its separate passes as written."""
     attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
     return System(name, attention.arrange, attention.attend, attention.pack)
 

@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+from bandrank_kernels.cuda import dtype_name
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.launch import cuda_obstacle, device_capability
 from bandrank_kernels.windowed_attention.capacity import Capacity
-from bandrank_kernels.windowed_attention.cuda import dtype_name, why_absorbed_unsupported, why_unsupported
+from bandrank_kernels.windowed_attention.cuda.absorbed import why_absorbed_unsupported
+from bandrank_kernels.windowed_attention.cuda.forward import why_unsupported
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
