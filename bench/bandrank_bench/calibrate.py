@@ -1,6 +1,6 @@
-"""Samples that a slow phase of the machine has not touched.
+"""Takes samples that no slow phase of the machine has touched.
 
-Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc tells. So a matrix product of
+Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc shows it. So a matrix product of
 known cost is timed right before and right after each sample; the sample counts if neither took much longer than the
 fastest tenth of all (the very fastest may be a burst that no sample is ever given). A slow phase is waited out for a
 while before a sample is taken. Systems take turns in random order, so that a drift of the machine meets them all.
@@ -49,7 +49,7 @@ def clean(samples: Sequence[Sample], calm_s: float) -> list[Sample]:
 
 
 class Calibration:
-    """Times the product of known cost, and knows what it takes when the machine is calm.
+    """Times the product of known cost, and knows its time when the machine is calm.
 
     `clock` is in seconds; `settle_s` passes before each product.
     """
@@ -69,11 +69,11 @@ class Calibration:
 
     @property
     def calm_s(self) -> float:
-        """What the fastest tenth of the products took at most."""
+        """The longest time among the fastest tenth of the products."""
         return sorted(self._times)[len(self._times) // 10]
 
     def describe(self) -> str:
-        """Calm and fastest time; they differ where the machine is shared: a calm sample may still be contended."""
+        """The calm and the fastest time, which differ on a shared machine: a calm sample may still be contended."""
         return f"{self.calm_s * 1e3:.0f} ms when calm, {min(self._times) * 1e3:.0f} ms at its fastest"
 
     def await_calm(self) -> float:
@@ -85,7 +85,7 @@ class Calibration:
         return seconds
 
     def time(self) -> float:
-        """Seconds of one product, after the threads of what ran before have settled."""
+        """Seconds of one product, once the threads of earlier calls have settled."""
         self.settle()
         started = self.clock()
         self._product()

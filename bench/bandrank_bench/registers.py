@@ -63,7 +63,7 @@ def measure(job: tuple[Sequence[Kernel], str]) -> dict[str, Assembly]:
 
 
 def digests() -> dict[str, str]:
-    """What the table was made of."""
+    """The digests of the sources that the table is made from."""
     return {family.file: family.digest for family in FAMILIES}
 
 

@@ -1,8 +1,8 @@
 """The papers' comparison at our scale: systems trained alike, then compared on collections that no training saw.
 
 Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
-groups of their training splits from `python -m bandrank_training mine`. A run that is stopped goes on where it was;
-what it made stays in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
+groups of their training splits from `python -m bandrank_training mine`. A run that is stopped continues where it was;
+its files stay in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
 the paper has it (Schlatt et al. 2024, section 4), and scorers that precompute, all from all-MiniLM-L6-v2.
 """
 
@@ -39,7 +39,7 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class TestSet:
-    """A collection's split, and where its candidates are from: a run of this name, or the judged pools."""
+    """A split of a collection, whose candidates come from a run of this name, or from the judged pools."""
 
     collection: str
     split: str
@@ -57,7 +57,7 @@ TEST_SETS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains and measures what is missing, and writes the page."""
+    """Trains and measures the systems that are missing, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
@@ -99,7 +99,7 @@ def precomputing(args: argparse.Namespace) -> Iterator[str]:
 
 
 def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int) -> str:
-    """Trains a system, or goes on with it; returns its folder. All read the same groups in the same order."""
+    """Trains a system, or continues its training; returns its folder. All read the same groups in the same order."""
     out = args.runs / name
     values = {
         "out": str(out),
@@ -118,7 +118,7 @@ def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int
 
 
 def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evaluation]:
-    """Every system on every collection; what was measured before is read."""
+    """Measures every system on every collection; earlier results are read."""
     parser = argparse.ArgumentParser()
     evaluation.add_arguments(parser)
     for folder in folders:

@@ -39,13 +39,13 @@ def poisoned(*shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return memory[GUARD : GUARD + size].view(shape), memory
 
 
-def check_output(found: Tensor, memory: Tensor, expected: Tensor) -> None:
+def check_output(actual: Tensor, memory: Tensor, expected: Tensor) -> None:
     """All of the output is written and right, and nothing else is written."""
     assert memory[:GUARD].isnan().all()
     assert memory[-GUARD:].isnan().all()
-    assert found.isfinite().all()
-    error = (found.double() - expected).norm() / expected.norm().clamp_min(1e-30)
-    assert error <= TOLERANCE[found.dtype]
+    assert actual.isfinite().all()
+    error = (actual.double() - expected).norm() / expected.norm().clamp_min(1e-30)
+    assert error <= TOLERANCE[actual.dtype]
 
 
 def launches(
@@ -63,7 +63,7 @@ def launches(
 def check_products(
     query: Tensor, key: Tensor, band: Tensor, capability: tuple[int, int], schedule: Schedule, *, seed: int = 0
 ) -> None:
-    """All three against the reference in float64, on the same rounded inputs."""
+    """Compares all three with the reference in float64, on the same rounded inputs."""
     outputs = [poisoned(*shape, dtype=query.dtype) for shape in (band.shape, key.shape, key.shape)]
     for launch in launches(query, key, band, [output for output, _ in outputs], capability):
         emulate(launch, schedule, seed)
@@ -73,15 +73,15 @@ def check_products(
         reference.band_pv(exact[2], exact[1]),
         reference.band_ptv(exact[2], exact[1]),
     )
-    for (found, memory), right in zip(outputs, expected, strict=True):
-        check_output(found, memory, right)
+    for (actual, memory), right in zip(outputs, expected, strict=True):
+        check_output(actual, memory, right)
     scores = outputs[0][0]
     assert (scores[..., outside(band.shape[-2], band.shape[-1] // 2)] == 0).all()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    """All variants, each family at once."""
+    """Compiles all variants, each family at once."""
     kernels = []
     for dtype, dim, capability in VARIANTS.values():
         query, key = (random_rows(1, 2, dim, dtype=dtype) for _ in range(2))
@@ -94,7 +94,7 @@ def _compiled() -> None:
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_kernels_equal_the_reference(variant: str, window: int, schedule: Schedule) -> None:
-    """Whole outputs and nothing but them, for every length, whatever order lanes and blocks run in."""
+    """Whole outputs and nothing else are written, for every length, in whatever order lanes and blocks run."""
     dtype, dim, capability = VARIANTS[variant]
     for length in LENGTHS[1:]:
         query, key = random_rows(2, length, dim, dtype=dtype), random_rows(2, length, dim, dtype=dtype, seed=1)
@@ -105,7 +105,7 @@ def test_kernels_equal_the_reference(variant: str, window: int, schedule: Schedu
 @pytest.mark.parametrize(("length", "window"), [(124, 20), (300, 128), (4086, 4)])
 @pytest.mark.parametrize("variant", ["float32", "float16", "bfloat16", "float16 without tensor cores"])
 def test_long_documents_and_wide_windows(variant: str, length: int, window: int) -> None:
-    """One head of each."""
+    """One head of each is right."""
     dtype, dim, capability = VARIANTS[variant]
     query, key = random_rows(1, length, dim, dtype=dtype), random_rows(1, length, dim, dtype=dtype, seed=1)
     band = random_band(1, length=length, window=window, dtype=dtype)
@@ -167,7 +167,7 @@ def test_the_kernel_fits_the_rows(rows: Tensor, kernel: str) -> None:
 
 
 def test_sequences_too_long_for_32_bits_are_refused() -> None:
-    """Before a launch. No memory is behind these tensors."""
+    """They are refused before a launch. No memory is behind these tensors."""
     rows = torch.zeros(1, 8).expand(2**29 + 1, 8)
     with pytest.raises(ValueError, match="at most 536870912 rows and columns, got 536870913 x 1"):
         cuda.plan("band_qk", rows, rows, torch.zeros(1, 1).expand(2**29 + 1, 1), capability=AMPERE)
@@ -198,11 +198,11 @@ def test_the_struct_is_laid_out_as_in_the_kernel() -> None:
 def test_results_do_not_depend_on_the_order_of_execution() -> None:
     """The same bits under every schedule."""
     query, key = random_rows(3, 70, 32, dtype=torch.float16), random_rows(3, 70, 32, dtype=torch.float16, seed=1)
-    found = []
+    actual = []
     for schedule in SCHEDULES:
         for seed in range(3):
             scores = band_qk(query, key, 4).fill_(torch.nan)
             emulate(cuda.plan("band_qk", query, key, scores, capability=AMPERE), schedule, seed)
-            found.append(scores)
+            actual.append(scores)
 
-    assert all(torch.equal(found[0], other) for other in found[1:])
+    assert all(torch.equal(actual[0], other) for other in actual[1:])

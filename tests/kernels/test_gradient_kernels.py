@@ -91,7 +91,7 @@ class Layer:
         seed: int = 0,
         kernels: tuple[Kernel | None, Kernel | None] = (None, None),
     ) -> Tensor:
-        """What the kernels give; all they write starts as NaN. kernels: in place of the plan's."""
+        """The result of the kernels; all that they write starts as NaN. kernels: used instead of those of the plan."""
         tables = self.plan.tables
         result = torch.full_like(self.qkv, torch.nan)
         launches = self.plan.launches(
@@ -110,17 +110,17 @@ class Layer:
             emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
         return result
 
-    def errors(self, found: Tensor) -> Tensor:
-        """(3,) of the gradients by queries, keys and values."""
-        return norms(found.double() - self.right)
+    def errors(self, actual: Tensor) -> Tensor:
+        """(3,) errors of the gradients by queries, keys and values."""
+        return norms(actual.double() - self.right)
 
-    def is_right(self, found: Tensor) -> bool:
-        """Every number written, and each of the three within the bar."""
-        return bool((self.errors(found) <= self.bar).all())
+    def is_right(self, actual: Tensor) -> bool:
+        """Whether every number is written, and each of the three is within the bar."""
+        return bool((self.errors(actual) <= self.bar).all())
 
 
 def norms(qkv: Tensor) -> Tensor:
-    """(3,) of all queries, keys and values."""
+    """(3,) norms of all queries, keys and values."""
     return torch.linalg.vector_norm(qkv, dim=(0, 2, 3))
 
 
@@ -130,17 +130,17 @@ def test_gradients_are_exact(shape: Shape, dtype: Dtype, head_dim: int) -> None:
     window, queries, candidates, num_heads = shape
     rows = packed_rows(queries, candidates, shared=True)
     layer = Layer(rows, window, dtype, num_heads=num_heads, head_dim=head_dim)
-    found, again = (layer.run(schedule, seed) for seed, schedule in enumerate(SCHEDULES))
+    actual, again = (layer.run(schedule, seed) for seed, schedule in enumerate(SCHEDULES))
 
-    assert layer.is_right(found)
-    assert torch.equal(found, again)
+    assert layer.is_right(actual)
+    assert torch.equal(actual, again)
 
 
 SMALL = packed_rows([35, 3], [[70, 0, 17], [64]], shared=True)
 MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     "rows": (
-        Mistake("first-key", "is_cls ? $ : max_of(0, place - w - 1)"),
-        Mistake("last-key", "min_of(tile.num_rows - 1, place + w)"),
+        Mistake("first-key", "is_cls ? $ : max_of(0, position - w - 1)"),
+        Mistake("last-key", "min_of(tile.num_rows - 1, position + w)"),
         Mistake("sees-globals", "works"),
         Mistake("query-globals", "sees_globals && number < globals"),
         Mistake("root", "sum * params.root"),
@@ -152,7 +152,7 @@ MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     ),
     "columns": (
         Mistake("cls"),
-        Mistake("last-row", "place + w"),
+        Mistake("last-row", "position + w"),
         Mistake("all-parts", "total.count"),
         Mistake("more", "0"),
         Mistake("slices-summed", "$ && other < kSlices - 1"),
@@ -166,7 +166,7 @@ MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     ("part", "number"), [(part, number) for part in MISTAKES for number in range(len(MISTAKES[part]))]
 )
 def test_a_mistake_is_noticed(part: GradientPart, number: int) -> None:
-    """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
+    """At least one of the two schedules shows it: wrong numbers, NaN, or a launch that goes wrong."""
     layer = Layer(SMALL, 4, "float32", num_heads=2, head_dim=32)
     planted = plant(Gradient("float32", 32, part).kernel, MISTAKES[part])
     kernels = (planted, None) if part == "rows" else (None, planted)

@@ -1,4 +1,4 @@
-"""What the fused operation is timed against, each in the layout that suits it best."""
+"""The systems that the fused operation is compared with, each in the layout that suits it best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class System:
 
 
 def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
-    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, rows as they are in memory."""
+    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, in the memory layout of rows."""
     return [rows.contiguous().transpose(1, 2) for rows in shape.sequences(qkv).unbind(2)]
 
 
@@ -100,7 +100,7 @@ def varlen(lab: Lab, shape: Shape) -> System:
 
     cls = torch.arange(count, device=lab.device)[:, None]
     query = torch.arange(count, count + seen - 1, device=lab.device).expand(count, -1)
-    shared = torch.cat([cls, query], 1).flatten()  # the rows that each candidate sees beside its own
+    shared = torch.cat([cls, query], 1).flatten()  # the rows that each candidate sees beside the rows of its text
     by_one, by_seen, by_length = starts(1), starts(seen), starts(length)
     of_query = starts(seen - 1, 1)
     aux = module.AuxRequest(lse=True)
@@ -144,7 +144,7 @@ class PaperAttention:
     torch (Schlatt et al. 2024, section 3.3). The kernels are ours; the query is attended once, not once a candidate.
 
     On whole pairs, (num_candidates, num_heads, sequence, head_dim).
-    as_written: the softmax in the separate passes of the paper's published forward, in place of torch's softmax.
+    as_written: the softmax in the separate passes of the paper's published forward, instead of torch's softmax.
     """
 
     def __init__(self, shape: Shape, *, device: torch.device, backend: Backend, as_written: bool = False) -> None:

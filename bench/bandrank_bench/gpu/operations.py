@@ -32,7 +32,7 @@ Build = Callable[[], System]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Ours on all shapes, then the baselines, shapes that goals speak of first: what is cut off is least missed."""
+    """Ours on all shapes, then the baselines. Shapes with goals come first: the least important cases are cut off."""
     shapes = [Shape(length, window, dim) for dim in HEAD_DIMS for length in LENGTHS for window in WINDOWS]
     if lab.dry:
         shapes = list(DRY)
@@ -118,7 +118,7 @@ def _difference(right: Tensor, other: Tensor) -> float:
 
 
 def _microseconds(lab: Lab, system: System, inputs: Sequence[Sequence[Tensor]], *, keep: bool) -> float:
-    """Time of one call. keep: each result in memory of its own, so that none is written where the last one lies."""
+    """Time of one call. keep: each result stays in memory, so that none overwrites the last one."""
 
     def run() -> list[Tensor]:
         results: list[Tensor] = []

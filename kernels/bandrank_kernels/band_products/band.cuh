@@ -1,4 +1,4 @@
-// What the kernels of the band products share: how matrices lie in memory, and what a block works on.
+// Shared by the kernels of the band products: the layout of matrices in memory, and the work of a block.
 //
 //   s  rows of a matrix (length)      w  window       b  columns of the band, 2 w + 1       D  dims of a row
 //
@@ -7,7 +7,7 @@
 //   band_qk    A[i][j] = Q[i] . K[i + j - w]                       0 where i + j - w is outside 0 .. s - 1
 //   band_pv    O[i] = sum over j of P[i][j] V[i + j - w]           such entries are never read
 
-// Matrix m of a batch begins at left + m left_matrix, its rows are left_row apart; all in elements.
+// Matrix m of a batch begins at left + m left_matrix, and its rows are left_row apart; all in elements.
 struct BandParams {
   const void* left;   // Q
   const void* right;  // K or V

@@ -1,4 +1,4 @@
-"""The CUDA backend: which kernel runs with what, decided here on shapes alone; simt.cu and tensor_core.cu say how.
+"""The CUDA backend: chooses the kernel and its launch by shapes alone; the kernels are in simt.cu and tensor_core.cu.
 
 Q, K, V are read in place if their last dimension is contiguous and one stride describes their batch dimensions, as in
 slices of (batch, heads, length, dim) along the length; anything else, and a band that is not contiguous, is copied
@@ -49,12 +49,12 @@ MOST_ROWS = 2**29  # rows and columns are 32-bit numbers in the kernels, offsets
 
 @functools.cache
 def source(family: Family) -> str:
-    """The text of one family of kernels: simt.cu runs everything everywhere, tensor_core.cu what tensor cores can."""
+    """The text of one family of kernels: simt.cu runs on every GPU, tensor_core.cu where tensor cores can."""
     return read_source("cuda/primitives.cuh", "band_products/band.cuh", f"band_products/{family}.cu")
 
 
 def kernel(product: Product, dtype: torch.dtype, slices: int | None) -> Kernel:
-    """The kernel of a product on tensor cores, for rows of that many slices of 32 dims, or without, for any."""
+    """The kernel of a product: on tensor cores for rows of `slices` slices of 32 dims, without them if that is None."""
     c_type = C_TYPES[dtype_name(dtype)]
     if slices is None:
         return Kernel(source("simt"), f"{product}_simt<{c_type}>")
@@ -78,7 +78,8 @@ def plan(
     sums: Tensor | None = None,
     capability: tuple[int, int],
 ) -> Launch:
-    """The launch of one product: of Q and K to `band`, or of `band` and V, which is `left` and `right`, to `sums`.
+    """The launch of one product: "band_qk" reads Q (`left`) and K (`right`) and writes `band`; "band_pv" reads `band`
+    and V (both `left` and `right`) and writes `sums`.
 
     The result is contiguous and not empty. Raises ValueError if a row or column number would not fit in 32 bits.
     """

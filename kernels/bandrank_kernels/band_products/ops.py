@@ -83,8 +83,8 @@ def _check_pair(names: str, left: Tensor, right: Tensor) -> None:
 def _operator(name: str, schema: str, empty: Operator, by_left: Operator, by_right: Operator) -> Operator:
     """Registers `bandrank::<name>`.
 
-    schema: its arguments but the backend, as torch writes them; the first two are tensors.  empty: checks them and
-    makes a result without contents.  by_left, by_right: the gradient by each of the two, of that by the result.
+    schema: its arguments except the backend, as torch writes them; the first two are tensors.  empty: checks them and
+    makes a result without contents.  by_left, by_right: from the gradient by the result to that by each tensor.
     """
 
     def run(*arguments: Any) -> Tensor:  # as the schema has them

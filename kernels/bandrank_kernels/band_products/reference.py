@@ -1,6 +1,6 @@
-"""The products in plain torch, column by column of the band, in memory linear in it: for tests, and without a GPU.
+"""The backend in plain torch: the formulas column by column of the band, in memory linear in it.
 
-Sums are those of the dtype of the inputs, float64 too, but of float32 for inputs of 16 bits.
+Sums have the dtype of the inputs, or float32 if that has 16 bits.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 // Band products without tensor cores: for float, double, any number of dims, any alignment, any GPU.
 //
-// A block has a tile of kTileRows rows. It stages what it needs of Q, K and V in shared memory, converted to the type of the
+// A block has a tile of kTileRows rows. It stages rows of Q, K and V in shared memory, converted to the type of the
 // sums, kSliceDims dims and kTileColumns columns of the band at a time:
 //
 //                 columns j0 ..                                K or V rows
@@ -23,8 +23,8 @@ template <> struct SumOf<double> { using Type = double; };
 // Rows of shared memory are 16 bytes longer than their numbers, so that lanes that read down a column meet other banks.
 template <class Sum> constexpr int kPitch = kSliceDims + 16 / sizeof(Sum);
 
-// Rows first_row .. first_row + num_rows - 1 of a matrix, dims first_dim .. + kSliceDims - 1, into shared memory;
-// zeros for what is outside.
+// Rows first_row .. first_row + num_rows - 1 of a matrix, dims first_dim .. + kSliceDims - 1, into shared memory,
+// and zeros where they are outside.
 template <class T, class Sum>
 __device__ __forceinline__ void stage_rows(Sum* shared, const T* matrix, long long row_stride, int first_row, int num_rows,
                                            int length, int first_dim, int dim) {

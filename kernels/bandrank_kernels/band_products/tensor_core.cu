@@ -1,7 +1,7 @@
 // Band products of 16-bit numbers on tensor cores (compute capability 8.0), sums in float.
 //
 // A warp has 16 rows, a block of kWarps warps 16 kWarps consecutive ones. Rows have 32 kSlices dims, in whole 16-byte pieces.
-// lane = 4 g + t; fragments are those of mma.sync m16n8k16 in the PTX manual. A dot product does not care for the order of its
+// lane = 4 g + t; fragments are those of mma.sync m16n8k16 in the PTX manual. A dot product does not care about the order of its
 // terms, nor a product for the order of its columns, so that the lanes read what lies together:
 //
 //   Q, K  lane (g, t) holds dims 8 t .. 8 t + 7 of each slice of row g: one 16-byte load, two steps of 16 dims.
@@ -19,7 +19,7 @@ constexpr int kElements = 8;  // in 16 bytes
 template <class T>
 __device__ __forceinline__ uint4 load_16_bytes(const T* p) { return *reinterpret_cast<const uint4*>(p); }
 
-// count numbers from shared memory to `to`, both `lead` numbers behind a 16-byte boundary.
+// Copies `count` numbers from shared memory to `to`, both `lead` numbers behind a 16-byte boundary.
 template <class T>
 __device__ __forceinline__ void copy_out(const T* shared, T* to, int count, int lead) {
   for (int n = static_cast<int>(threadIdx.x) * kElements - lead; n < count; n += kWarps * 32 * kElements) {

@@ -10,5 +10,5 @@ C_TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float",
 
 
 def dtype_name(dtype: torch.dtype) -> Dtype:
-    """The dtype's name, by which kernels are told apart; that of a dtype without kernels is refused elsewhere."""
+    """The dtype's name, which identifies kernels; callers refuse the name of a dtype without kernels."""
     return cast("Dtype", str(dtype).removeprefix("torch."))

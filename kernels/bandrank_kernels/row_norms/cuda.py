@@ -1,6 +1,6 @@
-"""The CUDA backend: the one launch of norm_of_sum.cu, decided here on shapes alone.
+"""The CUDA backend: plans the one launch of norm_of_sum.cu by shapes alone.
 
-Rows are read where they lie if their columns are contiguous and each row starts at a 16-byte address; others are copied
+Rows are read in place if their columns are contiguous and each row starts at a 16-byte address; others are copied
 first.
 """
 

@@ -58,7 +58,7 @@ def _norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: f
     return run(addends, weight, bias, eps)
 
 
-@functools.cache  # called twice in every layer, always with the same result
+@functools.cache  # called twice in every layer with the same arguments
 def _backend(
     backend: Backend, device: torch.device, dtype: torch.dtype, hidden_size: int, *, differentiated: bool
 ) -> NormOfSum:

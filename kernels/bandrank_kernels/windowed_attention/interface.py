@@ -68,7 +68,7 @@ def windowed_attention(
     """Attention of one layer over packed rows (Schlatt et al. 2024, 3.2); for more layers use `plan_attention`.
 
     qkv: (num_rows, 3, num_heads, head_dim).  Returns (num_rows, num_heads, head_dim).
-    Raises ValueError if the shape does not fit the rows, and what `plan_attention` raises.
+    Raises ValueError if the shape does not fit the rows, and the errors of `plan_attention`.
     """
     if qkv.dim() != 4 or qkv.shape[:2] != (rows.num_rows, 3):
         raise ValueError(f"qkv must be ({rows.num_rows}, 3, num_heads, head_dim), got {tuple(qkv.shape)}")

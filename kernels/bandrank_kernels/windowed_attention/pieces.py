@@ -1,8 +1,8 @@
 """A layer's attention as pieces that are gathered, attended and written one after the other, forward and backward.
 
-Autograd through gathers and in-place writes would fill a gradient of the whole layer's size for each piece; here the
-backward pass gathers a piece again, attends again, and adds its gradients to the one tensor they belong to. So a layer
-keeps nothing but its inputs for the backward pass.
+Autograd through gathers and in-place writes would fill a gradient of the size of the whole layer for each piece; here
+the backward pass gathers a piece again, attends again, and adds its gradients to the one tensor they belong to. So a
+layer keeps nothing but its inputs for the backward pass.
 """
 
 import math

@@ -134,7 +134,7 @@ def plan_forward(
 
     max_shared_bytes: the most that a block may use.  capacity: what all but the contents of the tiles is planned for,
     instead of the batch itself.
-    Raises ValueError for what `why_unsupported` names, or if the tiles do not fit.
+    Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
         raise ValueError(reason)

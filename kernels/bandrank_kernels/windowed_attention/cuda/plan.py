@@ -60,8 +60,8 @@ class CudaPlan(AttentionPlan):
         capacity: Capacity | None = None,
         run: Run = launch,
     ) -> None:
-        """capacity: what launches are sized for, the same for all batches that fit.  run: makes the launches.
-        Raises ValueError for what `why_unsupported` names, or if the batch does not fit.
+        """capacity: the size of the launches, the same for all batches that fit.  run: makes the launches.
+        Raises ValueError for the reasons of `why_unsupported`, or if the batch does not fit.
         """
         self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
         self._dtype, self._head_dim, self._capacity = dtype, head_dim, capacity
