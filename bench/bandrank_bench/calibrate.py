@@ -18,7 +18,7 @@ from bandrank_bench.output import say
 
 TOLERANCE = 1.2
 MAX_ROUNDS_FACTOR = 3  # more rounds for systems that lack clean samples, up to this many times those asked for
-SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow whatever comes next
+SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow the next call
 CALM_TRIES = 20  # about three seconds of a slow phase are waited out before a sample, rather than spoil it
 GEMM_SIZE = 2048
 

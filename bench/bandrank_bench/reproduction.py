@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bandrank.models.plain import parse
 from bandrank_bench import machine
 from bandrank_bench.output import bullets, say
@@ -69,11 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of training and evaluation"
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
     args = parser.parse_args(arguments)
-    torch.set_num_threads(args.threads)
     tables = [
         list(measured(args, list(cross_encoders(args)))),
         list(measured(args, list(precomputing(args)))),

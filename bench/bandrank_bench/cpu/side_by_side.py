@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # what exporters say of the models' code; a wrong model stops at the check below
+    warnings.simplefilter("ignore")  # exporters warn of the models' code; a wrong model stops at the check below
     workloads = [WORKLOADS[name] for name in options.workloads]
     out: Path = options.out
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:

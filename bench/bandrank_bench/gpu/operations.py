@@ -79,10 +79,10 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
         (right,) = part.prepare(lab.backend)(qkv)
         facts["difference"] = _difference(right, system.pack(system.attend(*first)))
     others = [system.arrange(*part.draw(seed)) for seed in range(1, lab.num_sets(qkv.nbytes))]
-    facts["cold_us"] = _microseconds(lab, system, [first, *others], keep=True)
+    facts["cold_us"] = _microseconds(lab, system.attend, [first, *others], keep=True)
     del others
     if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
-        facts["warm_us"] = _microseconds(lab, system, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
+        facts["warm_us"] = _microseconds(lab, system.attend, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
     return facts
 
 
@@ -97,17 +97,16 @@ def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
         _difference(right, other)
     largest = max(tensor.nbytes for tensor in first)
     sets = [first, *(part.draw(seed) for seed in range(1, lab.num_sets(largest)))]
-    system = System(f"{part.name}, {backend}", lambda qkv: [qkv], call)
-    cold_us = _microseconds(lab, system, sets, keep=True)
-    warm_us = _microseconds(lab, system, [first] * WARM_CALLS, keep=False)
+    cold_us = _microseconds(lab, call, sets, keep=True)
+    warm_us = _microseconds(lab, call, [first] * WARM_CALLS, keep=False)
     lab.synchronize()
     started = time.perf_counter()
     for _ in range(HOST_CALLS):
         call(*first)
     host_us = (time.perf_counter() - started) * 1e6 / HOST_CALLS
     lab.synchronize()
-    floor = floor_us(largest)  # of reading the largest input once
-    return {"system": system.name, "floor_us": floor, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
+    floor, name = floor_us(largest), f"{part.name}, {backend}"  # the floor is reading the largest input once
+    return {"system": name, "floor_us": floor, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
 
 
 def _difference(right: Tensor, other: Tensor) -> float:
@@ -117,13 +116,15 @@ def _difference(right: Tensor, other: Tensor) -> float:
     return difference
 
 
-def _microseconds(lab: Lab, system: System, inputs: Sequence[Sequence[Tensor]], *, keep: bool) -> float:
+def _microseconds(
+    lab: Lab, call: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], *, keep: bool
+) -> float:
     """Time of one call. keep: each result stays in memory, so that none overwrites the last one."""
 
     def run() -> list[Tensor]:
         results: list[Tensor] = []
         for tensors in inputs:
-            results = [*(results if keep else []), *system.attend(*tensors)]
+            results = [*(results if keep else []), *call(*tensors)]
         return results
 
     return lab.median_us(lab.capture(run)) / len(inputs)

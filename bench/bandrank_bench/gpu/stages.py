@@ -120,6 +120,6 @@ def run_case(stage: str, case: Case) -> Record:
         facts = case.run()
     except Skipped as reason:
         status, facts = "skipped", {"reason": str(reason)}
-    except Exception as error:  # noqa: BLE001  # whatever a first run on a GPU brings is a result, and others follow
+    except Exception as error:  # noqa: BLE001  # any failure of a first run on a GPU is a result, and other cases follow
         status, facts = "failed", {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
     return Record(stage, case.name, status, round(time.monotonic() - started, 3), facts)

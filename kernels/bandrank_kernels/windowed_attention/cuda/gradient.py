@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Launch, plan_launch
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
@@ -123,24 +123,20 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
     tile_bounds = offsets(counts)
     first_query_tiles = tile_bounds[-1] + offsets(query_counts)[:-1]
 
-    num_candidates = rows.num_candidates
-    cls = np.zeros((num_candidates, 8), np.int64)
-    cls[:, 0] = np.arange(num_candidates)
-    cls[:, 2] = bounds[tile_bounds[:-1]]
-    cls[:, 3] = counts
-    cls[:, 4] = steps[owner]
-
+    cls = _table(np.arange(rows.num_candidates), 0, bounds[tile_bounds[:-1]], counts, steps[owner], 0, 0, 0)
     query = np.repeat(np.arange(rows.num_queries), query_lengths)
     begin, end = (np.searchsorted(owner, np.arange(rows.num_queries), side) for side in ("left", "right"))
     number = 1 + indices_within(query_lengths)  # of the row among the globals
-    totals = np.zeros((len(query), 8), np.int64)
-    totals[:, 0] = rows.first_query_row + np.arange(len(query))
-    totals[:, 1] = 1
-    totals[:, 2] = (bounds[tile_bounds[begin]])[query] + 1 + 2 * number
-    totals[:, 3] = (tile_bounds[end] - tile_bounds[begin])[query]
-    totals[:, 4] = steps[query]
-    totals[:, 5] = bounds[first_query_tiles][query] + 1 + 2 * number
-    totals[:, 6] = query_counts[query]
+    totals = _table(
+        rows.first_query_row + np.arange(len(query)),
+        1,
+        bounds[tile_bounds[begin]][query] + 1 + 2 * number,
+        (tile_bounds[end] - tile_bounds[begin])[query],
+        steps[query],
+        bounds[first_query_tiles][query] + 1 + 2 * number,
+        query_counts[query],
+        0,
+    )
     return GradientTables(
         tiles=plan_tiles(rows, tile_rows),
         first_vectors=bounds[:-1].astype(np.int32),
@@ -148,3 +144,8 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
         num_vectors=int(bounds[-1]),
         num_candidate_tiles=int(tile_bounds[-1]),
     )
+
+
+def _table(*fields: Ints | int) -> Ints:
+    """(n, len(fields)): a row for each of n `Total`s, whose fields are columns, or one number for all."""
+    return np.stack(np.broadcast_arrays(*fields), 1)
