@@ -84,7 +84,7 @@ def report(
         "## Size",
         "Bytes of a candidate: float16 payload with its counts, as sealed for Redis, in memory with its entry; and "
         f"milliseconds to rank {MANY:,} cached candidates in one request (copies of {NUM_CANDIDATES} representations "
-        "under their own keys; from text: hashing, lookup, scoring, sorting). "
+        "under separate keys; from text: hashing, lookup, scoring, sorting). "
         f'"-": more than {MANY_BYTES / 2**30:.0f} GiB.',
         table(
             ["scorer", "payload", "sealed", "in memory", f"{MANY:,} candidates, ms"],

@@ -84,7 +84,7 @@ def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: P
 
 
 def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journal) -> None:
-    """The next one begins behind what is on record: a crash counts as a case, a lost device has written its own."""
+    """The next one begins behind what is on record: a crash counts as a case, a lost device has written its record."""
     started: list[int] = []
     codes = iter([9, DEVICE_LOST, 0])
 
@@ -92,13 +92,13 @@ def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journa
         started.append(first)
         code = next(codes)
         if code == DEVICE_LOST:
-            journal.write(Record(stage.name, "its own", "failed"))
+            journal.write(Record(stage.name, "lost", "failed"))
         return [sys.executable, "-S", "-c", f"raise SystemExit({code})"]
 
     supervise(broken, journal, command, cap_s=60)
 
     assert started == [0, 1, 2]
-    assert [record.case for record in journal.read()] == ["crashed", "its own"]
+    assert [record.case for record in journal.read()] == ["crashed", "lost"]
 
 
 def test_a_process_that_hangs_is_killed(broken: Stage, journal: Journal) -> None:

@@ -78,7 +78,7 @@ def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
-    """The order of the sums depends on its own length and its query's alone."""
+    """The order of the sums depends on its length and that of its query alone."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     together = attend_cls(sizes.plan(FEW), query, x, sizes.scale)
@@ -171,7 +171,7 @@ MISTAKES = {
         Mistake("exists", "true"),
         Mistake("heads", "$ && head != params.num_heads"),
         Mistake("columns", "$ || 32 * i + 8 * t == columns"),
-        # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; places taken too early.
+        # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; memory reused too early.
         Mistake("copied", "wait_for_copies<2>();"),
         Mistake("staged"),
         Mistake("parts"),

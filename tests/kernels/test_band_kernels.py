@@ -121,7 +121,7 @@ def test_windows_too_wide_for_shared_memory(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["float32", "float16", "float16 without tensor cores"])
-def test_views_are_read_right(variant: str) -> None:
+def test_views_give_the_results_of_copies(variant: str) -> None:
     """The results of heads of a fused projection, and of rows shared by expansion, are the same."""
     dtype, dim, capability = VARIANTS[variant]
     qkv = random_rows(2, 19, 3, 4, dim, dtype=dtype)

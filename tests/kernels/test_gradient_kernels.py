@@ -22,7 +22,7 @@ from bandrank_kernels.windowed_attention.reference import dense_mask
 
 pytestmark = needs_compiler
 
-FLOAT_BAR = 3e-6  # ||found - exact|| / ||exact|| that sums in float32 may add
+FLOAT_BAR = 3e-6  # ||actual - exact|| / ||exact|| that sums in float32 may add
 VARIANTS: list[tuple[Dtype, int]] = [("float32", 32), ("float16", 64), ("bfloat16", 32), ("float32", 64)]
 WINDOWS = [0, 1, 3, 4, 9, 16, 31, 64, None]
 LENGTHS = [0, 1, 2, 15, 16, 30, 31, 32, 33, 60, 61, 62, 63, 64, 65, 93, 94, 124, 130]

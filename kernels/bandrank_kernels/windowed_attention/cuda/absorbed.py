@@ -8,11 +8,17 @@ from typing import get_args
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, plan_launch
-from bandrank_kernels.windowed_attention.cuda.params import ABSORBED_PARAMS
+from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, plan_launch, struct_layout
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
 from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
 
+# `AbsorbedParams` of absorbed.cuh.
+PARAMS = struct_layout(
+    addresses="query rows out tiles partials arrivals",
+    longs="row_stride",
+    ints="num_heads hidden_size tile_rows",
+    floats="scale",
+)
 # A passage then fits in one block. For long candidates the partial results of 12 heads add a tenth to the reads.
 TILE_ROWS = 256
 MAX_HEADS = 16
@@ -150,7 +156,7 @@ class AbsorbedPlan:
             blocks=len(self.tiles),
             threads=self.variant.threads + self.variant.head_threads * self.num_heads,
             shared_bytes=self.variant.shared_bytes + self.variant.column_bytes * self.hidden_size,
-            layout=ABSORBED_PARAMS,
+            layout=PARAMS,
             query=query,
             rows=rows,
             out=out,

@@ -7,14 +7,20 @@ from typing import get_args
 from torch import Tensor
 
 from bandrank_kernels.cuda import Dtype
-from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, plan_launch
+from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, plan_launch, struct_layout
 from bandrank_kernels.windowed_attention.capacity import Capacity
-from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Variant, Wide, choose_variant
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
+# `AttentionParams` of params.cuh.
+PARAMS = struct_layout(
+    addresses="qkv out lse tiles partials arrivals",
+    longs="row_stride",
+    ints="num_heads window stage_rows",
+    floats="scale",
+)
 # A block's share of shared memory: two blocks fit on an sm_90, one on cards that have 100 KiB.
 MAX_SHARED_BYTES = 96 * 1024
 MIN_STAGE_ROWS = 64  # keys; the merge of [CLS] rows needs some 2 KiB whatever the keys

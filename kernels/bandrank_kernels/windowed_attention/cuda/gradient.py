@@ -8,13 +8,19 @@ from torch import Tensor
 
 from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.cuda import Dtype
-from bandrank_kernels.launch import Launch, plan_launch
+from bandrank_kernels.launch import Launch, plan_launch, struct_layout
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
-from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Int32s, Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
+# `GradientParams` of gradient.cuh.
+PARAMS = struct_layout(
+    addresses="qkv out towards result lse delta tiles first_vectors partials totals",
+    longs="row_stride",
+    ints="num_heads window column_blocks",
+    floats="scale root",
+)
 FLOAT_BYTES = 4
 GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
 
@@ -79,7 +85,7 @@ class GradientPlan:
             blocks=row_blocks,
             threads=rows.threads,
             shared_bytes=FLOAT_BYTES * 2 * (rows.tile_rows + 1) * (self.head_dim + GLOBALS_AT_ONCE),
-            layout=GRADIENT_PARAMS,
+            layout=PARAMS,
             qkv=qkv,
             out=out,
             towards=towards,
