@@ -62,7 +62,7 @@ def _norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: f
 def _backend(
     backend: Backend, device: torch.device, dtype: torch.dtype, hidden_size: int, *, differentiated: bool
 ) -> NormOfSum:
-    unsupported = "it has no gradient" if differentiated else cuda.why_unsupported(dtype, hidden_size)
+    unsupported = "the kernel has no gradient" if differentiated else cuda.why_unsupported(dtype, hidden_size)
     match choose_backend(backend, device, unsupported=unsupported):
         case "cuda":
             return cuda.norm_of_sum
