@@ -62,7 +62,7 @@ class ForwardPlan:
 
     @property
     def signature(self) -> tuple[Variant, int, int]:
-        """What a launch depends on, apart from its grid and its addresses."""
+        """All that a launch depends on, except its grid and its addresses."""
         return self.variant, self.window, self.stage_rows
 
     @property
