@@ -1,7 +1,7 @@
 """Scorers that precompute, their candidates cached, beside the sparse cross-encoder on the same encoder.
 
 Run as `python -m bandrank_bench precomputed`; needs redis-server. Weights of the
-interactions are random: what is compared is cost, not quality.
+interactions are random: this compares cost, not quality.
 """
 
 import argparse
@@ -140,14 +140,13 @@ def compare(
         rounds=rounds,
         calibration=calibration,
         tokens=lambda _: 1,
-        on_round=lambda number, count: say(f"round {number}: {count} systems"),
     )
     kept = clean(samples, calibration.calm_s)
     return {name: [one.seconds for one in kept if one.system == name] for name in systems}
 
 
 def ask(client: httpx.Client, query: str, texts: Sequence[str]) -> dict[str, float]:
-    """The milliseconds that the service tells of one request."""
+    """The milliseconds that the service reports for one request."""
     response = client.post("/rerank", content=body_of(query, texts), headers=JSON).raise_for_status()
     timings: dict[str, float] = response.json()["meta"]["timings_ms"]
     return timings
@@ -159,7 +158,7 @@ def body_of(query: str, texts: Sequence[str]) -> bytes:
 
 
 def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency:
-    """Many requests, one after the other, each with a new query; what the client does to make a body from texts, and
+    """Many requests, one after the other, each with a new query. The client's time to make a body from texts, and
     texts from an answer, is not counted.
     """
     latency = Latency()
@@ -223,7 +222,7 @@ def running_redis() -> Iterator[str]:
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """What one call takes."""
+    """Milliseconds of one call."""
     started = time.perf_counter()
     run()
     return (time.perf_counter() - started) * 1e3

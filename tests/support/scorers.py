@@ -130,9 +130,9 @@ class Recorder:
 
 def word_id(word: str) -> int:
     """The id of a word that is one piece of the tiny tokenizer."""
-    found = tiny_tokenizer().token_to_id(word)
-    assert found is not None, word
-    return found
+    actual = tiny_tokenizer().token_to_id(word)
+    assert actual is not None, word
+    return actual
 
 
 def lookup(**scores: float) -> LookupScorer:
