@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from bandrank.models.layers.code_attention import attend_codes, attend_codes_apart, attend_codes_together
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 
 
 def texts(*lengths: int, size: int = 8) -> Ragged:

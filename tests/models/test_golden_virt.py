@@ -26,7 +26,7 @@ from transformers import BertModel
 from bandrank.models.architectures import VIRT
 from bandrank.models.encoders import build_encoder
 from bandrank.models.layers.padded import padded_groups
-from bandrank.models.ragged import offsets
+from bandrank_kernels.arrays import offsets
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # float32 in another order of summation; dot products of these vectors are of the order of 1 too

@@ -17,8 +17,9 @@ from support.variants import PRECOMPUTING, VARIANTS, random_texts, template_ids
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
 
 # float32 through two layers, in matrix products of another shape; scores are of the order of 1. Dot products of vectors
 # of length 6, and sums over 32 rows, add up terms that are larger than that.

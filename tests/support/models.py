@@ -25,8 +25,9 @@ from bandrank.models.encoders import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)

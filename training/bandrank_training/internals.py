@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from bandrank.models.architectures import VIRT, CrossEncoder, Deformer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.block import Block
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
 from bandrank_training.errors import BadRecipe
 
 

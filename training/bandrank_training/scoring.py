@@ -13,8 +13,9 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.grouping import runs_within
 from bandrank_training.placement import CPU, Placement
 

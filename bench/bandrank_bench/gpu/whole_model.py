@@ -20,12 +20,13 @@ from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.baselines import PaperAttention, PaperPlan
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import Backend
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 

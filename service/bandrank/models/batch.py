@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bandrank.models.ragged import Ints, Offsets, Ragged
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Ints, Offsets
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank_kernels.arrays import Ints, Offsets, indices_within, offsets
-
-__all__ = ["Ints", "Offsets", "Ragged", "indices_within", "offsets"]
+from bandrank_kernels.arrays import Ints, Offsets, offsets
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from bandrank.models.encoders import EncoderConfig, build_encoder, tower
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank_kernels.arrays import offsets
 
 
 @dataclass(frozen=True)

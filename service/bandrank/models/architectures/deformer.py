@@ -14,8 +14,9 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import EncoderConfig, build_encoder, tower
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
-from bandrank.models.ragged import Ragged, indices_within, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import PackedRows
 

@@ -21,8 +21,9 @@ from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
-from bandrank.models.ragged import Ragged, indices_within, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank_kernels.arrays import indices_within, offsets
 
 
 @dataclass(frozen=True)

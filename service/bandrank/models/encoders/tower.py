@@ -6,7 +6,8 @@ from torch import Tensor
 
 from bandrank.models.encoders.protocol import ALL, Encoder
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.ragged import Offsets, Ragged, indices_within, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Offsets, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ints, indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bandrank.models.ragged import Offsets
-from bandrank_kernels.arrays import Bools, Ints
+from bandrank_kernels.arrays import Bools, Ints, Offsets
 from bandrank_kernels.grouping import like_lengths
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ints, Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Ints, offsets
 from bandrank_kernels.transfer import to_device
 
 
