@@ -46,6 +46,11 @@ class Ragged:
     def __getitem__(self, index: int) -> Tensor:
         return self.values[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
 
+    def part(self, run: slice) -> Self:
+        """The consecutive sequences `run.start` .. `run.stop` - 1."""
+        cu_seqlens = self.cu_seqlens[run.start : run.stop + 1]
+        return type(self)(self.values[cu_seqlens[0] : cu_seqlens[-1]], cu_seqlens - cu_seqlens[0])
+
     @property
     def lengths(self) -> Ints:
         """(n,)."""

@@ -51,17 +51,6 @@ class CandidateSide:
     weights: Mapping[str, Tensor]
 
 
-def check_limits(config: Any, *, least: int = 2) -> None:
-    """Raises ValueError unless the config's max_query_tokens and max_candidate_tokens are within `least` and the
-    encoder's positions.
-    """
-    for name in ("max_query_tokens", "max_candidate_tokens"):
-        if not least <= getattr(config, name) <= config.encoder.max_positions:
-            raise ValueError(
-                f"{name} must be within {least}..{config.encoder.max_positions}, got {getattr(config, name)}"
-            )
-
-
 class Scorer(nn.Module, ABC):
     """Scores candidates for queries, in two steps, because the first can be done before the query is known.
 

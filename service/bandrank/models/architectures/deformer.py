@@ -10,56 +10,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig, build_encoder, tower
+from bandrank.models.encoders import tower
 from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import PackedRows
 
 
-@dataclass(frozen=True)
-class DeformerConfig:
+@dataclass(frozen=True, kw_only=True)
+class DeformerConfig(TwoTowerConfig):
     """What a Deformer is, saved beside its weights.
 
     split: how many layers read apart.  candidate_cls: whether a candidate starts with a [CLS] of its own, as in the
     MixEncoder paper's code; the original's does not.
-    max_query_tokens, max_candidate_tokens: with [CLS] and [SEP].
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     split: int
     candidate_cls: bool = False
-    max_query_tokens: int = 128
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.split < self.encoder.num_layers:
             raise ValueError(f"split must be within 1..{self.encoder.num_layers - 1}, got {self.split}")
-        check_limits(self)
 
 
-class Deformer(Scorer):
+class Deformer(TwoTowerScorer):
     """Scores a candidate by the query's [CLS] state, once both were read together."""
 
     architecture: ClassVar[str] = "deformer"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = DeformerConfig
+    config: DeformerConfig
     attention = FULL  # of the upper layers
 
     def __init__(self, config: DeformerConfig) -> None:
-        super().__init__()
-        self.config: DeformerConfig = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        prefix = (config.cls_id,) if config.candidate_cls else ()
-        self.candidate_template = TokenTemplate(prefix, (config.sep_id,), config.max_candidate_tokens)
-        self.representation_size = config.encoder.hidden_size
-        self.encoder = build_encoder(config.encoder)
+        super().__init__(config)
+        if not config.candidate_cls:
+            self.candidate_template = replace(self.candidate_template, prefix=())
         self.head = ScoreHead(config.encoder.hidden_size)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
@@ -81,9 +72,7 @@ class Deformer(Scorer):
             {name: tensor for name, tensor in weights.items() if not name.startswith(upper)},
         )
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
+    def score_some(self, batch: ScoreBatch) -> Tensor:
         queries = tower.read(self.encoder, batch.queries, layers=slice(self.config.split))
         # Each candidate has a copy of its query, whose [CLS] leads the rows of the whole batch, as in the packing.
         owner = batch.candidate_query

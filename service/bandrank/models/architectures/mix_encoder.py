@@ -5,7 +5,7 @@ Where paper and code differ (what pools to the hint, cosine or dot product) both
 own length; the code's cut depends on the batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,20 +14,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.encoders import Encoder, EncoderConfig, tower
 from bandrank.models.encoders.bert import bert_block
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import indices_within, offsets
 
 
-@dataclass(frozen=True)
-class MixEncoderConfig:
+@dataclass(frozen=True, kw_only=True)
+class MixEncoderConfig(TwoTowerConfig):
     """What a MixEncoder is, saved beside its weights.
 
     interaction_layers: counted from 0, ascending; the encoder's later layers are not run for queries.
@@ -40,12 +41,9 @@ class MixEncoderConfig:
     bi_encoder_weight, bi_encoder_bias: add weight * cosine + bias, of E_0's mean and the mean of the query's last
     states, which is what a bi-encoder says. Not in the paper: with strategy C, codes of zero and "scaled_dot" a
     MixEncoder then starts near the bi-encoder that its encoder is from, and learns what that does not see.
-    max_query_tokens: with [CLS] and [SEP].  max_candidate_tokens: with the k vectors or [CLS], and [SEP].
+    max_candidate_tokens: with strategy "S", the k vectors included.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     interaction_layers: tuple[int, ...]
     num_embeddings: int = 1
     strategy: Literal["S", "C"] = "S"
@@ -54,15 +52,14 @@ class MixEncoderConfig:
     bi_encoder_weight: float = 0.0
     bi_encoder_bias: float = 0.0
     max_query_tokens: int = 256
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         layers = self.interaction_layers
         if not layers or list(layers) != sorted({*layers}) or layers[0] < 0 or layers[-1] >= self.encoder.num_layers:
             raise ValueError(f"interaction_layers must ascend within 0..{self.encoder.num_layers - 1}, got {layers}")
         if not 1 <= self.num_embeddings <= self.max_candidate_tokens - 1:
             raise ValueError(f"num_embeddings must be within 1..max_candidate_tokens - 1, got {self.num_embeddings}")
-        check_limits(self)
 
     @classmethod
     def of_paper(cls, name: Literal["a", "b", "c"], encoder: EncoderConfig, **more: Any) -> Self:
@@ -75,27 +72,21 @@ class MixEncoderConfig:
         return cls(encoder=encoder, interaction_layers=layers, **two | more)
 
 
-class MixEncoder(Scorer):
+class MixEncoder(TwoTowerScorer):
     """Scores a candidate by the similarity of its representation, enriched by the query, with its summary of the
     query.
     """
 
     architecture: ClassVar[str] = "mix_encoder"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = MixEncoderConfig
+    config: MixEncoderConfig
 
     def __init__(self, config: MixEncoderConfig) -> None:
-        super().__init__()
-        self.config: MixEncoderConfig = config
+        super().__init__(config)
         hidden_size, num_embeddings = config.encoder.hidden_size, config.num_embeddings
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
         if config.strategy == "S":
             longest = config.max_candidate_tokens - num_embeddings
-            self.candidate_template = TokenTemplate((), (config.sep_id,), longest)
-        else:
-            self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
-        self.representation_size = hidden_size
-        self.encoder = build_encoder(config.encoder)
+            self.candidate_template = replace(self.candidate_template, prefix=(), max_tokens=longest)
         self.context_codes = nn.Parameter(torch.empty(num_embeddings, hidden_size))
         init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
         init(self.context_codes)
@@ -120,8 +111,7 @@ class MixEncoder(Scorer):
         config = self.config.encoder
         layer = config.products_per_layer
         summary = layer + config.hidden_size**2  # compress_query and the gate's three blocks in the place of qkv
-        products = len(self.interactions) * (candidate_rows * layer + summary)
-        return LIGHT_ROWS + products / (config.num_layers * layer)
+        return self.rows_worth(len(self.interactions) * (candidate_rows * layer + summary))
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Each candidate's k context embeddings."""
@@ -152,10 +142,8 @@ class MixEncoder(Scorer):
         cu_seqlens = offsets(lengths)
         return Ragged(self.encoder(hidden, positions, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)
 
-    def score(self, batch: ScoreBatch) -> Tensor:
+    def score_some(self, batch: ScoreBatch) -> Tensor:
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
-        if num_candidates == 0:
-            return torch.empty(0, device=self.encoder.device)
         views, summaries = self._view_queries(batch)
         embeddings = batch.candidates.values.reshape(num_candidates, count, -1)
         # On a CPU all layers of a block of candidates run while its rows are in the cache.

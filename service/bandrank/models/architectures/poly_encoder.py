@@ -11,19 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.encoders import Encoder, build_encoder, tower
 from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide
 
 BLOCK_CANDIDATES = 4096  # looked at in one go: with 64 codes their weights take 1 MB
 
 
-@dataclass(frozen=True)
-class PolyEncoderConfig:
+@dataclass(frozen=True, kw_only=True)
+class PolyEncoderConfig(TwoTowerConfig):
     """What a poly-encoder is, saved beside its weights.
 
     codes: "learnt" codes that attend to the query's states, or the "first" states themselves; a shorter query has
@@ -31,12 +31,8 @@ class PolyEncoderConfig:
     separate_towers: whether candidates have an encoder of their own.
     scaled: whether the products in both attentions are divided by the root of hidden_size; the paper's are not.
     output_scaling: factor on the last states of both towers.
-    max_query_tokens, max_candidate_tokens: [CLS], text and [SEP].
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     codes: Literal["learnt", "first"] = "learnt"
     num_codes: int = 64
     reduction: Pooling = "mean"
@@ -44,30 +40,24 @@ class PolyEncoderConfig:
     scaled: bool = False
     output_scaling: float = 1.0
     max_query_tokens: int = 360
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        super().__post_init__()
         if self.num_codes < 1:
             raise ValueError(f"num_codes must be at least 1, got {self.num_codes}")
 
 
-class PolyEncoder(Scorer):
+class PolyEncoder(LateInteractionScorer):
     """Scores a candidate's vector by its dot product with the query's vectors, averaged as the candidate sees them."""
 
     architecture: ClassVar[str] = "poly_encoder"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = PolyEncoderConfig
+    config: PolyEncoderConfig
 
     def __init__(self, config: PolyEncoderConfig) -> None:
-        super().__init__()
-        self.config: PolyEncoderConfig = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
+        super().__init__(config)
         hidden_size = config.encoder.hidden_size
-        self.representation_size = hidden_size
         self.scale = hidden_size**-0.5 if config.scaled else 1.0
-        self.encoder = build_encoder(config.encoder)
         self.candidate_encoder: Encoder | None = build_encoder(config.encoder) if config.separate_towers else None
         learnt = config.codes == "learnt"
         self.query_codes = nn.Parameter(torch.empty(config.num_codes, hidden_size).uniform_()) if learnt else None
@@ -82,9 +72,7 @@ class PolyEncoder(Scorer):
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """One product with m vectors, as a part of a row's through the encoder."""
         del query_tokens, candidate_rows
-        config = self.config.encoder
-        products = self.config.num_codes * config.hidden_size
-        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
+        return self.rows_worth(self.config.num_codes * self.config.encoder.hidden_size)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """One vector each."""
@@ -96,18 +84,15 @@ class PolyEncoder(Scorer):
         tower = "encoder." if self.candidate_encoder is None else "candidate_encoder."
         return self._candidate_side(("encoder", "reduction", "output_scaling"), (tower,))
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        states = tower.read(self.encoder, batch.queries)
+    def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
+        vectors = self._query_vectors(query.float() * self.config.output_scaling)
         scores = []
-        for query, own in batch.groups():
-            vectors = self._query_vectors(states[query].float() * self.config.output_scaling)
-            for begin in range(own.start, own.stop, BLOCK_CANDIDATES):
-                block = batch.candidates.values[begin : min(begin + BLOCK_CANDIDATES, own.stop)]
-                with in_float32(vectors.device):
-                    similarities = block.to(vectors) @ vectors.T  # (candidates, m)
-                # The product with an average of vectors is the average of the products.
-                scores.append((torch.softmax(similarities * self.scale, -1) * similarities).sum(-1))
-        return torch.cat(scores) if scores else torch.empty(0, device=self.encoder.device)
+        for block in torch.split(candidates.values, BLOCK_CANDIDATES):
+            with in_float32(vectors.device):
+                similarities = block.to(vectors) @ vectors.T  # (candidates, m)
+            # The product with an average of vectors is the average of the products.
+            scores.append((torch.softmax(similarities * self.scale, -1) * similarities).sum(-1))
+        return torch.cat(scores)
 
     def _query_vectors(self, states: Tensor) -> Tensor:
         """(m, hidden_size); fewer of a query that has fewer than m "first" states. states: (query_len, hidden_size)."""

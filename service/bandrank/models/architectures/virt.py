@@ -12,53 +12,41 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.encoders import Encoder, tower
 from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide
 
 BLOCK_ROWS = 4096  # candidate rows at once: their states, 6 MB of 384 dimensions, stay in a CPU's cache
 
 
-@dataclass(frozen=True)
-class VIRTConfig:
+@dataclass(frozen=True, kw_only=True)
+class VIRTConfig(TwoTowerConfig):
     """What a VIRT is, saved beside its weights.
 
-    encoder: with its last layer, of which only query, key and value exist.
-    max_query_tokens, max_candidate_tokens: [CLS], text and [SEP].
+    encoder: all layers; of the last one only the projections of query, key and value exist.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     similarity: Literal["cosine", "dot"] = "cosine"
-    max_query_tokens: int = 128
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.encoder.num_layers < 2:
             raise ValueError(f"an encoder of at least 2 layers is needed, got {self.encoder.num_layers}")
-        check_limits(self)
 
 
-class VIRT(Scorer):
+class VIRT(LateInteractionScorer):
     """Scores a candidate by the similarity of what each side sees in the other."""
 
     architecture: ClassVar[str] = "virt"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = VIRTConfig
+    config: VIRTConfig
 
     def __init__(self, config: VIRTConfig) -> None:
-        super().__init__()
-        self.config: VIRTConfig = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
-        hidden_size = config.encoder.hidden_size
-        self.representation_size = hidden_size
-        self.encoder = build_encoder(replace(config.encoder, num_layers=config.encoder.num_layers - 1))
-        self.interaction = Linear(hidden_size, 3 * hidden_size)
+        super().__init__(config, tower=replace(config.encoder, num_layers=config.encoder.num_layers - 1))
+        self.interaction = Linear(config.encoder.hidden_size, 3 * config.encoder.hidden_size)
 
     def initialise(self, encoder: Encoder) -> Self:
         """The last layer's projections become the interaction."""
@@ -72,9 +60,8 @@ class VIRT(Scorer):
         """A candidate row's products with all heads of all query rows, both ways, as a part of a row's through the
         encoder.
         """
-        config = self.config.encoder
-        products = candidate_rows * 2 * config.num_heads * query_tokens * config.hidden_size
-        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
+        encoder = self.config.encoder
+        return self.rows_worth(candidate_rows * 2 * encoder.num_heads * query_tokens * encoder.hidden_size)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Each token's state before the last layer."""
@@ -84,22 +71,19 @@ class VIRT(Scorer):
     def candidate_side(self) -> CandidateSide:
         return self._candidate_side(("encoder",), ("encoder.",))
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        queries = tower.read(self.encoder, batch.queries)
-        values, cu_seqlens = batch.candidates.values, batch.candidates.cu_seqlens
-        scores = []
-        for query, own in batch.groups():
-            crossing = _Crossing(queries[query], self.interaction, self.config.encoder.num_heads)
-            own_scores = torch.empty(own.stop - own.start, device=self.encoder.device)
-            for chosen, indices, real in padded_groups(cu_seqlens[own.start : own.stop + 1], BLOCK_ROWS):
-                rows = values[torch.from_numpy(indices).to(values.device)].to(queries.values)
-                seen_in_candidate, seen_in_query = crossing.look(rows, torch.from_numpy(real).to(rows.device))
-                own_scores[torch.from_numpy(chosen).to(rows.device)] = self._compare(seen_in_candidate, seen_in_query)
-            scores.append(own_scores)
-        return torch.cat(scores) if scores else torch.empty(0, device=self.encoder.device)
-
-    def _compare(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        return cosine_similarity(ours, theirs) if self.config.similarity == "cosine" else (ours * theirs).sum(-1)
+    def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
+        crossing = _Crossing(query, self.interaction, self.config.encoder.num_heads)
+        values, scores = candidates.values, torch.empty(len(candidates), device=query.device)
+        for chosen, indices, real in padded_groups(candidates.cu_seqlens, BLOCK_ROWS):
+            rows = values[torch.from_numpy(indices).to(values.device)].to(query)
+            in_candidate, in_query = crossing.look(rows, torch.from_numpy(real).to(rows.device))
+            similarities = (
+                cosine_similarity(in_candidate, in_query)
+                if self.config.similarity == "cosine"
+                else (in_candidate * in_query).sum(-1)
+            )
+            scores[torch.from_numpy(chosen).to(rows.device)] = similarities
+        return scores
 
 
 class _Crossing:
