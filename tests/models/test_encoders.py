@@ -23,7 +23,8 @@ from support.tokenizer import CLS_ID, TOKENIZER_FILE
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import ENCODERS, EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.families import ENCODERS
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.patterns import FULL, WindowPlans, plan_within, sparse
 from bandrank.models.plain import parse

@@ -117,8 +117,8 @@ def test_queries_are_filled_up_to_their_length() -> None:
     """Whatever a query's length, it has max_query_tokens vectors; without augmentation one for each token."""
     queries = Ragged.from_token_ids([[CLS_ID, 1, SEP_ID], [CLS_ID, 1, *[60] * 29, SEP_ID]])
     with torch.inference_mode():
-        assert tiny_colbert()._encode_queries(queries).lengths.tolist() == [32, 32]
-        assert tiny_colbert(augment=False)._encode_queries(queries).lengths.tolist() == [3, 32]
+        assert tiny_colbert().encode_queries(queries).lengths.tolist() == [32, 32]
+        assert tiny_colbert(augment=False).encode_queries(queries).lengths.tolist() == [3, 32]
 
 
 def test_templates() -> None:

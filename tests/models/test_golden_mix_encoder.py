@@ -28,7 +28,7 @@ from transformers import BertModel
 from bandrank.models.architectures import MixEncoder
 from bandrank.models.architectures.mix_encoder import MixEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import build_encoder
+from bandrank.models.encoders.families import build_encoder
 
 CPU = torch.device("cpu")
 # float32 in another order of summation. The vectors are about 6 long: 1e-4 is 3e-6 of what their product could be.

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.prepared import Replay, prepare
+from bandrank.models.prepared import prepare
 from bandrank_kernels.launch import cuda_obstacle
 
 GPU = torch.device("cuda", 0)
@@ -35,8 +35,8 @@ def runner() -> GraphRunner:
     torch.manual_seed(0)
     scorer = prepare(CrossEncoder(config), device=GPU, dtype=torch.float16, graphs=True)
     assert scorer.why_no_graphs() is None
-    assert isinstance(scorer.replay, Replay)
-    return scorer.replay.runner
+    assert isinstance(scorer.replay, GraphRunner)
+    return scorer.replay
 
 
 def packed(lengths: list[int], seed: int) -> PackedTokens:

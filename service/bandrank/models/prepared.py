@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig
-from bandrank.models.encoders.stack import Stack
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
@@ -38,35 +37,20 @@ class Capturable(Protocol):
     def compute(self, inputs: PackedInputs) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A scorer whose batches are computed by a runner of graphs, save those that are too large for one."""
-
-    scorer: Capturable
-    runner: GraphRunner
-
-    def score(self, batch: ScoreBatch) -> Tensor:
-        """As `Scorer.score`; for inference alone."""
-        return self.scorer.score_packed(batch, self._run)
-
-    def _run(self, packed: PackedTokens) -> Tensor:
-        scores = self.runner.score(packed)
-        return self.scorer.launch(packed) if scores is None else scores
-
-
 @dataclass(frozen=True, eq=False)
 class PreparedScorer:
     """A scorer on its device, as `prepare` made it.
 
     scorer: for its templates, costs and config.  why_no_kernels: why the encoder's attention runs in plain torch, as a
-    clause; None if CUDA kernels compute it.  replay: what replays its batches, or as a clause why nothing does.
+    clause; None if CUDA kernels compute it.  replay: replays batches from CUDA graphs, or the reason, as a clause, why
+    nothing does.
     """
 
     scorer: Scorer
     device: torch.device
     dtype: torch.dtype
     why_no_kernels: str | None
-    replay: Replay | str
+    replay: GraphRunner | str
 
     @classmethod
     def in_training(cls, scorer: Scorer) -> Self:
@@ -77,13 +61,13 @@ class PreparedScorer:
     @property
     def graph_bytes(self) -> int:
         """Device memory that CUDA graphs hold."""
-        return 0 if isinstance(self.replay, str) else self.replay.runner.graph_bytes
+        return 0 if isinstance(self.replay, str) else self.replay.graph_bytes
 
     def why_no_graphs(self) -> str | None:
         """Why batches are launched kernel by kernel, as a clause; None if they are replayed from CUDA graphs. A capture
         that fails changes the answer.
         """
-        return self.replay if isinstance(self.replay, str) else self.replay.runner.obstacle
+        return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as `Scorer.encode_candidates` gives them."""
@@ -91,9 +75,16 @@ class PreparedScorer:
 
     def score(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 raw scores, as `Scorer.score` gives them."""
-        if isinstance(self.replay, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
+        runner = self.replay
+        if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
             return self.scorer.score(batch)
-        return self.replay.score(batch)
+        scorer = cast("Capturable", self.scorer)  # `prepare` makes no runner for another
+
+        def run(packed: PackedTokens) -> Tensor:
+            scores = runner.score(packed)
+            return scorer.launch(packed) if scores is None else scores
+
+        return scorer.score_packed(batch, run)
 
     def __call__(self, batch: ScoreBatch) -> Tensor:
         """The same scores from token ids on both sides."""
@@ -121,14 +112,16 @@ def prepare(
             module.to(dtype)
     without_kernels = _why_no_kernels(scorer, backend)
     if not isinstance(scorer, Capturable):
-        replay: Replay | str = f"a {scorer.architecture} is not captured"
+        replay: GraphRunner | str = f"a {scorer.architecture} is not captured"
     elif graphs is False:
         replay = "they are switched off"
-    elif reason := without_kernels or _why_not_one_launch(scorer.config.encoder, dtype):
+    elif reason := without_kernels or why_not_one_launch(
+        num_heads=scorer.config.encoder.num_heads, hidden_size=scorer.config.encoder.hidden_size, dtype=dtype
+    ):
         replay = reason
     else:
         graph_device = CudaGraphs(device) if graphs is True else graphs
-        replay = Replay(scorer, GraphRunner(scorer.compute, scorer.plan, graph_device))
+        replay = GraphRunner(scorer.compute, scorer.plan, graph_device)
     execution = Execution(backend, fused_from=MANY_ROWS if isinstance(replay, str) else 0)
     for module in scorer.modules():
         if isinstance(module, Preparable):
@@ -137,7 +130,7 @@ def prepare(
 
 
 def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
-    encoder = next((module for module in scorer.modules() if isinstance(module, Stack)), None)
+    encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
     if backend not in {"auto", "cuda"}:
@@ -145,8 +138,3 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
     return why_no_kernels(
         scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
     )
-
-
-def _why_not_one_launch(encoder: EncoderConfig, dtype: torch.dtype) -> str | None:
-    """What the kernels cannot do, plain torch does with tensors of each batch's own sizes."""
-    return why_not_one_launch(num_heads=encoder.num_heads, hidden_size=encoder.hidden_size, dtype=dtype)

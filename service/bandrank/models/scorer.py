@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.windowed_attention import AttentionPattern

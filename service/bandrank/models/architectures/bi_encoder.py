@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionScorer
-from bandrank.models.encoders import EncoderConfig, tower
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged

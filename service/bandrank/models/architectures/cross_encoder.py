@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig, build_encoder
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
-from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
@@ -65,7 +65,7 @@ class CrossEncoder(Scorer):
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
         self.encoder = build_encoder(config.encoder)
-        self.head = ScoreHead(config.encoder.hidden_size)
+        self.head = build_head(config.encoder)
 
     def candidate_limit(self, query_tokens: int) -> int:
         """All of a long candidate with MaxP; otherwise what fits beside the query."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
-from bandrank.models.layers.head import ScoreHead
+from bandrank.models.encoders.families import build_head
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
@@ -51,7 +51,7 @@ class Deformer(TwoTowerScorer):
         super().__init__(config)
         if not config.candidate_cls:
             self.candidate_template = replace(self.candidate_template, prefix=())
-        self.head = ScoreHead(config.encoder.hidden_size)
+        self.head = build_head(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """All rows through the upper layers."""

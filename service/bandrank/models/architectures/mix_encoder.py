@@ -16,8 +16,9 @@ from torch.nn.functional import cosine_similarity
 
 from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, tower
-from bandrank.models.encoders.bert import bert_block
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
@@ -90,8 +91,7 @@ class MixEncoder(TwoTowerScorer):
         self.context_codes = nn.Parameter(torch.empty(num_embeddings, hidden_size))
         init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
         init(self.context_codes)
-        blocks = [bert_block(config.encoder) for _ in config.interaction_layers]
-        self.interactions = nn.ModuleList(map(InteractionLayer, blocks))
+        self.interactions = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
 
     def initialise(self, encoder: Encoder) -> Self:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
-from bandrank.models.encoders import Encoder, build_encoder, tower
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.families import build_encoder
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig, build_encoder, tower
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.families import build_encoder
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
 

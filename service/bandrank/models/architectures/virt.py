@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
-from bandrank.models.encoders import Encoder, tower
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged

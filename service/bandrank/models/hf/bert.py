@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import BertConfig
 
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.layers.positions import interpolate_positions

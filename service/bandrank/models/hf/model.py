@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 
 SUPPORTED = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.feed_forward import Activation, feed_forward, up_size
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
@@ -22,38 +23,36 @@ CPU_BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockShape:
-    """What a block is made of. bias: whether linear layers and norms have one.
+class BlockOptions:
+    """What a block is made of; BERT's by default.
 
-    rotary: turns queries and keys by their rows' positions.
-    window: narrows the pattern of the batch. Like a pattern's window it limits candidate rows alone: rows of queries,
-    and of texts that are read apart, see all of their text.
+    bias: whether linear layers and norms have one.  rotary: turns queries and keys by their rows' positions.
+    window: tokens that a candidate row sees on each side, if fewer than the batch's pattern gives. As in a pattern,
+    rows of queries, and of texts that are read apart, see all of their text.
     """
 
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
-    layer_norm_eps: float
     activation: Activation = "gelu"
     bias: bool = True
     rotary: Rotary | None = None
     window: int | None = None
 
 
+BERT = BlockOptions()
+
+
 class Block(nn.Module, ABC):
     """Attention and feed-forward with residuals; subclasses say where the two norms are."""
 
-    def __init__(self, shape: BlockShape) -> None:
+    def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
         super().__init__()
-        hidden_size, eps, bias = shape.hidden_size, shape.layer_norm_eps, shape.bias
-        self.num_heads = shape.num_heads
-        self.head_dim = hidden_size // shape.num_heads
-        self.activation, self.rotary, self.window = shape.activation, shape.rotary, shape.window
+        hidden_size, eps, bias = config.hidden_size, config.layer_norm_eps, options.bias
+        self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        self.activation, self.rotary, self.window = options.activation, options.rotary, options.window
         self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias)
         self.attention_out = Linear(hidden_size, hidden_size, bias=bias)
         self.attention_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
-        self.up = Linear(hidden_size, up_size(shape.intermediate_size, shape.activation), bias=bias)
-        self.down = Linear(shape.intermediate_size, hidden_size, bias=bias)
+        self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=bias)
+        self.down = Linear(config.intermediate_size, hidden_size, bias=bias)
         self.out_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
@@ -129,9 +128,9 @@ class PreNormBlock(Block):
     out_norm: of what enters the feed-forward.  final_norm: of the output, which the last block of a stack has.
     """
 
-    def __init__(self, shape: BlockShape, *, final: bool = False) -> None:
-        super().__init__(shape)
-        self.final_norm = LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps, bias=shape.bias) if final else None
+    def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
+        super().__init__(config, options)
+        self.final_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=options.bias) if final else None
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return self.attention_norm(hidden)  # type: ignore[no-any-return]

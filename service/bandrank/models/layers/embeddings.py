@@ -2,32 +2,22 @@
 
 from torch import Tensor, nn
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.row_norms import Addend, embed_rows
 
 
 class Embeddings(nn.Module):
-    """LayerNorm of word + position + token type.
+    """LayerNorm of word + position + token type; the last of them where the config has token types."""
 
-    max_positions, num_token_types: rows of the tables; 0 for encoders without, whose rows know their positions by
-    rotation, or not at all.
-    """
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        hidden_size: int,
-        layer_norm_eps: float,
-        max_positions: int = 0,
-        num_token_types: int = 0,
-        bias: bool = True,
-    ) -> None:
+    def __init__(self, config: EncoderConfig, *, position_table: bool = True, bias: bool = True) -> None:
+        """position_table: False for rotary positions, or none.  bias: whether the norm has one."""
         super().__init__()
-        self.word = nn.Embedding(vocab_size, hidden_size)
-        self.position = nn.Embedding(max_positions, hidden_size) if max_positions else None
-        self.token_type = nn.Embedding(num_token_types, hidden_size) if num_token_types else None
-        self.norm = LayerNorm(hidden_size, eps=layer_norm_eps, bias=bias)
+        size = config.hidden_size
+        self.word = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_positions, size) if position_table else None
+        self.token_type = nn.Embedding(config.num_token_types, size) if config.num_token_types else None
+        self.norm = LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import Block, PostNormBlock
 from bandrank.models.layers.linear import Linear
 
@@ -71,11 +72,11 @@ class InteractionLayer(nn.Module):
     candidate_value; the rest is shared by E and H), and `compress_query`.
     """
 
-    def __init__(self, chunk: PostNormBlock) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.chunk = chunk
-        self.compress_query = Linear(chunk.num_heads * chunk.head_dim, chunk.num_heads * chunk.head_dim)
-        self.scale = chunk.head_dim**-0.5
+        self.chunk = PostNormBlock(config)
+        self.compress_query = Linear(config.hidden_size, config.hidden_size)
+        self.scale = config.head_dim**-0.5
 
     def initialise(self, layer: Block) -> None:
         """Copies the encoder's layer of the same depth; compress_query starts as its query projection."""
