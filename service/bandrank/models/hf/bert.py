@@ -15,8 +15,8 @@ POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape; a position table shorter than the settings say is stretched (Schlatt et al. 2024, section
-    4.1).
+    """The encoder's shape; a position table shorter than config.json says is interpolated to that length (Schlatt et
+    al. 2024, section 3.5). Raises ValueError for settings that are not supported, or that do not fit the weights.
     """
     if (positions := settings.get("position_embedding_type", "absolute")) != "absolute":
         raise ValueError(f"model_type 'bert' with {positions} positions is not supported; {SUPPORTED}")
@@ -43,7 +43,10 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """Our names for a BERT encoder's tensors; query, key and value become one matrix. Raises KeyError."""
+    """A BERT encoder's tensors under our names; the matrices of query, key and value are stacked into one.
+
+    Raises KeyError for a missing tensor.
+    """
     ours = {
         f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"]
         for name in ("word", "position", "token_type")
@@ -68,11 +71,12 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
 BERT = Family(
     prefix="bert.",
-    cls="[CLS]",
-    sep="[SEP]",
-    mask="[MASK]",
+    tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,
-    pooler="pooler.dense",
-    classifier="classifier",
+    head={
+        f"{ours}.{part}": f"{theirs}.{part}"
+        for ours, theirs in (("pooler", "pooler.dense"), ("classifier", "classifier"))
+        for part in ("weight", "bias")
+    },
 )
