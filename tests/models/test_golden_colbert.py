@@ -175,7 +175,7 @@ def test_initialised_from_an_encoder() -> None:
     [
         ({"max_query_tokens": 2}, "max_query_tokens must be within 3..512, got 2"),
         ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 3..512, got 513"),
-        ({"floor": True, "similarity": "l2"}, "floor goes with the cosine alone"),
+        ({"floor": True, "similarity": "l2"}, "floor needs similarity 'cosine', got 'l2'"),
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, Any], message: str) -> None:

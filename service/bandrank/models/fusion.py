@@ -1,4 +1,4 @@
-"""An accurate scorer that adds to what a fast one says, instead of finding out all of it again."""
+"""Fusion: the weighted sum of the scores of a fast and an accurate scorer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fusion:
-    """Saved in the config of an accurate scorer's checkpoint, which is of no use without the fast scorer.
+    """How an accurate scorer that was trained for fusion is to be combined; saved in its checkpoint's config.json.
 
-    scorer: the fast scorer's name, as for `load_model`.  weight: of its scores.
+    scorer: the name of the fast scorer, as for `load_model`.  weight: the weight of its scores.
     """
 
     scorer: str
     weight: float = 1.0
 
     def fuse(self, accurate: Sequence[float], fast: Sequence[float]) -> list[float]:
-        """Accurate + weight * fast of each candidate. Raises ValueError if the lengths differ."""
-        return [ours + self.weight * theirs for ours, theirs in zip(accurate, fast, strict=True)]
+        """Accurate + weight * fast for each candidate. Raises ValueError if the lengths differ."""
+        return [first + self.weight * second for first, second in zip(accurate, fast, strict=True)]

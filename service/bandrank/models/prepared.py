@@ -1,4 +1,4 @@
-"""A scorer that is ready to compute, and everything that was decided about how it does so."""
+"""Scorers on their device, ready for inference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from bandrank_kernels.windowed_attention import (
 
 @runtime_checkable
 class Capturable(Protocol):
-    """A scorer that packs a batch on the host and then only launches, so that CUDA graphs can replay what it does."""
+    """A scorer that packs a batch on the host and then only launches kernels, so that CUDA graphs can replay them."""
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
-        """`Scorer.score`, where `run` computes the packed batch."""
+        """`Scorer.score`, with `run` computing the scores of the packed batch."""
 
     def launch(self, packed: PackedTokens) -> Tensor: ...
     def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan: ...
@@ -39,11 +39,11 @@ class Capturable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PreparedScorer:
-    """A scorer on its device, as `prepare` made it.
+    """A scorer on its device, as `prepare` returns it.
 
-    scorer: for its templates, costs and config.  why_no_kernels: why the encoder's attention runs in plain torch, as a
-    clause; None if CUDA kernels compute it.  replay: replays batches from CUDA graphs, or the reason, as a clause, why
-    nothing does.
+    scorer: for its templates, costs and config.
+    why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it.
+    replay: replays batches from CUDA graphs; or the reason, as a clause, why they are not replayed.
     """
 
     scorer: Scorer
@@ -54,27 +54,27 @@ class PreparedScorer:
 
     @classmethod
     def in_training(cls, scorer: Scorer) -> Self:
-        """A scorer that is being trained, to be measured in between: nothing of it is changed."""
+        """Wraps a scorer that is being trained, without changing it, so that it can be measured in between."""
         weight = next(scorer.parameters(), torch.empty(0))
         return cls(scorer, weight.device, weight.dtype, _why_no_kernels(scorer), "it is being trained")
 
     @property
     def graph_bytes(self) -> int:
-        """Device memory that CUDA graphs hold."""
+        """Bytes of device memory that CUDA graphs hold."""
         return 0 if isinstance(self.replay, str) else self.replay.graph_bytes
 
     def why_no_graphs(self) -> str | None:
-        """Why batches are launched kernel by kernel, as a clause; None if they are replayed from CUDA graphs. A capture
-        that fails changes the answer.
+        """The reason, as a clause, why batches are launched kernel by kernel; None if CUDA graphs replay them. The
+        answer changes when a capture fails.
         """
         return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Representations of candidates, as `Scorer.encode_candidates` gives them."""
+        """Representations of candidates, as from `Scorer.encode_candidates`."""
         return self.scorer.encode_candidates(tokens)
 
     def score(self, batch: ScoreBatch) -> Tensor:
-        """(C,) float32 raw scores, as `Scorer.score` gives them."""
+        """(C,) float32 raw scores, as from `Scorer.score`."""
         runner = self.replay
         if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
             return self.scorer.score(batch)
@@ -99,12 +99,12 @@ def prepare(
     backend: Backend = "auto",
     graphs: bool | GraphDevice = False,
 ) -> PreparedScorer:
-    """Takes a scorer over to serve it: its weights go to `device`, frozen, in `dtype` (a module named `head` keeps its
-    dtype), and every layer that can compute in several ways is told which to use. Whoever gave the scorer away may go
-    on reading its templates, costs and weights.
+    """Moves a scorer to `device` for inference, freezes its weights in `dtype` (a module named `head` keeps its dtype),
+    and tells each layer that can compute in several ways which one to use.
 
-    backend: of the kernels; "auto" falls back to plain torch and says so in `why_no_kernels`.
-    graphs: whether batches are replayed from CUDA graphs where they can be, or the device to capture them with.
+    The caller may still read the scorer's templates, costs and weights, but must not change it.
+    backend: of the kernels; "auto" falls back to plain torch and gives the reason in `why_no_kernels`.
+    graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     for name, module in scorer.named_children():

@@ -1,4 +1,4 @@
-"""Bi-encoders: query and candidate are read apart and compared as vectors (Reimers & Gurevych 2019)."""
+"""Bi-encoders: query and candidate are encoded separately and compared as vectors (Reimers & Gurevych 2019)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -18,9 +18,9 @@ from bandrank.models.scorer import LIGHT_ROWS
 
 @dataclass(frozen=True)
 class BiEncoderConfig:
-    """What a bi-encoder is, saved beside its weights.
+    """The settings of a bi-encoder, saved in config.json.
 
-    max_tokens: [CLS], text and [SEP], of queries and candidates alike.
+    max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
     """
 
     encoder: EncoderConfig
@@ -36,7 +36,7 @@ class BiEncoderConfig:
 
     @property
     def max_query_tokens(self) -> int:
-        """The same limit as for candidates."""
+        """The limit that queries and candidates share."""
         return self.max_tokens
 
     max_candidate_tokens = max_query_tokens
@@ -55,13 +55,13 @@ class BiEncoder(LateInteractionScorer):
         return LIGHT_ROWS
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """One vector each, of unit length if the similarity is the cosine."""
+        """One vector for each candidate, (n, hidden_size), of unit length if the similarity is the cosine."""
         vectors = pool(tower.read(self.encoder, tokens), self.config.pooling)
         vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
         return Ragged(vectors, np.arange(len(tokens) + 1))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
-        """One vector each, from the same tower."""
+        """One vector for each query, from the same encoder."""
         return self.encode_candidates(queries)
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:

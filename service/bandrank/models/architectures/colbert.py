@@ -1,8 +1,8 @@
-"""ColBERT: texts are kept as one small vector a token, and compared by MaxSim (Khattab & Zaharia 2020; v2: Santhanam et
-al. 2022).
+"""ColBERT: texts become one small vector per token, and are compared by MaxSim (Khattab & Zaharia 2020; version 2:
+Santhanam et al. 2022).
 
-The defaults are v2's. The baseline of the MixEncoder paper, called ColBERT there, is `query_marker=None,
-candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, and no row below 0.
+The defaults are those of version 2. The MixEncoder paper's baseline of this name is `query_marker=None,
+candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, and no match below 0.
 """
 
 from dataclasses import dataclass, replace
@@ -25,13 +25,14 @@ from bandrank_kernels.arrays import offsets
 
 @dataclass(frozen=True, kw_only=True)
 class ColBERTConfig(TwoTowerConfig):
-    """What a ColBERT is, saved beside its weights.
+    """The settings of a ColBERT, saved in config.json.
 
-    query_marker, candidate_marker: ids put behind [CLS], or None.  skipped_ids: candidate tokens without a vector.
-    augment: whether a query is filled up with [MASK] to max_query_tokens; these rows see the query, take part in
-    MaxSim, and are seen by nobody, unless attend_to_masks.
-    similarity: "l2" is minus the squared distance.  floor: a query row that matches nothing better counts 0, as if each
-    candidate had a row of zeros.
+    query_marker, candidate_marker: token ids behind [CLS], or None.  skipped_ids: candidate tokens without a vector.
+    augment: whether a query is filled up to max_query_tokens with [MASK]; these rows attend to the query and take part
+    in MaxSim.  attend_to_masks: whether other rows attend to them.
+    similarity: "l2" is the negative squared distance.  floor: whether matches below 0 count as 0, as if each candidate
+    had a row of zeros.
+    Raises ValueError for limits below 3, or for a floor with another similarity than the cosine.
     """
 
     least_tokens: ClassVar[int] = 3  # [CLS], marker and [SEP]
@@ -50,7 +51,7 @@ class ColBERTConfig(TwoTowerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.floor and self.similarity != "cosine":
-            raise ValueError("floor goes with the cosine alone")
+            raise ValueError(f"floor needs similarity 'cosine', got {self.similarity!r}")
 
 
 class ColBERT(LateInteractionScorer):
@@ -70,12 +71,12 @@ class ColBERT(LateInteractionScorer):
         self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of MaxSim, as a part of a row's through the encoder."""
+        """The products of MaxSim, as a fraction of those of a row in the encoder."""
         query_rows = self.config.max_query_tokens if self.config.augment else query_tokens
         return self.rows_worth(query_rows * candidate_rows * self.config.dim)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """A vector for each token that is not skipped. (total, dim)."""
+        """(total, dim) a vector of unit length for each token that is not skipped."""
         states = tower.read(self.encoder, tokens)
         kept = ~np.isin(tokens.values.numpy(), self.config.skipped_ids)
         cu_seqlens = offsets(kept.astype(np.int64))[tokens.cu_seqlens]
@@ -94,7 +95,7 @@ class ColBERT(LateInteractionScorer):
         return best.sum(-1)
 
     def encode_queries(self, queries: Ragged) -> Ragged:
-        """A vector for each row, the [MASK] rows included. (total, dim)."""
+        """(total, dim) a vector for each row of a query, [MASK] rows included."""
         if not self.config.augment:
             states = tower.read(self.encoder, queries)
             return Ragged(self._project(states.values), queries.cu_seqlens)

@@ -1,6 +1,7 @@
-"""Deformer: the lower layers read query and candidate apart, the upper ones together (Cao et al. 2020, "DeFormer").
+"""Deformer: the lower layers encode query and candidate separately, the upper ones together (Cao et al. 2020,
+"DeFormer").
 
-Each text's positions start at 0; candidates have token type 1.
+Positions start at 0 in each text; candidates have token type 1.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -24,10 +25,11 @@ from bandrank_kernels.windowed_attention import PackedRows
 
 @dataclass(frozen=True, kw_only=True)
 class DeformerConfig(TwoTowerConfig):
-    """What a Deformer is, saved beside its weights.
+    """The settings of a Deformer, saved in config.json.
 
-    split: how many layers read apart.  candidate_cls: whether a candidate starts with a [CLS] of its own, as in the
-    MixEncoder paper's code; the original's does not.
+    split: the number of lower layers.  candidate_cls: whether a candidate starts with [CLS] too, as in the MixEncoder
+    paper's code, unlike the original.
+    Raises ValueError unless there are both lower and upper layers.
     """
 
     split: int
@@ -40,7 +42,7 @@ class DeformerConfig(TwoTowerConfig):
 
 
 class Deformer(TwoTowerScorer):
-    """Scores a candidate by the query's [CLS] state, once both were read together."""
+    """Scores a candidate by the last [CLS] state of query and candidate together."""
 
     architecture: ClassVar[str] = "deformer"
     config_class: ClassVar[type] = DeformerConfig
@@ -54,16 +56,16 @@ class Deformer(TwoTowerScorer):
         self.head = build_head(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """All rows through the upper layers."""
+        """The rows of query and candidate, each counted by the share of the upper layers."""
         return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Each token's state between the lower and the upper layers."""
+        """(total, hidden_size) each token's state between the lower and the upper layers."""
         states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))
         return Ragged(states.values.float(), states.cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:
-        """The encoder, as if it had no upper layers."""
+        """The encoder without its upper layers."""
         split, num_layers = self.config.split, self.config.encoder.num_layers
         upper = tuple(f"encoder.layers.{layer}." for layer in range(split, num_layers))
         weights = self._candidate_side((), ("encoder.",)).weights
@@ -74,7 +76,7 @@ class Deformer(TwoTowerScorer):
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         queries = tower.read(self.encoder, batch.queries, layers=slice(self.config.split))
-        # Each candidate has a copy of its query, whose [CLS] leads the rows of the whole batch, as in the packing.
+        # Each candidate has a copy of its query; the [CLS] rows of all copies come first (as in layers/packing.py).
         owner = batch.candidate_query
         cls = queries.cu_seqlens[:-1][owner]
         others = queries.lengths[owner] - 1

@@ -1,8 +1,8 @@
-"""MixEncoder: a candidate is read before the query is known, kept as k context embeddings, and joined to the query by
-a light cross-attention (Yang et al. 2023, "Once is Enough", arXiv 2210.05261).
+"""MixEncoder: a candidate is encoded into k context embeddings before the query is known, and meets the query in light
+interaction layers (Yang et al. 2023, "Once is Enough", arXiv 2210.05261, section 3).
 
-Where paper and code differ (what pools to the hint, cosine or dot product) both are options. Texts are cut by their
-own length; the code's cut depends on the batch.
+Where paper and code differ (the pooling of the hint, cosine or dot product), both are options. Unlike in the paper's
+code, the length at which a text is cut does not depend on its batch.
 """
 
 from dataclasses import dataclass, replace
@@ -30,19 +30,20 @@ from bandrank_kernels.arrays import indices_within, offsets
 
 @dataclass(frozen=True, kw_only=True)
 class MixEncoderConfig(TwoTowerConfig):
-    """What a MixEncoder is, saved beside its weights.
+    """The settings of a MixEncoder, saved in config.json.
 
-    interaction_layers: counted from 0, ascending; the encoder's later layers are not run for queries.
-    num_embeddings: k, context embeddings of a candidate.
-    strategy: "S" puts k learnt vectors in the place of the candidate's [CLS] and takes their last states; "C" lets k
-    learnt codes attend to the last states of the candidate's tokens.
-    pool: "mean" of the k embeddings is both hint and representation; with "last" the last one is the hint, and the mean
-    of the others the representation. No difference if k is 1.
-    similarity: "scaled_dot" divides the product by the root of hidden_size, which makes logits of it.
-    bi_encoder_weight, bi_encoder_bias: add weight * cosine + bias, of E_0's mean and the mean of the query's last
-    states, which is what a bi-encoder says. Not in the paper: with strategy C, codes of zero and "scaled_dot" a
-    MixEncoder then starts near the bi-encoder that its encoder is from, and learns what that does not see.
+    interaction_layers: depths of the interaction layers, from 0, ascending.
+    num_embeddings: k, the number of context embeddings of a candidate.
+    strategy: "S" replaces the candidate's [CLS] by k learnt vectors and takes their last states; "C" lets k learnt
+    codes attend to the last states of the candidate's tokens.
+    pool: with "mean", the mean of the k embeddings is both hint and representation; with "last", the last one is the
+    hint and the mean of the others the representation. Both are the same if k is 1.
+    similarity: "scaled_dot" is the dot product divided by sqrt(hidden_size).
+    bi_encoder_weight, bi_encoder_bias: weight * cosine + bias is added to the score, with the cosine of a bi-encoder:
+    of the mean of the context embeddings and the mean of the query's last states. Not in the paper: with strategy "C",
+    zero codes and "scaled_dot", training then starts near the bi-encoder that the encoder comes from.
     max_candidate_tokens: with strategy "S", the k vectors included.
+    Raises ValueError for layers that do not ascend within the encoder, or for a k that leaves no room for a text.
     """
 
     interaction_layers: tuple[int, ...]
@@ -64,8 +65,8 @@ class MixEncoderConfig(TwoTowerConfig):
 
     @classmethod
     def of_paper(cls, name: Literal["a", "b", "c"], encoder: EncoderConfig, **more: Any) -> Self:
-        """MixEncoder-a: interaction in the last layer; -b: in the last three; -c: so with two embeddings, of which the
-        last is the hint. more: the other fields.
+        """The paper's variants: "a" has one interaction layer, the last; "b" the last three; "c" also has two context
+        embeddings, of which the last is the hint. more: other fields.
         """
         last = encoder.num_layers
         layers = tuple(range(last - 1 if name == "a" else max(0, last - 3), last))
@@ -74,7 +75,7 @@ class MixEncoderConfig(TwoTowerConfig):
 
 
 class MixEncoder(TwoTowerScorer):
-    """Scores a candidate by the similarity of its representation, enriched by the query, with its summary of the
+    """Scores a candidate by the similarity of its context embeddings, updated by the query, and its summary of the
     query.
     """
 
@@ -95,8 +96,8 @@ class MixEncoder(TwoTowerScorer):
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Each interaction layer starts as the encoder's layer of the same depth. Codes of strategy C start at zero,
-        where they average a candidate's states; codes of S and the gate keep their random start.
+        """Copies the encoder, and its layer of the same depth into each interaction layer. Codes of strategy "C" start
+        at zero, where they average a candidate's states; vectors of "S" and the gate keep their random values.
         """
         super().initialise(encoder)
         if self.config.strategy == "C":
@@ -106,15 +107,15 @@ class MixEncoder(TwoTowerScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The interaction layers' products, as a part of a row's through the encoder."""
-        del query_tokens  # its keys and values are too few to count
+        """The products of the interaction layers, as a fraction of those of a row in the encoder."""
+        del query_tokens  # products with its few keys and values are not counted
         config = self.config.encoder
         layer = config.products_per_layer
-        summary = layer + config.hidden_size**2  # compress_query and the gate's three blocks in the place of qkv
+        summary = layer + config.hidden_size**2  # compress_query and the gate's three blocks instead of qkv
         return self.rows_worth(len(self.interactions) * (candidate_rows * layer + summary))
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Each candidate's k context embeddings."""
+        """(k * n, hidden_size) the k context embeddings of each candidate."""
         count = self.config.num_embeddings
         if self.config.strategy == "S":
             states = self._read_behind_codes(tokens)
@@ -129,7 +130,7 @@ class MixEncoder(TwoTowerScorer):
         return self._candidate_side(("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes"))
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:
-        """Last states of the texts, each behind the codes as the first input vectors."""
+        """Last states of the texts, each of which the codes precede as input vectors."""
         count = self.config.num_embeddings
         lengths = tokens.lengths + count
         index = indices_within(lengths)
@@ -152,22 +153,22 @@ class MixEncoder(TwoTowerScorer):
         scores = []
         for begin in range(0, num_candidates, block):
             end = min(begin + block, num_candidates)
-            owners = [(query, slice(own.start - begin, own.stop - begin)) for query, own in batch.groups(begin, end)]
-            groups: list[Groups] = [[(own, of_layer[query]) for query, own in owners] for of_layer in views]
+            parts = [(query, slice(each.start - begin, each.stop - begin)) for query, each in batch.groups(begin, end)]
+            groups: list[Groups] = [[(part, of_layer[query]) for query, part in parts] for of_layer in views]
             rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
             scores.append(self._score_block(rows, groups))
             if summaries is not None:
-                ours = rows.float().mean(1)
-                cosines = torch.cat([cosine_similarity(ours[own], summaries[query][None]) for query, own in owners])
+                means = rows.float().mean(1)
+                cosines = torch.cat([cosine_similarity(means[part], summaries[query][None]) for query, part in parts])
                 scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
         return torch.cat(scores)
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
-        """Each query's view for each interaction layer, and the means of their last states if a bi-encoder's say is
-        wanted. Without, the last interaction layer and what comes after it are not run for queries.
+        """Views by interaction layer and query, and the means of queries' last states if the bi-encoder's cosine is
+        added. If it is not, layers from the last interaction layer on are not run for queries.
         """
         queries, hidden_size = batch.queries, self.config.encoder.hidden_size
-        # Absorbing saves (hidden - heads * query_len) * hidden twice a candidate, and costs hidden^2 twice a query row.
+        # Absorbing saves 2 * (hidden - heads * query_len) * hidden per candidate and costs 2 * hidden^2 per query row.
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
         absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
         hidden, positions = tower.embed(self.encoder, queries)
@@ -187,7 +188,7 @@ class MixEncoder(TwoTowerScorer):
         return views, pool(Ragged(hidden, queries.cu_seqlens), "mean") if to_the_end else None
 
     def _score_block(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
-        """embeddings: (n, k, hidden_size).  groups: of each interaction layer.  Returns (n,) float32."""
+        """(n,) float32 scores. embeddings: (n, k, hidden_size).  groups: for each interaction layer."""
         summary: Tensor | None = None
         last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1
         for interaction, of_layer in zip(self.interactions, groups, strict=True):

@@ -1,7 +1,7 @@
-"""Poly-encoders: a query becomes m vectors; each candidate, one vector, looks at them (Humeau et al. 2020).
+"""Poly-encoders: a query becomes m vectors, to which each candidate's one vector attends (Humeau et al. 2020).
 
-The paper's context is our query. With one shared tower this is the baseline of the MixEncoder paper; with separate
-towers, and states scaled by 0.06, ParlAI's.
+The paper's context is our query. With a shared tower this is the MixEncoder paper's baseline; with separate towers and
+states scaled by 0.06, ParlAI's model.
 """
 
 from dataclasses import dataclass
@@ -21,18 +21,19 @@ from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 
-BLOCK_CANDIDATES = 4096  # looked at in one go: with 64 codes their weights take 1 MB
+BLOCK_CANDIDATES = 4096  # candidates compared at once: with 64 codes their weights take 1 MB
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolyEncoderConfig(TwoTowerConfig):
-    """What a poly-encoder is, saved beside its weights.
+    """The settings of a poly-encoder, saved in config.json.
 
-    codes: "learnt" codes that attend to the query's states, or the "first" states themselves; a shorter query has
-    fewer.  num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
-    separate_towers: whether candidates have an encoder of their own.
-    scaled: whether the products in both attentions are divided by the root of hidden_size; the paper's are not.
-    output_scaling: factor on the last states of both towers.
+    codes: "learnt" codes attend to the query's states; or the "first" m states are the vectors, fewer of a shorter
+    query.  num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
+    separate_towers: whether candidates have a second encoder.
+    scaled: whether the products of both attentions are divided by sqrt(hidden_size), unlike in the paper.
+    output_scaling: a factor on the last states of both towers.
+    Raises ValueError if num_codes is below 1.
     """
 
     codes: Literal["learnt", "first"] = "learnt"
@@ -50,7 +51,9 @@ class PolyEncoderConfig(TwoTowerConfig):
 
 
 class PolyEncoder(LateInteractionScorer):
-    """Scores a candidate's vector by its dot product with the query's vectors, averaged as the candidate sees them."""
+    """Scores a candidate by the dot product of its vector with the average of the query's vectors, weighted by the
+    candidate's attention to them.
+    """
 
     architecture: ClassVar[str] = "poly_encoder"
     config_class: ClassVar[type] = PolyEncoderConfig
@@ -65,19 +68,19 @@ class PolyEncoder(LateInteractionScorer):
         self.query_codes = nn.Parameter(torch.empty(config.num_codes, hidden_size).uniform_()) if learnt else None
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Both towers start as the encoder; codes keep their random start."""
+        """Copies the encoder into both towers; codes keep their random values."""
         super().initialise(encoder)
         if self.candidate_encoder is not None:
             self.candidate_encoder.load_state_dict(encoder.state_dict())
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """One product with m vectors, as a part of a row's through the encoder."""
+        """The products with m vectors, as a fraction of those of a row in the encoder."""
         del query_tokens, candidate_rows
         return self.rows_worth(self.config.num_codes * self.config.encoder.hidden_size)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """One vector each."""
+        """(n, hidden_size) one vector for each candidate."""
         states = tower.read(self.candidate_encoder or self.encoder, tokens)
         vectors = pool(states, self.config.reduction) * self.config.output_scaling
         return Ragged(vectors, np.arange(len(tokens) + 1))
@@ -97,7 +100,7 @@ class PolyEncoder(LateInteractionScorer):
         return torch.cat(scores)
 
     def _query_vectors(self, states: Tensor) -> Tensor:
-        """(m, hidden_size); fewer of a query that has fewer than m "first" states. states: (query_len, hidden_size)."""
+        """(m, hidden_size), or fewer "first" states of a shorter query. states: (query_len, hidden_size)."""
         if self.query_codes is None:
             return states[: self.config.num_codes]
         return attend_codes(self.query_codes, states, self.scale)

@@ -1,4 +1,4 @@
-"""What scorers share that read query and candidate apart, with one encoder or two."""
+"""The common part of scorers that encode query and candidate separately, with one encoder or two."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
 
 @dataclass(frozen=True, kw_only=True)
 class TwoTowerConfig:
-    """The part that all of these scorers save beside their weights.
+    """The fields that these scorers have in common.
 
-    max_query_tokens, max_candidate_tokens: token ids of a text, special tokens included.
+    max_query_tokens, max_candidate_tokens: the most token ids of a text, special tokens included.
     Raises ValueError for a limit below `least_tokens` or above the encoder's positions.
     """
 
@@ -38,12 +38,12 @@ class TwoTowerConfig:
 
 
 class TwoTowerScorer(Scorer):
-    """Encodes candidates before the query is known; a text is [CLS], its word pieces and [SEP]."""
+    """Encodes candidates before the query is known; by default a text is [CLS], word pieces and [SEP]."""
 
     precomputes: ClassVar[bool] = True
 
     def __init__(self, config: Any, *, tower: EncoderConfig | None = None) -> None:
-        """tower: the encoder that is built, if it is not all of the config's."""
+        """tower: the config of the encoder, where it differs from `config.encoder`."""
         super().__init__()
         self.config = config
         self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
@@ -52,7 +52,7 @@ class TwoTowerScorer(Scorer):
         self.encoder = build_encoder(tower or config.encoder)
 
     def rows_worth(self, products: float) -> float:
-        """What a candidate costs whose interaction takes so many multiplications, in rows of the encoder."""
+        """The cost of a candidate whose interaction takes this many multiplications, in rows of the encoder."""
         encoder: EncoderConfig = self.config.encoder
         return LIGHT_ROWS + products / (encoder.num_layers * encoder.products_per_layer)
 
@@ -63,11 +63,11 @@ class TwoTowerScorer(Scorer):
 
     @abstractmethod
     def score_some(self, batch: ScoreBatch) -> Tensor:
-        """`score` of a batch that has candidates."""
+        """`score`, for a batch with at least one candidate."""
 
 
 class LateInteractionScorer(TwoTowerScorer):
-    """Compares the states of a query with those of its candidates, one query after the other."""
+    """Compares each query with its own candidates, one query after the other."""
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         queries = self.encode_queries(batch.queries)
@@ -76,9 +76,12 @@ class LateInteractionScorer(TwoTowerScorer):
         )
 
     def encode_queries(self, queries: Ragged) -> Ragged:
-        """What is compared of each query; by default the last states of its tokens."""
+        """Rows of each query that are compared; by default the last states of its tokens."""
         return tower.read(self.encoder, queries)
 
     @abstractmethod
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
-        """(n,) float32 scores of n candidates. query: of `encode_queries`.  candidates: their representations."""
+        """(n,) float32 scores of n candidates of one query.
+
+        query: the query's rows from `encode_queries`.  candidates: n representations, of any float dtype.
+        """

@@ -1,6 +1,6 @@
-"""VIRT: two towers whose last layer's attention crosses over (Li et al. 2021, arXiv 2112.04195).
+"""VIRT: two towers with cross-attention in the last layer (Li et al. 2021, arXiv 2112.04195).
 
-No code was published; this is a reconstruction: the last layer's projections Q, K, V of query rows x and candidate rows
+No code was published; this is a reconstruction. The last layer's projections Q, K, V of query rows x and candidate rows
 y give M_xy = softmax(Q_x K_y^T / sqrt(head_dim)) and M_yx likewise; the means over rows of M_xy V_y and of M_yx V_x are
 compared. The paper trains the towers by distilling a cross-encoder's attention maps.
 """
@@ -20,14 +20,15 @@ from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 
-BLOCK_ROWS = 4096  # candidate rows at once: their states, 6 MB of 384 dimensions, stay in a CPU's cache
+BLOCK_ROWS = 4096  # candidate rows compared at once: 6 MB of 384 dimensions stay in a CPU's cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class VIRTConfig(TwoTowerConfig):
-    """What a VIRT is, saved beside its weights.
+    """The settings of a VIRT, saved in config.json.
 
-    encoder: all layers; of the last one only the projections of query, key and value exist.
+    encoder: all layers, though of the last one only the projections of query, key and value exist.
+    Raises ValueError for an encoder of fewer than 2 layers.
     """
 
     similarity: Literal["cosine", "dot"] = "cosine"
@@ -39,7 +40,7 @@ class VIRTConfig(TwoTowerConfig):
 
 
 class VIRT(LateInteractionScorer):
-    """Scores a candidate by the similarity of what each side sees in the other."""
+    """Scores a candidate by the similarity of what query and candidate attend to in each other."""
 
     architecture: ClassVar[str] = "virt"
     config_class: ClassVar[type] = VIRTConfig
@@ -50,7 +51,7 @@ class VIRT(LateInteractionScorer):
         self.interaction = Linear(config.encoder.hidden_size, 3 * config.encoder.hidden_size)
 
     def initialise(self, encoder: Encoder) -> Self:
-        """The last layer's projections become the interaction."""
+        """Copies the encoder; the interaction takes the projections of its last layer."""
         self.encoder.load_state_dict(
             {name: tensor for name, tensor in encoder.state_dict().items() if name in self.encoder.state_dict()}
         )
@@ -58,14 +59,14 @@ class VIRT(LateInteractionScorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """A candidate row's products with all heads of all query rows, both ways, as a part of a row's through the
-        encoder.
+        """The products of candidate rows with the heads of query rows, in both directions, as a fraction of those of a
+        row in the encoder.
         """
         encoder = self.config.encoder
         return self.rows_worth(candidate_rows * 2 * encoder.num_heads * query_tokens * encoder.hidden_size)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Each token's state before the last layer."""
+        """(total, hidden_size) each token's state before the last layer."""
         states = tower.read(self.encoder, tokens)
         return Ragged(states.values.float(), states.cu_seqlens)
 
@@ -77,7 +78,7 @@ class VIRT(LateInteractionScorer):
         values, scores = candidates.values, torch.empty(len(candidates), device=query.device)
         for chosen, indices, real in padded_groups(candidates.cu_seqlens, BLOCK_ROWS):
             rows = values[torch.from_numpy(indices).to(values.device)].to(query)
-            in_candidate, in_query = crossing.look(rows, torch.from_numpy(real).to(rows.device))
+            in_candidate, in_query = crossing.attend(rows, torch.from_numpy(real).to(rows.device))
             similarities = (
                 cosine_similarity(in_candidate, in_query)
                 if self.config.similarity == "cosine"
@@ -88,10 +89,10 @@ class VIRT(LateInteractionScorer):
 
 
 class _Crossing:
-    """One query at the crossing layer, with the projections of candidate rows moved to its side.
+    """The last layer for one query, with the projections of candidate rows moved to the query's side.
 
     Q_x K_y^T = (Q_x W_K) y^T and Q_y K_x^T = y (W_Q^T K_x^T) + b_Q K_x^T, where b_K drops out, since it shifts all
-    places of a softmax alike; and V_y is needed of an average of rows alone. So no candidate row is projected.
+    logits of a softmax alike; and W_V is applied to averages of rows. So no candidate row is projected.
     """
 
     def __init__(self, states: Tensor, interaction: LinearLayer, num_heads: int) -> None:
@@ -105,10 +106,11 @@ class _Crossing:
         self._keys = torch.cat(absorbed).flatten(0, 1) * scale
         self._biases = interaction.absorb_bias(key.float(), query_rows) * scale  # (num_heads, query_len)
 
-    def look(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """The means of M_xy V_y and of M_yx V_x, both (n, hidden_size) float32.
+    def attend(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """The means over rows of M_xy V_y and of M_yx V_x, both (n, hidden_size) float32.
 
-        rows: (n, width, hidden_size).  real: (n, width) bool, with a real row in each candidate.
+        rows: (n, width, hidden_size) padded candidates.  real: (n, width) bool, False for padding; at least one row of
+        each candidate is real.
         """
         scores = (self._keys @ rows.flatten(0, 1).T).float()
         to_candidate, to_query = scores.view(2, *self._biases.shape, *real.shape)  # (num_heads, query_len, n, width)

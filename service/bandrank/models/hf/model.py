@@ -6,8 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from tokenizers import Tokenizer
-
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
@@ -67,10 +65,10 @@ class Model:
 
     def token_id(self, token: str) -> int:
         """The id of a token. Raises BadCheckpoint if the tokenizer lacks it."""
-        if (token_id := self._tokenizer.token_to_id(token)) is None:
+        if (token_id := self._vocabulary(token)) is None:
             raise self.refuse(f"the tokenizer has no {token}")
         return token_id
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.folder)
+    def _vocabulary(self) -> Callable[[str], int | None]:
+        return load_tokenizer(self.folder).token_to_id

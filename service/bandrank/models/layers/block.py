@@ -1,7 +1,4 @@
-"""The layers that encoders are stacks of, on packed rows: no padding, and a last layer for [CLS] alone.
-
-Names follow the papers, not Hugging Face (models/hf translates).
-"""
+"""Transformer layers on packed rows, without padding. Names follow the papers; models/hf translates other names."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,18 +14,17 @@ from bandrank.models.layers.patterns import plan_within
 from bandrank.models.layers.positions import Rotary
 from bandrank_kernels.windowed_attention import AttentionPlan
 
-# Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
-# the cache.
+# Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions:
-    """What a block is made of; BERT's by default.
+    """The variants of a block; the defaults are BERT's.
 
-    bias: whether linear layers and norms have one.  rotary: turns queries and keys by their rows' positions.
-    window: tokens that a candidate row sees on each side, if fewer than the batch's pattern gives. As in a pattern,
-    rows of queries, and of texts that are read apart, see all of their text.
+    bias: whether linear layers and norms have a bias.  rotary: positions by which queries and keys are turned, or None.
+    window: the most tokens on each side that a candidate row attends to, or None. As in a pattern, it does not limit
+    rows of queries, or of texts that are encoded separately.
     """
 
     activation: Activation = "gelu"
@@ -41,7 +37,7 @@ BERT = BlockOptions()
 
 
 class Block(nn.Module, ABC):
-    """Attention and feed-forward with residuals; subclasses say where the two norms are."""
+    """Attention and feed-forward with residuals; subclasses place the two norms."""
 
     def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
         super().__init__()
@@ -56,23 +52,23 @@ class Block(nn.Module, ABC):
         self.out_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        """hidden: (total, hidden_size).  positions: (total,).  Returns the shape of `hidden`."""
+        """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
         return self.update(hidden, self.project(hidden, positions), plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """(total, 3, num_heads, head_dim) query, key and value of each row."""
+        """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
         return self._project(self.before_attention(hidden), positions)
 
     def update(self, hidden: Tensor, qkv: Tensor, plan: AttentionPlan) -> Tensor:
-        """`forward` of rows that are projected already."""
+        """`forward`, with the result of `project`."""
         return self._after_attention(plan_within(plan, self.window).attend(qkv).flatten(1), hidden)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
-        """The first rows of `forward`, the [CLS] rows, alone: (num_candidates, hidden_size).
+        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first.
 
-        With one attending row, the key projection moves to the query's side (u = W_K^T q; the key bias shifts all
-        scores alike and drops out) and the value projection behind the weighted sum: no other row is projected at all.
-        Rotary positions, which turn keys row by row, leave no such short cut.
+        With one attending row per candidate, the key projection moves to the query's side (u = W_K^T q; the key bias
+        shifts all logits alike and drops out), and the value projection behind the weighted sum, so that no other row
+        is projected. Rotary positions turn each key and so rule this out.
         """
         rows, plan = self.before_attention(hidden), plan_within(plan, self.window)
         if self.rotary is not None:
@@ -88,11 +84,11 @@ class Block(nn.Module, ABC):
 
     @abstractmethod
     def before_attention(self, hidden: Tensor) -> Tensor:
-        """The rows that are projected. hidden: (total, hidden_size).  Returns the same shape."""
+        """(total, hidden_size) rows that are projected to queries, keys and values. hidden: the block's input."""
 
     @abstractmethod
     def add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        """The block's output. attended: heads' outputs end to end.  hidden: what entered the block."""
+        """(total, hidden_size) output. attended: concatenated outputs of the heads.  hidden: the block's input."""
 
     def _project(self, rows: Tensor, positions: Tensor) -> Tensor:
         qkv: Tensor = self.qkv(rows).view(len(rows), 3, self.num_heads, self.head_dim)
@@ -109,7 +105,7 @@ class Block(nn.Module, ABC):
 
 
 class PostNormBlock(Block):
-    """BERT's: each half is followed by residual and LayerNorm (Devlin et al. 2019)."""
+    """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019)."""
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -118,14 +114,14 @@ class PostNormBlock(Block):
         return self.feed_forward(self.attention_norm.of_sum(self.attention_out(attended), hidden))
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
-        """The second half, with residual and LayerNorm. hidden: (total, hidden_size).  Returns the same shape."""
+        """(total, hidden_size) output of the second half. hidden: (total, hidden_size)."""
         return self.out_norm.of_sum(feed_forward(self.up, self.down, hidden, self.activation), hidden)
 
 
 class PreNormBlock(Block):
-    """Each half starts with its norm, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
+    """A norm precedes each half, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
 
-    out_norm: of what enters the feed-forward.  final_norm: of the output, which the last block of a stack has.
+    out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.
     """
 
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Input embeddings (Devlin et al. 2019)."""
+"""Input embeddings (Devlin et al. 2019, section 3)."""
 
 from torch import Tensor, nn
 
@@ -8,10 +8,10 @@ from bandrank_kernels.row_norms import Addend, embed_rows
 
 
 class Embeddings(nn.Module):
-    """LayerNorm of word + position + token type; the last of them where the config has token types."""
+    """LayerNorm of the sum of word, position and token type embeddings, as far as there are tables of them."""
 
     def __init__(self, config: EncoderConfig, *, position_table: bool = True, bias: bool = True) -> None:
-        """position_table: False for rotary positions, or none.  bias: whether the norm has one."""
+        """position_table: False for encoders with rotary positions or none.  bias: whether the norm has a bias."""
         super().__init__()
         size = config.hidden_size
         self.word = nn.Embedding(config.vocab_size, size)
@@ -20,12 +20,12 @@ class Embeddings(nn.Module):
         self.norm = LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
-        """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
+        """(total, hidden_size). ids, positions, token_types: (total,) int64."""
         fused = self._in_one_launch(Addend(self.word.weight, ids), len(ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types) if fused is None else fused
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
-        """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
+        """The same for given word vectors, (total, hidden_size)."""
         if (fused := self._in_one_launch(Addend(words), len(words), positions, token_types)) is not None:
             return fused
         if self.token_type is not None:

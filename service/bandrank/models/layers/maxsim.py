@@ -1,4 +1,4 @@
-"""Late interaction: each query row keeps its best match among a candidate's rows (Khattab & Zaharia 2020, eq. 3)."""
+"""MaxSim: the best match of each query row among a candidate's rows (Khattab & Zaharia 2020, equation 3)."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.grouping import runs_within
 
-BLOCK_ROWS = 8192  # candidate rows matched in one go: 4 MB of 128 dimensions stay in a CPU's cache
+BLOCK_ROWS = 8192  # candidate rows matched at once: 4 MB of 128 dimensions stay in a CPU's cache
 
 
 def maxsim(query: Tensor, candidates: Ragged) -> Tensor:

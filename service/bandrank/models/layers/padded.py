@@ -1,4 +1,4 @@
-"""Sequences of like length side by side, for what has no ragged form."""
+"""Padded groups of sequences of similar length, for operations without a ragged form."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,8 @@ from bandrank_kernels.grouping import like_lengths
 
 
 def padded_groups(cu_seqlens: Offsets, max_rows: int) -> Iterator[tuple[Ints, Ints, Bools]]:
-    """Groups of `like_lengths`, shortest first: sequences (n,), their row numbers (n, width), and which rows are real.
-
-    Padding repeats the sequence's last row, or is row 0.
+    """Groups by `like_lengths`, shortest first, each as indices of sequences (n,), of rows (n, width), and a mask
+    (n, width) that is False for padding, which is the index of the sequence's last row, or 0.
     """
     lengths = np.diff(cu_seqlens)
     for chosen in like_lengths(lengths, max_rows):
