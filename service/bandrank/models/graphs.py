@@ -1,8 +1,8 @@
 """Packed batches replayed from CUDA graphs: one launch instead of the fifty of a forward pass.
 
 A graph is captured for a bucket (`Capacity`). It reads ids, positions, types and tables of tiles from its buffer, which
-each batch fills in one transfer. Unused entries of the tables are marked; unused rows hold token 0, no other row attends
-to them, and their results are never read.
+each batch fills in one transfer. Unused entries of the tables are marked. Unused rows hold token 0, and no other row
+attends to them.
 """
 
 import logging

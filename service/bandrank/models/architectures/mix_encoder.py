@@ -196,8 +196,8 @@ class MixEncoder(TwoTowerScorer):
             embeddings, summary = interaction(embeddings, summary, hint, self.gate, of_layer)
         assert summary is not None, "there is an interaction layer. This is a bug."
         of_candidate = embeddings[:, :-1] if last_is_hint and embeddings.shape[1] > 1 else embeddings
-        ours, theirs = of_candidate.float().mean(1), summary.float()
+        representation, summary = of_candidate.float().mean(1), summary.float()
         if self.config.similarity == "cosine":
-            return cosine_similarity(ours, theirs)
-        product = (ours * theirs).sum(-1)
+            return cosine_similarity(representation, summary)
+        product = (representation * summary).sum(-1)
         return product * self.config.encoder.hidden_size**-0.5 if self.config.similarity == "scaled_dot" else product

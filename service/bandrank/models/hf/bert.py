@@ -47,7 +47,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
     Raises KeyError for a missing tensor.
     """
-    ours = {
+    translated = {
         f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"]
         for name in ("word", "position", "token_type")
     }
@@ -59,14 +59,14 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
         "out_norm": "output.LayerNorm",
     }
     for part in ("weight", "bias"):
-        ours[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
+        translated[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
         for layer in range(config.num_layers):
-            theirs = f"encoder.layer.{layer}"
-            qkv = [weights[f"{theirs}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
-            ours[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
-            for name, their_name in names.items():
-                ours[f"encoder.layers.{layer}.{name}.{part}"] = weights[f"{theirs}.{their_name}.{part}"]
-    return ours
+            saved = f"encoder.layer.{layer}"
+            qkv = [weights[f"{saved}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
+            translated[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
+            for name, saved_name in names.items():
+                translated[f"encoder.layers.{layer}.{name}.{part}"] = weights[f"{saved}.{saved_name}.{part}"]
+    return translated
 
 
 BERT = Family(

@@ -48,7 +48,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The folder's fast tokenizer, without truncation and padding, whatever its file says. Raises BadCheckpoint."""
+    """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint."""
     path = folder / "tokenizer.json"
     if path.is_file():
         try:

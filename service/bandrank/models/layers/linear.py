@@ -46,7 +46,7 @@ class LinearLayer(nn.Module, ABC):
         return torch.einsum("ne,oe->no", x, self.weight_rows(rows)) + self.bias_rows(rows)
 
     def project_heads(self, x: Tensor, rows: slice) -> Tensor:
-        """(num_heads, n, head_dim) outputs of each head for its own input. x: (num_heads, n, in_features)."""
+        """(num_heads, n, head_dim) outputs of each head for its input. x: (num_heads, n, in_features)."""
         weight = self.weight_rows(rows).view(len(x), -1, x.shape[-1]).to(x.dtype)
         return x @ weight.transpose(1, 2) + self.bias_rows(rows).view(len(x), 1, -1)
 

@@ -33,7 +33,7 @@ def narrowed(pattern: AttentionPattern, window: int | None) -> AttentionPattern:
 
 
 class WindowPlans(AttentionPlan):
-    """The plans of one batch by the window of the layers; each layer picks its own with `plan_within`."""
+    """The plans of one batch by the window of the layers; each layer picks one with `plan_within`."""
 
     def __init__(self, plans: Mapping[int | None, AttentionPlan]) -> None:
         self.plans = plans
