@@ -51,17 +51,17 @@ BATCHES = [packed(lengths, seed) for seed, lengths in enumerate(SHAPES)]
 
 def scores(runner: GraphRunner, number: int, *, capture: bool = True) -> Tensor:
     """Of one of the batches."""
-    found = runner.score(BATCHES[number], capture=capture)
-    assert found is not None
-    return found
+    result = runner.score(BATCHES[number], capture=capture)
+    assert result is not None
+    return result
 
 
 def test_replays_have_the_bits_of_launches(runner: GraphRunner) -> None:
     """A hundred, of batches in turns, with nothing waited for in between."""
     expected = [scores(runner, number, capture=False) for number in range(len(BATCHES))]
-    found = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
+    replayed = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
 
-    assert all(torch.equal(each, expected[number]) for number, each in found)
+    assert all(torch.equal(each, expected[number]) for number, each in replayed)
     assert runner.obstacle is None
     assert 1 < len(runner) < len(BATCHES)
     assert runner.graph_bytes > 0
