@@ -24,8 +24,8 @@ from support.tokenizer import CLS_ID
 from transformers import BertModel
 
 from bandrank.models.architectures import VIRT
+from bandrank.models.architectures.virt import padded_groups
 from bandrank.models.encoders.families import build_encoder
-from bandrank.models.layers.padded import padded_groups
 from bandrank_kernels.arrays import offsets
 
 CPU = torch.device("cpu")

@@ -5,9 +5,11 @@ y give M_xy = softmax(Q_x K_y^T / sqrt(head_dim)) and M_yx likewise; the means o
 compared. The paper trains the towers by distilling a cross-encoder's attention maps.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -16,9 +18,10 @@ from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoT
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.linear import Linear, LinearLayer
-from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
+from bandrank_kernels.arrays import Bools, Ints, Offsets
+from bandrank_kernels.grouping import like_lengths
 
 BLOCK_ROWS = 4096  # candidate rows compared at once: 6 MB of 384 dimensions stay in a CPU's cache
 
@@ -122,3 +125,14 @@ class _Crossing:
         weights = (weights * real).sum(-1) / real.sum(-1)  # (num_heads, query_len, n)
         in_query = torch.einsum("hln,hld->nhd", weights, self._values.float())
         return in_candidate.flatten(1), in_query.flatten(1)
+
+
+def padded_groups(cu_seqlens: Offsets, max_rows: int) -> Iterator[tuple[Ints, Ints, Bools]]:
+    """Groups by `like_lengths`, shortest first, each as indices of sequences (n,), of rows (n, width), and a mask
+    (n, width) that is False for padding, which is the index of the sequence's last row, or 0.
+    """
+    lengths = np.diff(cu_seqlens)
+    for chosen in like_lengths(lengths, max_rows):
+        index = np.arange(lengths[chosen[-1]])
+        rows = cu_seqlens[chosen, None] + np.minimum(index, lengths[chosen, None] - 1)
+        yield chosen, rows.clip(min=0), index < lengths[chosen, None]

@@ -18,7 +18,7 @@ def bert(config: EncoderConfig) -> Stack:
 
 
 ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert}
-HEADS: dict[str, Callable[..., nn.Module]] = {"bert": ScoreHead}
+HEADS: dict[str, Callable[..., nn.Module]] = {}  # of families that do not have BERT's head
 
 
 def build_encoder(config: EncoderConfig) -> Encoder:
@@ -27,5 +27,5 @@ def build_encoder(config: EncoderConfig) -> Encoder:
 
 
 def build_head(config: EncoderConfig) -> nn.Module:
-    """The family's layers from the [CLS] state to a score, with random weights: (n, hidden_size) -> (n,) float32."""
+    """The family's layers from the [CLS] state to a score, with random weights: (n, hidden_size) to (n,) float32."""
     return HEADS.get(config.kind, ScoreHead)(config)
