@@ -10,7 +10,7 @@ from support.tokenizer import CLS_ID, SEP_ID
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged

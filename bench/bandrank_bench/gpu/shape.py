@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank.models.ragged import offsets
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import PackedRows
 
 HALF = 2  # bytes of a number

@@ -14,18 +14,19 @@ from transformers import BertConfig, BertModel
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.baselines import PaperAttention, PaperPlan
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import Backend
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
@@ -136,7 +137,7 @@ def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     facts = eager(lab, lambda: prepared.score(batch))
     if isinstance(prepared.replay, str):
         return {"not served from a graph": prepared.replay}
-    runner = prepared.replay.runner
+    runner = prepared.replay
     if reason := runner.obstacle or (None if len(runner) else "it has more rows than are captured"):
         return {"not served from a graph": reason}
     replayed, launched = (runner.score(packed(model, batch), capture=capture) for capture in (True, False))

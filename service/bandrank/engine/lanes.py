@@ -12,7 +12,8 @@ from bandrank.engine.tasks import Candidate, Payload, TaskSlice, TokenIds
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.prepared import PreparedScorer
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Candidate]], Ragged]

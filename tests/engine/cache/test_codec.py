@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bandrank.engine.cache.codec import PayloadDtype, RepresentationCodec
-from bandrank.models.ragged import offsets
+from bandrank_kernels.arrays import offsets
 
 DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]
 LENGTHS = st.lists(st.integers(0, 4), max_size=6)  # rows of representations, some without any

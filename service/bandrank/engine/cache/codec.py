@@ -19,7 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bandrank.models.ragged import Offsets, Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Offsets, offsets
 
 PayloadDtype = Literal["float32", "float16", "int8"]
 
