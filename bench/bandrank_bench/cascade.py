@@ -93,7 +93,7 @@ def read(folder: Path, split: str, run: Path, count: int) -> list[Judged]:
 async def measure(settings: Settings, asked: Sequence[Judged]) -> dict[int, Depth]:
     """The measurements of each depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
     serving = assemble(load_models(settings), settings)
-    sources = (scorer.source for scorer in serving.engine.text_scorers)
+    sources = (scorer.source for scorer in serving.models.default.engine.text_scorers)
     fast_source = next(source for source in sources if isinstance(source, RepresentationSource))
 
     async def ranked(one: Judged, indices: Sequence[int], stage: str) -> tuple[list[int], float]:
@@ -117,7 +117,7 @@ async def measure(settings: Settings, asked: Sequence[Judged]) -> dict[int, Dept
             seen.overlap.append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / CUTOFF)
             seen.ndcg.append(ndcg([one.labels[index] for index in order]))
             seen.cost.append(seconds / all_s)
-    await serving.engine.close()
+    await serving.models.close()
     return depths
 
 

@@ -57,7 +57,7 @@ def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
         try:
             yield score
         finally:
-            runner.run(serving.engine.close())
+            runner.run(serving.models.close())
 
 
 @contextmanager

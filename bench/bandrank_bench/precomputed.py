@@ -179,7 +179,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     say(f"caching {MANY:,} candidates of {folder.name}")
     settings = Settings(model=str(folder), device="cpu", cache_memory_bytes=64 * 2**30, request_timeout_s=600.0)
     serving = assemble(load_models(settings), settings)
-    (scorer,) = serving.engine.text_scorers
+    (scorer,) = serving.models.default.engine.text_scorers
     source = scorer.source
     assert isinstance(source, RepresentationSource), "these scorers precompute. This is a bug."
     await source.encode_ahead(passages, deadline=math.inf)
@@ -200,9 +200,9 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
             started = time.perf_counter()
             await serving.models.default.rank(query, texts)
             many_ms.append((time.perf_counter() - started) * 1e3)
-    value = serving.engine.metrics.registry.get_sample_value
+    value = serving.models.default.engine.metrics.registry.get_sample_value
     memory = (value("bandrank_cache_memory_bytes") or 0) / (value("bandrank_cache_memory_entries") or 1)
-    await serving.engine.close()
+    await serving.models.close()
     return Cached(size, sealed, memory, many_ms[1:])
 
 

@@ -108,7 +108,7 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     tell("bandrank", __version__)
     tell("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     tell("models", ", ".join(models))
-    tell("device", describe(serving.engine.device))
+    tell("device", ", ".join(describe(engine.device) for engine in serving.models.engines))
     tell("dtype", ", ".join(sorted({str(model.dtype) for model in models.values()})))
     for name, scorer in stages.items():
         reason = scorer.prepared.why_no_kernels
@@ -120,7 +120,7 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
             for model in models.values():
                 await model.self_test()
         finally:
-            await serving.engine.close()
+            await serving.models.close()
 
     try:
         asyncio.run(test())
@@ -161,7 +161,7 @@ def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> i
         try:
             return await precompute_corpus(path, serving.registry)
         finally:
-            await serving.engine.close()
+            await serving.models.close()
 
     try:
         done = asyncio.run(run())

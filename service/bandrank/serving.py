@@ -53,9 +53,8 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class Serving:
-    """An engine with everything that it serves."""
+    """The served models, over engines that have been started, and the candidates that requests may name."""
 
-    engine: Engine
     models: Models
     registry: CandidateRegistry
 
@@ -141,7 +140,7 @@ def assemble(
     models = Models([served(each) for each in files])
     engine.start()
     store = CandidateStore(engine.redis, max_bytes=settings.candidate_store_bytes)
-    return Serving(engine, models, CandidateRegistry(store, engine))
+    return Serving(models, CandidateRegistry(store, models))
 
 
 def choose_device(name: str) -> torch.device:

@@ -43,7 +43,7 @@ async def held(running: RunningApp, gate: Gate) -> list[asyncio.Task[httpx.Respo
     requests = [asyncio.create_task(running.rerank(BODY))]
     await asyncio.to_thread(gate.wait_for_batch)
     requests.append(asyncio.create_task(running.rerank(BODY)))
-    await until(lambda: running.service.engine.queue.waiting_tasks == 1)
+    await until(lambda: running.service.models.default.engine.queue.waiting_tasks == 1)
     return requests
 
 
@@ -131,7 +131,7 @@ async def test_a_dead_scoring_thread_makes_the_service_unready() -> None:
     async with running_app(scorer, on_death=lambda: deaths.append("died")) as running:
         assert (await running.client.get("/readyz")).status_code == 200
         assert_error(await running.rerank(POISONED), 500, "scoring_failed")
-        await asyncio.to_thread(running.service.engine.worker.join)
+        await asyncio.to_thread(running.service.models.default.engine.worker.join)
 
         assert_error(await running.rerank(BODY), 500, "scoring_failed")
         assert "dead" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
@@ -149,7 +149,7 @@ async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
         await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {"type": "http.request", "body": BYTES, "more_body": False}
         impatient = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait))
-        queue = running.service.engine.queue
+        queue = running.service.models.default.engine.queue
         await until(lambda: queue.waiting_tasks == 1)
         gone.set()
         sent = await impatient

@@ -15,7 +15,7 @@ from support.app import RunningApp, running_app
 from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import lookup
 
-from bandrank.api.dialects.native import sigmoid
+from bandrank.api.dialects.dialect import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.scorer import Scorer

@@ -237,12 +237,12 @@ async def test_three_stages_each_see_the_survivors_of_the_one_before() -> None:
     """Six, three, one: candidates that a stage did not score follow in the previous stage's order."""
     last = {"you": 1.0, "he": -40.0}
     serving = assemble([files_of(lookup(**scores)) for scores in (FAST, ACCURATE, last)], Settings(device="cpu"))
-    first, second, third = (scorer for scorer in serving.engine.text_scorers)
+    first, second, third = (scorer for scorer in serving.models.default.engine.text_scorers)
     roles = Role("fast"), Role("accurate", depth=3), Role("last", depth=1)
     stages = tuple(Stage(role, scorer) for role, scorer in zip(roles, (first, second, third), strict=True))
     model = replace(serving.models.default, stages=stages)
     ranking = await model.rank("who", WORDS)
-    await serving.engine.close()
+    await serving.models.close()
 
     assert [(report.stage, report.num_candidates) for report in ranking.reports] == [
         ("fast", 6), ("accurate", 3), ("last", 1),

@@ -56,7 +56,7 @@ async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
     serving = assemble(models(encoded), settings(server))
     texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
     ranking = await serving.models.default.rank("who", texts)
-    await serving.engine.close()
+    await serving.models.close()
     return ids[ranking.candidates[0].index], sum(encoded)
 
 

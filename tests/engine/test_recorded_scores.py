@@ -87,7 +87,7 @@ def _rankings(model: str) -> dict[tuple[str, int, str], Ranking]:
             assert query in QUERIES
             texts = demo_texts()[:count]
             asked[strategy, count, query] = await serving.models.default.rank(query, texts, strategy=strategy)
-        await serving.engine.close()
+        await serving.models.close()
 
     asyncio.run(rank())
     return asked

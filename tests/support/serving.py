@@ -36,4 +36,4 @@ async def served(
     files = files_of(scorer, fast=fast, depth=settings.cascade_depth, fusion=fusion)
     serving = assemble([files], settings, clock=clock)
     yield serving.models.default
-    await serving.engine.close()
+    await serving.models.close()

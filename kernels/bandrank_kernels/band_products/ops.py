@@ -15,8 +15,6 @@ from torch.library import custom_op
 from bandrank_kernels.band_products import cuda, reference
 from bandrank_kernels.dispatch import Backend, choose_backend
 
-_BACKENDS = {"reference": reference, "vectorized": reference, "cuda": cuda}  # plain torch has one form
-
 Operator = Callable[..., Tensor]
 
 
@@ -90,7 +88,7 @@ def _operator(name: str, schema: str, empty: Operator, by_left: Operator, by_rig
     def run(*arguments: Any) -> Tensor:  # as the schema has them
         *given, backend = arguments
         empty(*given)
-        chosen: ModuleType = _BACKENDS[choose_backend(backend, given[0].device)]
+        chosen: ModuleType = cuda if choose_backend(backend, given[0].device) == "cuda" else reference
         out: Tensor = getattr(chosen, name)(*given)
         return out
 

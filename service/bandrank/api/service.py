@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -23,23 +24,24 @@ class Service:
     """The served models; made before the server listens, closed after it has answered its last request."""
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
-        self.engine, self.models, self.registry = serving.engine, serving.models, serving.registry
+        self.models, self.registry = serving.models, serving.registry
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
-        self.metrics = self.engine.metrics
+        self.metrics = self.models.default.engine.metrics
         self.created = int(time.time())
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
-            self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
-        if (device := self.engine.device).type == "cuda":
-            self.metrics.watch_device(
-                {
-                    "allocated": lambda: torch.cuda.memory_allocated(device),
-                    "peak": lambda: torch.cuda.max_memory_allocated(device),
-                    "reserved": lambda: torch.cuda.memory_reserved(device),
-                    "graphs": lambda: sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
-                    "total": lambda: torch.cuda.get_device_properties(device).total_memory,
-                }
-            )
+            self.metrics.build_info.labels(__version__, model.name, str(model.engine.device), dtype).set(1)
+        self.metrics.watch_device(
+            {
+                "allocated": lambda: self._on_cards(torch.cuda.memory_allocated),
+                "peak": lambda: self._on_cards(torch.cuda.max_memory_allocated),
+                "reserved": lambda: self._on_cards(torch.cuda.memory_reserved),
+                "graphs": lambda: sum(
+                    scorer.prepared.graph_bytes for engine in self.models.engines for scorer in engine.text_scorers
+                ),
+                "total": lambda: self._on_cards(lambda card: torch.cuda.get_device_properties(card).total_memory),
+            }
+        )
 
     async def start(self) -> None:
         """Scores a first batch, which is slow. Raises what scoring raises: a model that cannot score must not start."""
@@ -49,9 +51,9 @@ class Service:
     async def why_not_ready(self) -> str | None:
         """None if the service can score, else the reason. Runs a self-test unless a batch was scored within FRESH_S."""
         reason = None
-        if not self.engine.worker.alive:
+        if not all(engine.worker.alive for engine in self.models.engines):
             reason = "the scoring thread is dead; restart the service"
-        elif not self.engine.scored_within(FRESH_S):
+        elif not all(engine.scored_within(FRESH_S) for engine in self.models.engines):
             try:
                 await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
             except TimeoutError:
@@ -64,7 +66,13 @@ class Service:
     async def close(self) -> None:
         """Answers the admitted requests, then ends the threads."""
         self.metrics.ready.set(0)
-        await self.engine.close()
+        await self.models.close()
+
+    def _on_cards(self, count: Callable[[torch.device], int]) -> int:
+        """The sum of a count over the GPUs in use."""
+        return sum(
+            count(device) for device in {engine.device for engine in self.models.engines} if device.type == "cuda"
+        )
 
     async def _self_test(self) -> None:
         for model in self.models.by_name.values():

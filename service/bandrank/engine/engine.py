@@ -50,8 +50,7 @@ class Engine:
             clock=clock,
             on_drop=lambda reason: self.metrics.dropped_tasks.labels(reason).inc(),
         )
-        self.metrics.waiting_tokens.set_function(lambda: self.queue.waiting_rows)
-        self.metrics.waiting_tasks.set_function(lambda: self.queue.waiting_tasks)
+        self.metrics.watch_queue(lambda: self.queue.waiting_rows, lambda: self.queue.waiting_tasks)
         self.worker = ScoringWorker(
             self.queue,
             max_batch_rows=max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS),

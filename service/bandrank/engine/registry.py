@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine
+from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
 from bandrank.errors import InvalidInput, NotReady
 
@@ -30,10 +31,10 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class CandidateRegistry:
-    """Keeps texts by id in a store, and their representations in the caches of the engine's scorers."""
+    """Keeps texts by id in a store, and their representations in the caches of the models' scorers."""
 
     store: CandidateStore
-    engine: Engine
+    models: Models
 
     async def register(self, texts: Mapping[str, str]) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
@@ -44,10 +45,10 @@ class CandidateRegistry:
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
         computed = 0
-        for source in self._sources:
-            async with self.engine.admitted():
+        for source, engine in self._sources.items():
+            async with engine.admitted():
                 for start in range(0, len(distinct), ENCODED_AT_ONCE):  # each part may take as long as a request
-                    deadline = self.engine.clock() + self.engine.request_timeout_s
+                    deadline = engine.clock() + engine.request_timeout_s
                     part = distinct[start : start + ENCODED_AT_ONCE]
                     computed += await source.encode_ahead(part, deadline=deadline)
         return computed
@@ -87,6 +88,10 @@ class CandidateRegistry:
         return len(self._sources)
 
     @property
-    def _sources(self) -> list[RepresentationSource]:
-        sources = (scorer.source for scorer in self.engine.text_scorers)
-        return [source for source in sources if isinstance(source, RepresentationSource)]
+    def _sources(self) -> dict[RepresentationSource, Engine]:
+        return {
+            scorer.source: engine
+            for engine in self.models.engines
+            for scorer in engine.text_scorers
+            if isinstance(scorer.source, RepresentationSource)
+        }

@@ -1,5 +1,6 @@
 """A served model: stages in a row over one engine."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,9 +98,14 @@ class Models:
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.default = models[0]
         self.by_name = {model.name: model for model in models}
+        self.engines = list(dict.fromkeys(model.engine for model in models))
         # Names go before aliases, and the aliases of the first models before those of later ones.
         aliases = {alias: model for model in reversed(models) for alias in model.aliases}
         self._by_alias = {"": self.default, "default": self.default} | aliases | self.by_name
+
+    async def close(self) -> None:
+        """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
+        await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def find(self, name: str | None) -> ServedModel:
         """The model of a name or an alias; the default one for None, "" and "default".

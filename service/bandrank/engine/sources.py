@@ -9,7 +9,7 @@ from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.lanes import EncodeLane
-from bandrank.engine.reports import Recorder, Span
+from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
 from bandrank.engine.tokenizer import RequestTokenizer
@@ -31,7 +31,6 @@ class Sourced(Generic[Candidate]):
     num_tokens: Sequence[int]
     truncated_tokens: Sequence[int]
     truncated_query_tokens: int
-    spans: Sequence[Span]
     cache_hits: int = 0
     cache_misses: int = 0
 
@@ -46,10 +45,13 @@ class CandidateSource(Protocol[Candidate]):
     def to_ragged(self, candidates: Sequence[Candidate]) -> Ragged:
         """The candidates of a batch, end to end."""
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[Candidate]:
+    async def fetch(
+        self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder
+    ) -> Sourced[Candidate]:
         """The scorer's input for distinct texts.
 
-        deadline: monotonic seconds.  Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
+        deadline: monotonic seconds.  recorder: gets the spans of the steps.
+        Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
     async def close(self) -> None:
@@ -68,8 +70,9 @@ class TokenIdSource:
     def to_ragged(self, candidates: Sequence[TokenIds]) -> Ragged:
         return Ragged.from_token_ids(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[TokenIds]:
-        recorder = Recorder(self._queue.clock)
+    async def fetch(
+        self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder
+    ) -> Sourced[TokenIds]:
         async with timeout(deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, texts)
@@ -81,7 +84,6 @@ class TokenIdSource:
             num_tokens=lengths,
             truncated_tokens=tokens.truncated_candidate_tokens,
             truncated_query_tokens=tokens.truncated_query_tokens,
-            spans=recorder.spans,
         )
 
     async def close(self) -> None:
@@ -109,8 +111,7 @@ class RepresentationSource:
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
         return self.codec.decode(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[Payload]:
-        recorder = Recorder(self._queue.clock)
+    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder) -> Sourced[Payload]:
         async with timeout(deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [])
@@ -123,7 +124,6 @@ class RepresentationSource:
             num_tokens=[num_tokens for num_tokens, _ in counts],
             truncated_tokens=[truncated for _, truncated in counts],
             truncated_query_tokens=tokens.truncated_query_tokens,
-            spans=recorder.spans,
             cache_hits=len(texts) - misses,
             cache_misses=misses,
         )

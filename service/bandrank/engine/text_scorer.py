@@ -7,7 +7,7 @@ from typing import Generic, TypeAlias
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import ScoreLane
-from bandrank.engine.reports import Span, StageReport
+from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource
 from bandrank.engine.submit import submit
 from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
@@ -47,14 +47,14 @@ class TextScorer(Generic[Candidate]):
         stage: the name for the report.  deadline, answer_by: monotonic seconds.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
+        recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), deadline=deadline)
+        sourced = await self.source.fetch(query, list(index_of), deadline=deadline, recorder=recorder)
         rows = self._rows(sourced.query, sourced.lengths)
         num_fitting = self._num_fitting(rows, answer_by)
         scores: list[float] = []
-        spans = list(sourced.spans)
         if num_fitting:
             task = Task(
                 self.lane,
@@ -67,13 +67,13 @@ class TextScorer(Generic[Candidate]):
             scores = await submit(self.queue, task, answer_by=answer_by)
             end = self.queue.clock()
             taken = task.first_taken or end
-            spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
+            recorder.spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
         answered = list(takewhile(lambda index: index < len(scores), (index_of[text] for text in texts)))
         report = StageReport(
             stage=stage,
             start=start,
             end=self.queue.clock(),
-            spans=tuple(spans),
+            spans=tuple(recorder.spans),
             num_candidates=len(answered),
             num_tokens=len(sourced.query) + sum(sourced.num_tokens[index] for index in answered),
             truncated_query_tokens=sourced.truncated_query_tokens,

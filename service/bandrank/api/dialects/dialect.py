@@ -3,9 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel
 
 from bandrank.engine.calls import Answer, Call
+from bandrank.engine.ranking import RankedCandidate
+
+Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -33,3 +38,17 @@ class Dialect:
     read: Callable[[bytes], Call]
     write: Callable[[Call, Answer, float], str]
     write_error: Callable[[Problem], str]
+
+
+def results_of(call: Call, answer: Answer) -> list[tuple[RankedCandidate, float]]:
+    """The candidates that a call asks for, best first, with the scores that clients see."""
+    candidates = answer.ranking.candidates
+    scores = np.array([candidate.score for candidate in candidates], np.float32)
+    shown = scores if call.raw_scores else sigmoid(scores)
+    return list(zip(candidates, shown.tolist(), strict=True))[: call.top_n or None]
+
+
+def sigmoid(scores: Float32s) -> Float32s:
+    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
+    small = np.exp(-np.abs(scores))
+    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))

@@ -8,18 +8,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bandrank.api.dialects.dialect import Dialect, Problem
+from bandrank.api.dialects.dialect import Dialect, Problem, results_of
 from bandrank.api.parsing import parse
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, Unresolved
-
-Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -192,11 +188,8 @@ def read(body: bytes) -> Call:
 def write(call: Call, answer: Answer, total_s: float) -> str:
     """The JSON of the RerankResponse to a call. total_s: seconds since the request's body began to arrive."""
     ranking = answer.ranking
-    scores = np.array([candidate.score for candidate in ranking.candidates], np.float32)
-    if not call.raw_scores:
-        scores = sigmoid(scores)
     results = []
-    for candidate, score in zip(ranking.candidates[: call.top_n or None], scores.tolist(), strict=False):
+    for candidate, score in results_of(call, answer):
         text = answer.texts[candidate.index] if call.return_texts else None
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
@@ -217,18 +210,10 @@ def write_error(problem: Problem) -> str:
     return ErrorBody(message=text, detail=text, error=text, error_type=problem.error_type).model_dump_json()
 
 
-def sigmoid(scores: Float32s) -> Float32s:
-    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
-    small = np.exp(-np.abs(scores))
-    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
-
-
 def _meta(ranking: Ranking, total_s: float, *, score: str) -> Meta:
     reports = ranking.reports
-    steps = {
-        step: _ms(sum(report.seconds(step) for report in reports))
-        for step in ("tokenize", "cache", "encode", "queue", "score")
-    }
+    names = [name for name in TimingsMs.model_fields if name != "total"]
+    steps = {name: _ms(sum(report.seconds(name) for report in reports)) for name in names}
     return Meta(
         timings_ms=TimingsMs(**steps, total=_ms(total_s)),
         strategy=ranking.strategy,
