@@ -13,7 +13,8 @@ FORMS = """Redis is at one of
   unix://[[user]:password@]/path/to/redis.sock[?db=0]
   redis+cluster://[[user]:password@]host[:6379][,host...]
   redis+sentinel://[[user]:password@]host[:26379][,host...]/master-name[/db][?sentinel_password=...]
-with rediss for redis if TLS is spoken, and special characters of a user or password percent-encoded."""
+with rediss for redis if TLS is spoken, and special characters of a user or password percent-encoded; or with the
+password in a file: ?password_file=PATH."""
 
 SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis": ("server", False),
@@ -62,6 +63,7 @@ def parse_redis_url(url: str) -> RedisAddress:
     required) and ssl_check_hostname (true, false). Sentinels have credentials of their own, the options
     sentinel_username and sentinel_password. A cluster's hosts are asked for its nodes whenever these change: name
     several, or one that stands for all.
+    password_file is read once, now, and comes before a password in the URL.
     Raises ValueError that lists the forms and repeats nothing of the URL that may be a part of a password.
     """
     try:
@@ -96,7 +98,7 @@ def _parse(url: SplitResult) -> RedisAddress:
         master=master,
         db=db,
         username=unquote(username) or None,
-        password=unquote(password) or None,
+        password=str(options.pop("password_file", unquote(password))) or None,
         tls=options if secure else None,
         **sentinel,
     )
@@ -135,7 +137,9 @@ def _database(text: str) -> int:
 
 def _options(query: str, *, kind: Kind, secure: bool) -> dict[str, str | bool]:
     """The query's options, checked as far as they can be before anything is connected."""
-    known: dict[str, Callable[[str], str | bool]] = {"db": str} if kind in {"server", "socket"} else {}
+    known: dict[str, Callable[[str], str | bool]] = {"password_file": _password}
+    if kind in {"server", "socket"}:
+        known["db"] = str
     if kind == "sentinel":
         known |= {"sentinel_username": str, "sentinel_password": str}
     if secure:
@@ -144,7 +148,7 @@ def _options(query: str, *, kind: Kind, secure: bool) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise _Unusable(f"unknown option; here there are {', '.join(known) or 'none'}")
+            raise _Unusable(f"unknown option; here there are {', '.join(known)}")
         options[name] = known[name](value)
     return options
 
@@ -153,6 +157,16 @@ def _file(path: str) -> str:
     if not Path(path).is_file():
         raise _Unusable(f"no file {path}")
     return path
+
+
+def _password(path: str) -> str:
+    try:
+        password = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise _Unusable(f"{path} cannot be read: {error.strerror}") from error
+    if not password:
+        raise _Unusable(f"{path} is empty")
+    return password
 
 
 def _cert_reqs(text: str) -> str:
