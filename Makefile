@@ -88,7 +88,7 @@ CPU_TORCH ?= $(PIP_FIND_LINKS)
 COMPILE := $(VENV)/bin/uv pip compile --quiet --system-certs --custom-compile-command 'make lock' --generate-hashes \
   --annotation-style line --no-strip-extras --only-binary :all: --python-platform linux --python-version 3.11 $(UPGRADE)
 $(VENV)/bin/uv: | $(VENV)/runtime.stamp
-	@$(PIP) install 'uv>=0.9'
+	@$(PIP) install 'uv>=0.13'
 
 lock: $(VENV)/bin/uv
 	@echo '$(TORCH)' | $(COMPILE) pyproject.toml --extra gpu --constraint - --output-file deploy/lock/gpu.txt
