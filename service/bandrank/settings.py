@@ -73,7 +73,7 @@ class Settings(BaseModel):
     """Threads of the tokenizer; 0: one per two cores."""
     redis_url: str = Field(default="", repr=False)
     """URL of the Redis that replicas share, for representations and registered candidates: `redis://`, `rediss://`,
-    `unix://`, `redis+cluster://`, `redis+sentinel://`."""
+    `unix://`, `redis+cluster://`, `redis+sentinel://`; `?password_file=PATH` keeps the password out of it."""
     redis_timeout_s: PositiveFloat = 0.05
     """Seconds after which a request goes on without Redis."""
     cache_dtype: Literal["float32", "float16", "int8"] = "float16"

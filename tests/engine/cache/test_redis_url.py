@@ -63,6 +63,8 @@ BAD = {
     "rediss://cache?ssl_cert_reqs=secret": "none, optional, required",
     "rediss://cache?ssl_check_hostname=secret": "one of true, false",
     "rediss://cache?ssl_ca_certs=/nowhere/ca.pem": "no file /nowhere/ca.pem",
+    "redis://me@cache?password_file=/nowhere/password": "/nowhere/password cannot be read: No such file",
+    "redis://me@cache?password_file=/dev/null": "/dev/null is empty",
     "unix://": "the path of the socket is missing",
     "redis+cluster://a/1": "no database but 0",
     "redis+sentinel://a": "the name of the Sentinels' master is missing",
@@ -109,3 +111,15 @@ def test_files_of_a_tls_connection(tmp_path: Path) -> None:
     file.touch()
 
     assert parse_redis_url(f"rediss://cache?ssl_ca_certs={file}").tls == {"ssl_ca_certs": str(file)}
+
+
+def test_the_password_may_be_in_a_file(tmp_path: Path) -> None:
+    """Then neither the URL nor the address as it is logged has it; a newline at its end does not count."""
+    file = tmp_path / "password"
+    file.write_text("p ss/word\n", encoding="utf-8")
+
+    for url in ("redis://me@cache", "rediss://me:other@cache", "redis+cluster://me@a,b", "redis+sentinel://me@a/ours"):
+        address = parse_redis_url(f"{url}?password_file={file}")
+
+        assert (address.username, address.password) == ("me", "p ss/word")
+        assert "word" not in f"{address} {address!r}".replace("password", "")

@@ -12,7 +12,8 @@ FORMS = """Redis is at one of
   unix://[[user]:password@]/path/to/redis.sock[?db=0]
   redis+cluster://[[user]:password@]host[:6379][,host...]
   redis+sentinel://[[user]:password@]host[:26379][,host...]/master-name[/db][?sentinel_password=...]
-with rediss for redis if TLS is spoken, and special characters of a user or password percent-encoded."""
+with rediss for redis if TLS is spoken, and special characters of a user or password percent-encoded; or with the
+password in a file: ?password_file=PATH."""
 
 SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis": ("server", False),
@@ -64,6 +65,7 @@ def parse_redis_url(url: str) -> RedisAddress:
     With rediss the options are TLS_FILES and TLS_CHOICES. The Sentinels' own credentials are the options
     sentinel_username and sentinel_password. A cluster's hosts are asked for its nodes whenever these change: name
     several, or one that stands for all.
+    The option password_file names a file, which is read once, now, and goes before a password in the URL.
     Raises ValueError, whose message lists the forms and repeats nothing of the URL that may be part of a password.
     """
     try:
@@ -98,7 +100,7 @@ def _parse(url: SplitResult) -> RedisAddress:
         master=master,
         db=db,
         username=unquote(username) or None,
-        password=unquote(password) or None,
+        password=str(options.pop("password_file", unquote(password))) or None,
         tls=options if secure else None,
         **sentinel,
     )
@@ -137,16 +139,28 @@ def _database(text: str) -> int:
 
 def _options(query: str, *, kind: Kind, secure: bool) -> dict[str, str | bool]:
     """The query's options, checked as far as they can be before anything is connected."""
-    known = {"server": ("db",), "socket": ("db",), "sentinel": SENTINEL_LOGIN, "cluster": ()}[kind]
+    known = ("password_file", *{"server": ("db",), "socket": ("db",), "sentinel": SENTINEL_LOGIN, "cluster": ()}[kind])
     if secure:
         known += (*TLS_FILES, *TLS_CHOICES)
     options: dict[str, str | bool] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise _Unusable(f"unknown option; here there are {', '.join(known) or 'none'}")
+            raise _Unusable(f"unknown option; here there are {', '.join(known)}")
         if name in TLS_FILES and not Path(value).is_file():
             raise _Unusable(f"no file {value}")
         if name in TLS_CHOICES and value not in TLS_CHOICES[name]:
             raise _Unusable(f"{name} must be one of {', '.join(TLS_CHOICES[name])}")
         options[name] = value == "true" if name == "ssl_check_hostname" else value
+    if "password_file" in options:
+        options["password_file"] = _password(str(options["password_file"]))
     return options
+
+
+def _password(path: str) -> str:
+    try:
+        password = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise _Unusable(f"{path} cannot be read: {error.strerror}") from error
+    if not password:
+        raise _Unusable(f"{path} is empty")
+    return password
