@@ -1,25 +1,12 @@
 # The bandrank service. Needs BuildKit or buildah for the cache mounts.
 #
-#   requirements   what pyproject.toml asks for, as plain lists: its other edits reinstall nothing
-#   dependencies   a virtual environment: torch, then the other libraries
+#   dependencies   a virtual environment with what a lock file pins: torch and the other libraries
 #   application    our packages with the default scorers, laid out as they go into that environment
 #   (last)         both, on the plain Python image
 #
-# A code edit rebuilds our packages alone: torch and the libraries are layers of their own, in the image too.
+# A code edit rebuilds our packages alone: the libraries are a layer of their own, in the image too.
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
-
-FROM ${PYTHON_IMAGE} AS requirements
-# EXTRAS: extras of pyproject.toml, separated by spaces ("gpu").
-ARG EXTRAS=
-WORKDIR /src
-COPY pyproject.toml deploy/requirements.py ./
-# One date for all: some builders count a file's date as content.
-# hadolint ignore=SC2086
-RUN mkdir lists \
-    && python requirements.py pyproject.toml core ${EXTRAS} > lists/core.txt \
-    && python requirements.py pyproject.toml build > lists/build.txt \
-    && touch --date=@0 lists lists/*
 
 FROM ${PYTHON_IMAGE} AS dependencies
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -27,23 +14,18 @@ RUN python -m venv /opt/bandrank
 ENV PATH=/opt/bandrank/bin:$PATH
 WORKDIR /src
 
-# TORCH_SPEC is a pip requirement. An empty TORCH_INDEX_URL means PyPI, whose Linux build carries the CUDA libraries;
-# name PyTorch's own CPU index here for an image without a GPU that is gigabytes smaller (deploy/README.md).
-ARG TORCH_SPEC=torch==2.13.0
+# LOCK=gpu has torch as PyPI has it, with the CUDA libraries. LOCK=cpu is gigabytes smaller, and TORCH_INDEX_URL must then
+# name PyTorch's own CPU index (deploy/README.md).
+ARG LOCK=gpu
 ARG TORCH_INDEX_URL=
-# hadolint ignore=DL3013
+COPY deploy/lock/${LOCK}.txt lock.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install ${TORCH_INDEX_URL:+--index-url "${TORCH_INDEX_URL}"} "${TORCH_SPEC}" \
-    && python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > torch.txt
-
-# The constraint makes pip fail rather than swap torch.
-COPY --from=requirements /src/lists ./
-RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint torch.txt --requirement core.txt
+    pip install --require-hashes --only-binary :all: ${TORCH_INDEX_URL:+--extra-index-url "${TORCH_INDEX_URL}"} --requirement lock.txt
 
 FROM dependencies AS application
+COPY deploy/lock/build.txt build.txt
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --requirement build.txt
+    pip install --require-hashes --only-binary :all: --requirement build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY service service
 COPY kernels kernels

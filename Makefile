@@ -5,10 +5,11 @@
 #   make check    what would be served here, and a self-test
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
+#   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench gpu-check soak clean
+.PHONY: help serve demo test check bench gpu-check soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -81,6 +82,19 @@ bench: $(VENV)/bench.stamp programs
 GPU_PYTHON ?= $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(VENV)/bin/python)),$(PYTHON))
 gpu-check:
 	@PYTHONPATH=service:kernels:training:bench$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bandrank_bench gpu --out kernels/results
+
+# CPU_TORCH: a folder or a page of links with the CPU build of torch, which PyPI does not have.
+CPU_TORCH ?= $(PIP_FIND_LINKS)
+COMPILE := $(VENV)/bin/uv pip compile --quiet --system-certs --custom-compile-command 'make lock' --generate-hashes \
+  --annotation-style line --no-strip-extras --only-binary :all: --python-platform linux --python-version 3.11 $(UPGRADE)
+$(VENV)/bin/uv: | $(VENV)/runtime.stamp
+	@$(PIP) install 'uv>=0.13'
+
+lock: $(VENV)/bin/uv
+	@echo '$(TORCH)' | $(COMPILE) pyproject.toml --extra gpu --constraint - --output-file deploy/lock/gpu.txt
+	@echo '$(TORCH)+cpu' | $(COMPILE) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file deploy/lock/cpu.txt
+	@$(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
+	  | $(COMPILE) - --output-file deploy/lock/build.txt
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

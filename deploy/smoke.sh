@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Proves that a running stack re-ranks and is watched: ready, a right ranking, and the latency series in Prometheus.
+# Proves that a running stack re-ranks, stores and is watched: ready, a right ranking, a candidate that Redis took and
+# gave back, and the latency series in Prometheus.
 #
 #   BASE_URL=http://127.0.0.1:8000 PROMETHEUS_URL=http://127.0.0.1:9090 deploy/smoke.sh
 #
@@ -31,6 +32,12 @@ ready() {
     curl --silent --fail --max-time 5 --output /dev/null "$base_url/readyz"
 }
 
+# send METHOD PATH BODY: prints the answer.
+send() {
+    curl --silent --show-error --fail-with-body --max-time 30 --request "$1" --header 'Content-Type: application/json' \
+        --data "$3" "$base_url$2"
+}
+
 # The instant query's first value, or 0 where it has none.
 prometheus_value() {
     curl --silent --fail --max-time 5 --get --data-urlencode "query=$1" "$prometheus_url/api/v1/query" |
@@ -45,13 +52,13 @@ scraped_requests() {
 
 until_true "$base_url/readyz answers 200" ready
 
-answer=$(curl --silent --show-error --fail-with-body --max-time 30 --header 'Content-Type: application/json' --data '{
+answer=$(send POST /rerank '{
     "query": "why are there two high tides a day",
     "candidates": [
         {"id": "bread", "text": "Yeast eats the sugars in flour and gives off gas, so the dough rises."},
         {"id": "tides", "text": "The Moon raises two bulges of water, and a coast turns through both every day."},
         {"id": "chess", "text": "The king moves two squares towards a rook, and the rook steps over him."}
-    ]}' "$base_url/rerank") || fail "the rerank request failed: $answer"
+    ]}') || fail "the rerank request failed: $answer"
 python3 -c '
 import json, sys
 results = json.loads(sys.argv[1])["results"]
@@ -61,5 +68,10 @@ assert scores == sorted(scores, reverse=True), "the scores rise"
 assert results[0]["id"] == "tides", "the passage on tides is not first"
 ' "$answer" || fail "wrong ranking: $answer"
 echo "ok: $base_url/rerank puts the relevant passage first"
+
+answer=$(send PUT /candidates '{"candidates": [{"id": "smoke", "text": "A candidate of the smoke test."}]}' &&
+    send POST /rerank '{"query": "smoke", "candidates": [{"id": "smoke"}]}' &&
+    send DELETE /candidates '{"ids": ["smoke"]}') || fail "a candidate was not registered, ranked or deleted: $answer"
+echo "ok: $base_url/candidates stores a candidate"
 
 until_true "$prometheus_url has scraped bandrank_request_seconds_count > 0" scraped_requests

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 import httpx
+import numpy as np
 from demo_collection import SPLITS, Collection, DemoError, FirstStage, load_collection
 from tqdm import tqdm  # type: ignore[import-untyped]  # ships no types
 
@@ -35,12 +35,13 @@ from bandrank_training.measures import measure
 SMALL_COLLECTION = Path(__file__).resolve().parent.parent / "tests" / "data" / "demo"
 CUTOFF = 10  # of the lists that are shown
 MEASURE = "nDCG@10"
-SMALL_CORPUS = 1000  # passages; below this, 50 candidates are most of the corpus and BM25 has sorted out nothing
+SMALL_CORPUS = 1000  # passages; in a smaller corpus 50 candidates are most of it, and BM25 has sorted out nothing
+START_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One question: ids before and after, nDCG of both, seconds of its request (none is sent without candidates)."""
+    """A question: ids before and after re-ranking, nDCG of both, seconds of its request (0.0 without candidates)."""
 
     question_id: str
     before: list[str]
@@ -51,7 +52,7 @@ class Outcome:
 
     @property
     def gain(self) -> float:
-        """What re-ranking changed; negative if it did harm."""
+        """The change in nDCG by re-ranking; negative if it did harm."""
         return self.ndcg_after - self.ndcg_before
 
 
@@ -85,8 +86,6 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--candidates", type=positive, help="BM25 candidates per question (default: 50, or 20 of few)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: %(default)s)")
     parser.add_argument("--url", help="use the service at this URL instead of starting one")
-    parser.add_argument("--port", type=int, default=0, help="port of the started service (default: a free one)")
-    parser.add_argument("--start-timeout-s", type=float, default=300.0, help="longest start (default: %(default)s)")
     return parser.parse_args(argv)
 
 
@@ -99,7 +98,7 @@ def positive(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Reads, searches, re-ranks, prints."""
+    """Reads the collection, searches, re-ranks, and prints the gain. Raises DemoError and httpx.HTTPError."""
     collection = load_collection(options.data, options.split)
     question_ids = collection.sample(options.questions, options.seed)
     depth = options.candidates or (50 if len(collection.passages) >= SMALL_CORPUS else 20)
@@ -118,9 +117,9 @@ def run(options: argparse.Namespace) -> None:
         # On a terminal the bar moves; in a log file it writes a line now and then.
         for question_id in tqdm(question_ids, unit="question", mininterval=0.1 if sys.stderr.isatty() else 10.0):
             question = collection.questions[question_id]
-            found = before[question_id] = first_stage.search(question, depth)
+            ids = before[question_id] = first_stage.search(question, depth)
             started = time.perf_counter()
-            after[question_id] = rerank(client, question, found, collection.passages) if found else []
+            after[question_id] = rerank(client, question, ids, collection.passages) if ids else []
             latencies_s.append(time.perf_counter() - started)
     judgements = {question_id: collection.judgements[question_id] for question_id in question_ids}
     values_before, values_after = measure(before, judgements), measure(after, judgements)
@@ -149,7 +148,7 @@ def rerank(client: httpx.Client, question: str, ids: Sequence[str], passages: Ma
 
 @contextlib.contextmanager
 def service(options: argparse.Namespace) -> Iterator[str]:
-    """The URL of a ready service: the one named by --url, or one of our own that is stopped at the end."""
+    """The URL of a ready service: the one named by --url, or one that is started here and stopped at the end."""
     if options.url:
         status = httpx.get(f"{options.url.rstrip('/')}/readyz", timeout=10.0).status_code
         if status != httpx.codes.OK:
@@ -157,13 +156,13 @@ def service(options: argparse.Namespace) -> Iterator[str]:
         print(f"service: {options.url}", flush=True)
         yield options.url
         return
-    port = free_port(options.port)
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "bandrank", "serve", "--host", "127.0.0.1", "--port", str(port)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
-            wait_until_ready(process, url, log, options.start_timeout_s)
+            wait_until_ready(process, url, log, START_TIMEOUT_S)
             yield url
         finally:
             status = stop(process)
@@ -171,36 +170,25 @@ def service(options: argparse.Namespace) -> Iterator[str]:
             raise DemoError(f"the service ended with status {status} after SIGTERM, expected 0{tail(log)}")
 
 
-def free_port(wanted: int) -> int:
-    """`wanted`, or a free port if it is 0. Raises DemoError if another process listens on `wanted`."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except (OSError, OverflowError) as error:
-            raise DemoError(f"port {wanted} cannot be used: {error}; leave --port out for a free one") from error
+def free_port() -> int:
+    """A port of the loopback interface on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: IO[bytes], timeout_s: float) -> None:
     """Returns when /readyz answers 200. Raises DemoError when the process ends first or the time is over."""
-    started, terminal = time.monotonic(), sys.stdout.isatty()
-    print(f"service: {url}, loading the model ...", end="" if terminal else "\n", flush=True)
+    started = time.monotonic()
+    print(f"service: {url}, loading the model ...", flush=True)
     while True:
-        try:
-            ready = httpx.get(f"{url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK
-        except httpx.TransportError:
-            ready = False  # nobody listens yet
-        waited_s = time.monotonic() - started
+        with contextlib.suppress(httpx.TransportError):  # nobody listens yet
+            if httpx.get(f"{url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+                print(f"service: {url}, ready after {time.monotonic() - started:.1f} s", flush=True)
+                return
         if process.poll() is not None:
             raise DemoError(f"the service ended with status {process.returncode} before it was ready{tail(log)}")
-        if ready:
-            print(f"{chr(13) if terminal else ''}service: {url}, ready after {waited_s:.1f} s        ", flush=True)
-            return
-        if terminal:
-            print(f"\rservice: {url}, loading the model ... {waited_s:.0f} s", end="", flush=True)
-        if waited_s > timeout_s:
+        if time.monotonic() - started > timeout_s:
             raise DemoError(f"the service was not ready after {timeout_s:.0f} s{tail(log)}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.2)  # the pause before the next look; ends at once when the process does
@@ -256,7 +244,7 @@ def clip(text: str, width: int) -> str:
 
 
 def report(outcomes: Sequence[Outcome], collection: Collection) -> None:
-    """Prints the means over ALL sampled questions, also those for which the first stage found nothing."""
+    """Prints the means over ALL sampled questions, including those for which the first stage returns nothing."""
     count = len(outcomes)
     before, after = sum(o.ndcg_before for o in outcomes) / count, sum(o.ndcg_after for o in outcomes) / count
     better, worse = sum(o.gain > 0 for o in outcomes), sum(o.gain < 0 for o in outcomes)
@@ -265,15 +253,11 @@ def report(outcomes: Sequence[Outcome], collection: Collection) -> None:
     print(f"  {better} better, {worse} worse, {count - better - worse} unchanged; BM25 missed the answer of {missed}")
     sent = [o for o in outcomes if o.before]
     if sent:
-        p50, p95, p99 = (1000 * percentile([o.latency_s for o in sent], percent) for percent in (50, 95, 99))
+        latencies_ms = [1000 * o.latency_s for o in sent]
+        p50, p95, p99 = np.percentile(latencies_ms, (50, 95, 99), method="inverted_cdf")  # the nearest rank
         mean = sum(len(o.before) for o in sent) / len(sent)
         print(f"latency of POST /rerank, one request at a time, {mean:.1f} candidates on average:")
         print(f"  p50 {p50:.1f} ms   p95 {p95:.1f} ms   p99 {p99:.1f} ms")
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least `percent` % of them do not exceed (nearest rank)."""
-    return sorted(values)[max(math.ceil(percent / 100 * len(values)), 1) - 1]
 
 
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ class FirstStage:
 
     def search(self, question: str, depth: int) -> list[str]:
         """Ids of the `depth` best passages, best first; fewer where fewer share a word with the question."""
-        ((found, _),) = self._index.search([question], depth)
-        return [self._ids[number] for number in found]
+        ((indices, _),) = self._index.search([question], depth)
+        return [self._ids[index] for index in indices]
 
 
 def load_collection(folder: Path, split: str | None = None) -> Collection:
@@ -64,7 +64,7 @@ def load_collection(folder: Path, split: str | None = None) -> Collection:
         judgements = judged(source.qrels(chosen), min_relevance=1)
     except BadCollection as error:
         raise DemoError(f"cannot read the collection: {error}") from error
-    unknown = judgements.keys() - texts.keys() | {p for found in judgements.values() for p in found} - passages.keys()
+    unknown = judgements.keys() - texts.keys() | {p for row in judgements.values() for p in row} - passages.keys()
     if unknown:
         raise DemoError(f"{folder}/qrels/{chosen}.tsv names {len(unknown)} unknown ids, such as {min(unknown)}")
     if not judgements:

@@ -9,7 +9,7 @@ import os
 import random
 
 from locust import FastHttpUser, constant_throughput, task
-from workload import Workload, WrongAnswerError, check_answer, num_candidates
+from workload import Workload, WrongAnswerError, candidates_of, check_answer
 
 SEED = int(os.environ.get("RERANK_SEED", "1"))
 WORKLOAD = Workload(
@@ -22,19 +22,19 @@ USER_NUMBERS = itertools.count()
 
 
 class SearchPage(FastHttpUser):
-    """Asks for a ranking at a steady pace, whether or not the service finds it easy to keep up."""
+    """Asks for a ranking at a steady pace, whether or not the service keeps up."""
 
     wait_time = constant_throughput(float(os.environ.get("RERANK_RATE", "0.5")))
 
     def on_start(self) -> None:
-        """Every user draws requests of its own."""
+        """Seeds this user's requests, which differ from those of other users."""
         self.rng = random.Random(f"{SEED}-{next(USER_NUMBERS)}")
 
     @task
     def rerank(self) -> None:
-        """One request; its statistics stand under its number of candidates."""
+        """Sends one request; locust lists its statistics under its number of candidates."""
         body = WORKLOAD.request(self.rng)
-        name = f"/rerank {num_candidates(body):>4} candidates"
+        name = f"/rerank {len(candidates_of(body)):>4} candidates"
         with self.client.post("/rerank", json=body, name=name, catch_response=True) as response:
             if response.status_code == 429:
                 response.failure(f"429, retry after {response.headers.get('Retry-After')} s")

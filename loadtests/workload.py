@@ -1,7 +1,7 @@
-"""What the load test asks, and what makes an answer right. Knows the wire format and nothing of the service's code.
+"""The requests of the load test, and the check of its answers. Knows the wire format and none of the service's code.
 
 Popularity follows Zipf's law, for questions and for documents: a few come again and again, most are rare, so caches
-see about what a search page would show them. Everything is drawn from a seed: two runs ask the same things.
+see about what a search page would show them. Everything is drawn from a seed: two runs send the same requests.
 """
 
 import bisect
@@ -19,7 +19,7 @@ CORPUS = Path(__file__).with_name("corpus.toml")
 
 @dataclass(frozen=True)
 class Subject:
-    """Questions about one subject and sentences that speak of it."""
+    """Questions about one subject, and sentences about it."""
 
     questions: tuple[str, ...]
     sentences: tuple[str, ...]
@@ -30,13 +30,13 @@ class WrongAnswerError(Exception):
 
 
 class Zipf:
-    """Draws positions 0 to size - 1, position i with a weight of 1 / (i + 1) ** exponent."""
+    """Draws indices from 0 to size - 1, index i with a weight of 1 / (i + 1) ** exponent."""
 
     def __init__(self, size: int, exponent: float) -> None:
         self._cumulative = list(itertools.accumulate((i + 1) ** -exponent for i in range(size)))
 
     def draw(self, rng: random.Random) -> int:
-        """One position."""
+        """Draws an index."""
         return bisect.bisect_left(self._cumulative, rng.random() * self._cumulative[-1])
 
 
@@ -91,11 +91,6 @@ class Workload:
         return body
 
 
-def num_candidates(request: dict[str, Any]) -> int:
-    """How many candidates the request carries."""
-    return len(candidates_of(request))
-
-
 def candidates_of(request: dict[str, Any]) -> list[Any]:
     """The request's candidates, under either of their names."""
     candidates: list[Any] = request["candidates"] if "candidates" in request else request["documents"]
@@ -106,34 +101,31 @@ def check_answer(request: dict[str, Any], answer: Any) -> None:
     """Raises WrongAnswerError unless the answer ranks the request's candidates.
 
     It must hold exactly min(top_n, candidates) results with distinct indices into the input, finite scores that never
-    rise, each candidate's own id, and its text where that was asked for.
+    rise, each candidate's id, and its text if the request asks for it.
     """
     candidates = candidates_of(request)
-    if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
-        raise WrongAnswerError("the answer has no list of results")
+    _expect(isinstance(answer, dict) and isinstance(answer.get("results"), list), "the answer has no list of results")
     results = answer["results"]
     expected = min(request.get("top_n", len(candidates)), len(candidates))
-    if len(results) != expected:
-        raise WrongAnswerError(f"expected {expected} results, got {len(results)}")
+    _expect(len(results) == expected, f"expected {expected} results, got {len(results)}")
     indices = [result.get("index") for result in results]
-    if not all(type(index) is int and 0 <= index < len(candidates) for index in indices):
-        raise WrongAnswerError("an index points outside of the input")
-    if len(set(indices)) != len(indices):
-        raise WrongAnswerError("a candidate is ranked twice")
+    inside = all(type(index) is int and 0 <= index < len(candidates) for index in indices)
+    _expect(inside, "an index points outside of the input")
+    _expect(len(set(indices)) == len(indices), "a candidate is ranked twice")
     scores = [result.get("relevance_score") for result in results]
-    if not all(isinstance(score, int | float) and math.isfinite(score) for score in scores):
-        raise WrongAnswerError("a score is not a finite number")
-    if any(later > earlier for earlier, later in itertools.pairwise(scores)):
-        raise WrongAnswerError("the scores are not in descending order")
+    finite = all(isinstance(score, int | float) and math.isfinite(score) for score in scores)
+    _expect(finite, "a score is not a finite number")
+    descending = all(later <= earlier for earlier, later in itertools.pairwise(scores))
+    _expect(descending, "the scores are not in descending order")
     for result in results:
-        _check_candidate(candidates[result["index"]], result, with_text=request.get("return_documents", False))
+        candidate = candidates[result["index"]]
+        text = candidate["text"] if isinstance(candidate, dict) else candidate
+        if isinstance(candidate, dict):
+            _expect(result.get("id") == candidate["id"], "a result carries another candidate's id")
+        if request.get("return_documents"):
+            _expect((result.get("document") or {}).get("text") == text, "a result carries another candidate's text")
 
 
-def _check_candidate(candidate: Any, result: dict[str, Any], *, with_text: bool) -> None:
-    text = candidate
-    if isinstance(candidate, dict):
-        text = candidate["text"]
-        if result.get("id") != candidate["id"]:
-            raise WrongAnswerError("a result carries another candidate's id")
-    if with_text and (result.get("document") or {}).get("text") != text:
-        raise WrongAnswerError("a result carries another candidate's text")
+def _expect(holds: bool, message: str) -> None:  # noqa: FBT001
+    if not holds:
+        raise WrongAnswerError(message)

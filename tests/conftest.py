@@ -24,6 +24,6 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis server for the test to mistreat."""
+    """A Redis server that the test may stop or fill."""
     with redis_server(tmp_path / "redis") as running:
         yield running

@@ -16,27 +16,27 @@ from bandrank.settings import Settings
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of whoever runs the tests."""
+    """Removes the settings of whoever runs the tests."""
     for name in ("MODEL", "HOST", "PORT", "DEVICE", "DTYPE", "REDIS_URL", "MAX_BATCH_ROWS"):
         monkeypatch.delenv(f"BANDRANK_{name}", raising=False)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line."""
+    """The command prints one line."""
     assert main(["version"]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["help", "-h", "--help"])
 def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Asking for it is no error."""
+    """Requesting help is no error."""
     assert main([command]) == 0
     assert USAGE in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("arguments", [[], ["sevre"], ["--port", "8000"]])
 def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Is answered with the usage and exit code 2."""
+    """The usage goes to stderr, and the exit code is 2."""
     assert main(arguments) == 2
     assert USAGE in capsys.readouterr().err
 
@@ -59,7 +59,7 @@ def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFi
 def test_check_shows_the_settings_that_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the environment too."""
+    """Settings from the environment count too."""
     monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
     monkeypatch.setenv("BANDRANK_DTYPE", "bfloat16")
 
@@ -75,7 +75,7 @@ def test_check_shows_the_settings_that_count(
 def test_a_wrong_setting(
     setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is named in one line; exit code 2."""
+    """One line names it, and the exit code is 2."""
     name, value = f"BANDRANK_{setting}".split("=")
     monkeypatch.setenv("BANDRANK_MODEL", str(save_bi_encoder(tmp_path / "model")))
     monkeypatch.setenv(name, value)
@@ -90,7 +90,7 @@ def test_a_wrong_setting(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Is a wrong setting, not a crash."""
+    """It is reported as a wrong setting."""
     model = str(save_bi_encoder(tmp_path / "model"))
     capsys.readouterr()
 
@@ -100,7 +100,7 @@ def test_a_device_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked for by name, they are a wrong setting with the reason; plain torch can be asked for too."""
+    """Requested by name, they are a wrong setting with the reason; plain torch can be requested too."""
     model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
     capsys.readouterr()
 
@@ -112,7 +112,7 @@ def test_kernels_that_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked for, they are a wrong setting with the reason; they can be switched off too."""
+    """Requested, they are a wrong setting with the reason; they can be switched off too."""
     model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
     capsys.readouterr()
 
@@ -123,7 +123,7 @@ def test_graphs_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Is named in one line; exit code 2."""
+    """One line names it, and the exit code is 2."""
     missing = str(tmp_path / "missing")
 
     assert main(["check", "--model", missing]) == 2
@@ -131,13 +131,13 @@ def test_a_model_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is missing is said; exit code 2."""
+    """The message says what is missing, and the exit code is 2."""
     assert main(["check", "--model", str(tmp_path)]) == 2
     assert "no config.json" in capsys.readouterr().err
 
 
 def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cascade of the checkpoints that are shipped."""
+    """They are a cascade of shipped checkpoints."""
     assert main(["check", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert f"{FAST} (mix_encoder)" in out
@@ -151,7 +151,7 @@ def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixtu
 def test_a_scorer_that_adds_to_another_goes_with_no_third_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would add to scores that it has never seen."""
+    """It was trained to add to one scorer's scores."""
     model = str(save_bi_encoder(tmp_path / "model"))
     capsys.readouterr()
 

@@ -46,13 +46,13 @@ def sources() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    """Every module of our packages, and what surrounds them."""
+    """Every module of our packages, and the files beside them."""
     around = [path for name in ("tests", "loadtests", "deploy") for path in (ROOT / name).rglob("*.py")]
     return sources() + sorted(around)
 
 
 def modules() -> list[str]:
-    """The importable name of every module of our packages, but of those whose libraries tests do without."""
+    """The importable names of the modules of our packages, except those that import optional libraries."""
     return [
         ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
         for name, folder in PACKAGES.items()
@@ -62,7 +62,7 @@ def modules() -> list[str]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The top-level names of what a file imports, wherever in it."""
+    """The top-level names that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".")[0] for alias in node.names)
@@ -70,15 +70,15 @@ def imported(path: Path) -> Iterator[str]:
             yield node.module.split(".")[0]
 
 
-def test_the_house_is_found() -> None:
-    """The tests below look at something."""
+def test_the_packages_are_found() -> None:
+    """The tests below have files to check."""
     expected = {"bandrank.__main__", "bandrank.engine.batching", "bandrank_kernels", "bandrank_training"}
     assert expected | {"bandrank_bench.__main__", "bandrank_bench.gpu.check"} <= set(modules())
 
 
 @pytest.mark.parametrize("library", FENCES)
 def test_a_library_stays_behind_its_fence(library: str) -> None:
-    """Whoever changes it changes these files and no others."""
+    """A change of the library affects these files alone."""
     users = {str(path.relative_to(ROOT)) for path in sources() if library in imported(path)}
     if library in UNFENCED:
         users = {user for user in users if not user.startswith("bench/")}
@@ -86,8 +86,8 @@ def test_a_library_stays_behind_its_fence(library: str) -> None:
     assert users <= FENCES[library]
 
 
-def test_the_emulator_knows_kernels_alone() -> None:
-    """And no test: it could be used elsewhere."""
+def test_the_emulator_imports_kernels_alone() -> None:
+    """It imports no test, so that it could be used elsewhere."""
     known = {"emulation", "bandrank_kernels"}
     files = (ROOT / "tests" / "emulation").rglob("*.py")
     ours = {name for path in files for name in imported(path) if name in {*PACKAGES, "emulation", "support"}}
@@ -96,7 +96,7 @@ def test_the_emulator_knows_kernels_alone() -> None:
 
 
 def test_imports_are_absolute() -> None:
-    """An import says where it leads."""
+    """An import names the full path."""
     relative = [
         f"{path}:{node.lineno}"
         for path in sources()
@@ -108,7 +108,7 @@ def test_imports_are_absolute() -> None:
 
 
 def test_no_file_is_too_long() -> None:
-    """A longer one holds two ideas."""
+    """A longer file holds two ideas."""
     lengths = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
 
     assert {path: length for path, length in lengths.items() if length > MOST_LINES} == {}

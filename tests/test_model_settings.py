@@ -24,12 +24,12 @@ def toml(path: Path, *models: dict[str, Any]) -> str:
 
 
 def served(models: str, **more: Any) -> tuple[ModelSettings, ...]:
-    """The models that a file or a folder names."""
+    """The models that a file or a folder lists."""
     return Settings(models=models, **more).served_models()
 
 
 def test_one_model_is_named_by_the_settings() -> None:
-    """It goes by the name under which it is loaded."""
+    """Its name is the one by which it is loaded."""
     facts: dict[str, Any] = {"model": "org/m", "revision": "r", "fast_model": "f", "fast_revision": "s"}
     facts |= {"cascade_depth": 3, "dtype": "float16"}
 
@@ -38,7 +38,7 @@ def test_one_model_is_named_by_the_settings() -> None:
 
 
 def test_a_file_lists_models(tmp_path: Path) -> None:
-    """In its order; what a model does not say, the settings do."""
+    """They keep the file's order, and the settings give the fields that a model leaves out."""
     two = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
     path = toml(tmp_path / "models.toml", ONE, two | {"cascade_depth": 3, "dtype": "float16"})
 
@@ -49,7 +49,7 @@ def test_a_file_lists_models(tmp_path: Path) -> None:
 
 
 def test_folders_are_relative_to_the_file(tmp_path: Path) -> None:
-    """Names that are none, and absolute paths, are left alone."""
+    """Names without a folder, and absolute paths, stay unchanged."""
     (tmp_path / "here").mkdir()
     names = ["here", "./here", "./missing", str(tmp_path), "sparse-w4", "org/model"]
     path = toml(tmp_path / "models.toml", *({"name": name, "model": name, "fast_model": name} for name in names))
@@ -61,7 +61,7 @@ def test_folders_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_checkpoints(tmp_path: Path) -> None:
-    """Each sub-folder with a config.json, by name."""
+    """Each sub-folder with a config.json is a model, sorted by name."""
     for name in ("b", "a", "c"):
         (tmp_path / name).mkdir()
     for name in ("b", "a"):
@@ -73,7 +73,7 @@ def test_a_folder_of_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    """A checkpoint itself is one."""
+    """This includes the folder of a single checkpoint."""
     (tmp_path / "config.json").write_text("{}")
 
     with pytest.raises(BadSetting, match=r"none in it has a config\.json") as refused:
@@ -87,7 +87,7 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
         ([ONE, ONE | {"name": "two", "dtype": "int3"}],
          "models[1].dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'int3'"),
         ([ONE | {"cascade_depth": 0}], "models[0].cascade_depth must be greater than 0, got 0"),
-        ([ONE | {"revison": "r"}], "models[0].revison is no setting"),
+        ([ONE | {"revison": "r"}], "models[0].revison is no setting; check its spelling"),
         ([{"name": "one"}], "models[0].model is missing"),
         ([{"model": "org/one"}], "models[0].name is missing"),
         ([ONE | {"name": ""}], "models[0].name must have at least 1 character, got ''"),
@@ -96,7 +96,7 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
-    """With the file, the table and the key."""
+    """The message has the file, the table and the key."""
     path = toml(tmp_path / "models.toml", *models)
 
     with pytest.raises(BadSetting) as refused:
@@ -116,7 +116,7 @@ def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str
     ],
 )
 def test_a_file_of_another_kind_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
-    """By name, whatever it holds."""
+    """The message names the file."""
     path = tmp_path / "models.toml"
     if text is not None:
         path.write_text(text)
@@ -127,7 +127,7 @@ def test_a_file_of_another_kind_is_refused(text: str | None, message: str, tmp_p
 
 
 def test_several_models_are_not_set_beside_one() -> None:
-    """One of the two would be lost in silence."""
+    """Otherwise one of the two would be ignored silently."""
     for name in ("model", "revision", "fast_model", "fast_revision"):
         settings = Settings.read(["--models", "models.toml"], environ={f"BANDRANK_{name.upper()}": "sparse-w4"})
         with pytest.raises(BadSetting) as refused:
@@ -136,7 +136,7 @@ def test_several_models_are_not_set_beside_one() -> None:
 
 
 def test_a_model_of_a_file_is_served_under_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And loaded from the folder beside the file."""
+    """It is loaded from the folder beside the file."""
     save_bi_encoder(tmp_path / "checkpoint")
     path = toml(tmp_path / "models.toml", {"name": "ours", "model": "checkpoint"})
     capsys.readouterr()
@@ -148,7 +148,7 @@ def test_a_model_of_a_file_is_served_under_its_name(tmp_path: Path, capsys: pyte
 
 
 def test_a_model_of_a_file_that_cannot_be_served_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the file, not with a variable that nobody set."""
+    """The message names the file, not a variable that is not set."""
     path = toml(tmp_path / "models.toml", {"name": "ours", "model": "sparse-w4", "fast_model": "org/other"})
     capsys.readouterr()
 

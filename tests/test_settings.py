@@ -23,6 +23,8 @@ OTHER_VALUES = {
     "max_batch_rows": 5000,
     "max_waiting_rows": 7,
     "max_candidates": 8,
+    "max_connections": 9,
+    "hang_timeout_s": 7.5,
     "max_body_bytes": 9,
     "fast_model": "some/fast-model",
     "fast_revision": "v2",
@@ -51,13 +53,13 @@ def flag(name: str) -> str:
 
 
 def write(path: Path, text: str) -> str:
-    """The path of a file with this text."""
+    """Writes a file and returns its path."""
     path.write_text(text, encoding="utf-8")
     return str(path)
 
 
-def test_what_is_not_set_has_its_default() -> None:
-    """The defaults that the README names."""
+def test_settings_have_defaults() -> None:
+    """They are those that the README names."""
     settings = Settings.read(environ={})
 
     assert settings == Settings()
@@ -65,8 +67,8 @@ def test_what_is_not_set_has_its_default() -> None:
     assert (settings.model, settings.redis_url, settings.max_batch_rows) == ("sparse-w4", "", 0)
 
 
-def test_settings_look_at_nothing_but_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only `read` reads the environment; what it returns stays as it was read."""
+def test_settings_depend_on_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `read` reads the environment, and its result stays the same."""
     monkeypatch.setenv("BANDRANK_PORT", "7")
 
     assert Settings().port == 8000
@@ -77,14 +79,14 @@ def test_settings_look_at_nothing_but_arguments(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_setting_is_tried_below() -> None:
-    """Each of them with a value that is not the default."""
+    """Each has an example that differs from its default."""
     assert set(Settings.model_fields) == set(NAMES)
     assert all(getattr(Settings(), name) != value for name, value in OTHER_VALUES.items())
 
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
-def test_a_variable_sets_it(name: str) -> None:
-    """That one alone, in its type."""
+def test_a_variable_sets_its_setting(name: str) -> None:
+    """It sets that setting alone, with the right type."""
     settings = Settings.read(environ={variable(name): str(OTHER_VALUES[name])})
 
     assert settings == Settings(**{name: OTHER_VALUES[name]})  # type: ignore[arg-type]  # one of many types
@@ -93,7 +95,7 @@ def test_a_variable_sets_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
 def test_a_flag_comes_before_a_variable_and_that_before_a_file(name: str, tmp_path: Path) -> None:
-    """What is typed is meant; a file is for what nobody said."""
+    """The more specific source counts."""
     value, default = OTHER_VALUES[name], getattr(Settings(), name)
     file = ["--config", write(tmp_path / "bandrank.toml", f"{name} = {value!r}\n")]
     environ = {variable(name): str(default)}
@@ -104,12 +106,12 @@ def test_a_flag_comes_before_a_variable_and_that_before_a_file(name: str, tmp_pa
 
 
 def test_an_empty_variable_is_not_set() -> None:
-    """As compose files and Makefiles pass on what nobody set."""
+    """Compose files and Makefiles pass unset variables on as empty ones."""
     assert Settings.read(environ=dict.fromkeys(map(variable, NAMES), "")) == Settings()
 
 
-def test_other_variables_are_none_of_ours() -> None:
-    """Those of other programs, and those of the tests and demos that share the prefix."""
+def test_other_variables_are_ignored() -> None:
+    """These are other programs' variables, and those of tests and demos with the same prefix."""
     environ = {"PATH": "/bin", "PORT": "1", "bandrank_port": "1", "BANDRANK_DEMO_DATA": "data", "BANDRANK_SOAK_S": "5"}
 
     assert Settings.read(environ=environ) == Settings()
@@ -117,13 +119,13 @@ def test_other_variables_are_none_of_ours() -> None:
 
 @pytest.mark.parametrize("name", ["BANDRANK_PROT", "BANDRANK_Port", "BANDRANK_"])
 def test_a_misspelt_variable_is_an_error(name: str) -> None:
-    """Which names it, and what there is."""
+    """The message names it and lists the settings."""
     with pytest.raises(BadSetting, match=rf"^{name} is no setting; there are .*BANDRANK_PORT"):
         Settings.read(environ={name: "8000"})
 
 
 def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 2; abbreviations are not guessed."""
+    """The exit code is 2; abbreviations are not accepted."""
     for arguments in (["--prot", "8000"], ["--max-batch", "1"]):
         with pytest.raises(SystemExit) as ended:
             Settings.read(arguments, environ={})
@@ -162,7 +164,7 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: str, tmp_path: Path) -> None:
-    """With the variable or the file, what is expected, and the value."""
+    """The message has the variable or the file, the expectation and the value."""
     path = write(tmp_path / "bandrank.toml", f"{name} = '{text}'\n")
     for arguments, environ, where in (
         ([], {variable(name): text}, variable(name)),
@@ -184,7 +186,7 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: st
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(text: str | None, expected: str, tmp_path: Path) -> None:
-    """With what is wrong in it."""
+    """The message says what is wrong in it."""
     path = str(tmp_path / "bandrank.toml")
     if text is not None:
         write(tmp_path / "bandrank.toml", text)
@@ -195,7 +197,7 @@ def test_a_file_that_cannot_be_used_is_named(text: str | None, expected: str, tm
 
 
 def test_a_password_is_never_shown(tmp_path: Path) -> None:
-    """Neither by settings that are printed nor by an error."""
+    """Neither printed settings nor errors have it."""
     settings = Settings.read(environ={"BANDRANK_REDIS_URL": "redis://:secret@host"})
     path = write(tmp_path / "bandrank.toml", "redis_url = ['redis://:secret@host']")
 
@@ -210,13 +212,13 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
 
 
 def test_an_error_is_explained_with_the_variable() -> None:
-    """Where it names a setting; another name is kept."""
+    """A setting's name becomes its variable; other names stay."""
     assert explain(BadSetting("redis_url", "must be set")) == "BANDRANK_REDIS_URL must be set"
     assert explain(BadSetting("models.toml: models[0].name", "is missing")) == "models.toml: models[0].name is missing"
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its flag, its variable and its description."""
+    """Each has its flag, its variable and its description."""
     with pytest.raises(SystemExit) as ended:
         Settings.read(["--help"], environ={})
 
@@ -227,7 +229,7 @@ def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_readme_has_the_table_of_settings() -> None:
-    """As `python -m bandrank.settings` prints it: each setting once, none without a description."""
+    """It is the output of `python -m bandrank.settings`, with each setting once and a description for each."""
     assert table() in (ROOT / "README.md").read_text(encoding="utf-8")
     assert [line.split("`")[1] for line in table().splitlines()[2:]] == [*map(variable, Settings.model_fields)]
     assert all(field.description for field in Settings.model_fields.values())
@@ -237,7 +239,7 @@ def test_the_readme_has_the_table_of_settings() -> None:
 
 
 def test_variables_are_named_in_settings_alone() -> None:
-    """Everything else names a setting by its field, so that it can be set in another way."""
+    """Other files name a setting by its field."""
     sources = (ROOT / "service").rglob("*.py")
     naming = {path.name for path in sources if "BANDRANK_" in path.read_text(encoding="utf-8")}
 

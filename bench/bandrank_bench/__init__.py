@@ -1,1 +1,1 @@
-"""Benchmarks of bandrank: above the service, not part of what is installed."""
+"""Benchmarks of bandrank: above the service, and not installed with it."""

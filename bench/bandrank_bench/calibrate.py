@@ -1,6 +1,6 @@
-"""Samples that a slow phase of the machine has not touched.
+"""Takes samples that no slow phase of the machine has touched.
 
-Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc tells. So a matrix product of
+Shared machines run 1.5 to 3 times slower for seconds at a time, and nothing in /proc shows it. So a matrix product of
 known cost is timed right before and right after each sample; the sample counts if neither took much longer than the
 fastest tenth of all (the very fastest may be a burst that no sample is ever given). A slow phase is waited out for a
 while before a sample is taken. Systems take turns in random order, so that a drift of the machine meets them all.
@@ -14,9 +14,11 @@ from typing import TypeVar
 
 import torch
 
+from bandrank_bench.output import say
+
 TOLERANCE = 1.2
 MAX_ROUNDS_FACTOR = 3  # more rounds for systems that lack clean samples, up to this many times those asked for
-SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow whatever comes next
+SETTLE_S = 0.06  # threads of ONNX Runtime and OpenMP spin for a while after a run, and would slow the next call
 CALM_TRIES = 20  # about three seconds of a slow phase are waited out before a sample, rather than spoil it
 GEMM_SIZE = 2048
 
@@ -47,7 +49,7 @@ def clean(samples: Sequence[Sample], calm_s: float) -> list[Sample]:
 
 
 class Calibration:
-    """Times the product of known cost, and knows what it takes when the machine is calm.
+    """Times the product of known cost, and knows its time when the machine is calm.
 
     `clock` is in seconds; `settle_s` passes before each product.
     """
@@ -67,11 +69,11 @@ class Calibration:
 
     @property
     def calm_s(self) -> float:
-        """What the fastest tenth of the products took at most."""
+        """The longest time among the fastest tenth of the products."""
         return sorted(self._times)[len(self._times) // 10]
 
     def describe(self) -> str:
-        """Calm and fastest time; they differ where the machine is shared: a calm sample may still be contended."""
+        """The calm and the fastest time, which differ on a shared machine: a calm sample may still be contended."""
         return f"{self.calm_s * 1e3:.0f} ms when calm, {min(self._times) * 1e3:.0f} ms at its fastest"
 
     def await_calm(self) -> float:
@@ -83,7 +85,7 @@ class Calibration:
         return seconds
 
     def time(self) -> float:
-        """Seconds of one product, after the threads of what ran before have settled."""
+        """Seconds of one product, once the threads of earlier calls have settled."""
         self.settle()
         started = self.clock()
         self._product()
@@ -104,15 +106,14 @@ def take_turns(
     rounds: int,
     calibration: Calibration,
     tokens: Callable[[Item], int],
-    on_round: Callable[[int, int], None] = lambda _number, _systems: None,
     seed: int = 0,
 ) -> list[Sample]:
     """Samples of every system on the same requests, one request a round.
 
     The systems of a group run one right after the other, so that they can be compared sample by sample; groups, and
     the systems in a group, take turns in random order. A group takes part until it has `rounds` rounds that are clean
-    for all its systems, or gives up after MAX_ROUNDS_FACTOR * rounds. `on_round` hears each round's number and how many
-    systems take part. Returns clean and unclean samples: which are clean is known only at the end of the run.
+    for all its systems, or gives up after MAX_ROUNDS_FACTOR * rounds.
+    Returns all samples: which of them are clean is known only at the end of the run.
     """
     rng = random.Random(seed)
     samples: list[Sample] = []
@@ -124,7 +125,7 @@ def take_turns(
         turns = [
             turn for group in rng.sample(lacking, len(lacking)) for turn in rng.sample(list(group.items()), len(group))
         ]
-        on_round(round_number, len(turns))
+        say(f"{workload} round {round_number}: {len(turns)} systems")
         item = request(round_number)
         for name, run in turns:
             before_s = calibration.await_calm()

@@ -17,6 +17,7 @@ from statistics import fmean
 
 from matplotlib.figure import Figure
 
+from bandrank.engine.sources import RepresentationSource
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench import machine
@@ -32,7 +33,7 @@ CUTOFF = 10
 
 @dataclass
 class Depth:
-    """What was seen of one depth, an entry for each query.
+    """The measurements of one depth, an entry for each query.
 
     overlap: share of the accurate scorer's ten best among the cascade's.  cost: time as a share of the accurate
     scorer's over all.
@@ -44,8 +45,8 @@ class Depth:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A query of the collection, with its candidates in the run's order."""
+class Judged:
+    """A query of the collection, with its candidates in the order of the run."""
 
     query: str
     texts: list[str]
@@ -72,15 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def read(folder: Path, split: str, run: Path, count: int) -> list[Asked]:
-    """Queries that were judged and have enough candidates for a depth to mean something."""
+def read(folder: Path, split: str, run: Path, count: int) -> list[Judged]:
+    """Judged queries with at least as many candidates as the deepest cascade scores."""
     collection = open_collection(folder)
     queries, qrels, ranked = collection.queries(), collection.qrels(split), first_stage(run, CANDIDATES)
     names = sorted(name for name in qrels if len(ranked.get(name, ())) >= max(DEPTHS))
     chosen = random.Random(0).sample(names, min(count, len(names)))
     texts = documents_of(collection, {document for name in chosen for document, _ in ranked[name]})
     return [
-        Asked(
+        Judged(
             queries[name],
             [texts[document] for document, _ in ranked[name]],
             [max(0, qrels[name].get(document, 0)) for document, _ in ranked[name]],
@@ -89,12 +90,13 @@ def read(folder: Path, split: str, run: Path, count: int) -> list[Asked]:
     ]
 
 
-async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth]:
-    """What was seen of each depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
+async def measure(settings: Settings, asked: Sequence[Judged]) -> dict[int, Depth]:
+    """The measurements of each depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
     serving = assemble(load_models(settings), settings)
-    fast_scorer = next(each for each in serving.engine.text_scorers if each.prepared.scorer.precomputes)
+    sources = (scorer.source for scorer in serving.models.default.engine.text_scorers)
+    fast_source = next(source for source in sources if isinstance(source, RepresentationSource))
 
-    async def ranked(one: Asked, indices: Sequence[int], stage: str) -> tuple[list[int], float]:
+    async def ranked(one: Judged, indices: Sequence[int], stage: str) -> tuple[list[int], float]:
         started = time.perf_counter()
         ranking = await serving.models.default.rank(one.query, [one.texts[index] for index in indices], strategy=stage)
         return [indices[result.index] for result in ranking.candidates], time.perf_counter() - started
@@ -103,7 +105,7 @@ async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth
     for number, one in enumerate(asked, 1):
         say(f"query {number} of {len(asked)}")
         everyone = range(len(one.texts))
-        await fast_scorer.source.encode_ahead(one.texts, deadline=math.inf)
+        await fast_source.encode_ahead(one.texts, deadline=math.inf)
         await ranked(one, everyone, "accurate")  # tokenises
         best, all_s = await ranked(one, everyone, "accurate")
         fast, fast_s = await ranked(one, everyone, "fast")
@@ -115,12 +117,12 @@ async def measure(settings: Settings, asked: Sequence[Asked]) -> dict[int, Depth
             seen.overlap.append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / CUTOFF)
             seen.ndcg.append(ndcg([one.labels[index] for index in order]))
             seen.cost.append(seconds / all_s)
-    await serving.engine.close()
+    await serving.models.close()
     return depths
 
 
 def report(depths: dict[int, Depth], collection: str, split: str, num_queries: int) -> str:
-    """The page: the table, and what ran it."""
+    """The page: the table and the facts of the machine."""
     names = {0: "fast alone", CANDIDATES: "accurate alone"}
     rows = [
         [
@@ -144,7 +146,7 @@ def report(depths: dict[int, Depth], collection: str, split: str, num_queries: i
 
 
 def plot(depths: dict[int, Depth], path: Path) -> None:
-    """Overlap and nDCG over cost."""
+    """Plots overlap and nDCG over cost."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     costs = [fmean(seen.cost) for seen in depths.values()]

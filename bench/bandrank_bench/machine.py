@@ -1,4 +1,4 @@
-"""What ran the benchmark: the facts without which its numbers mean nothing."""
+"""The machine and the software of a benchmark, without which its numbers mean nothing."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""bandrank itself, in process and through HTTP. The only file here that knows it."""
+"""bandrank itself, as a system to compare: in process and through HTTP."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
         try:
             yield score
         finally:
-            runner.run(serving.engine.close())
+            runner.run(serving.models.close())
 
 
 @contextmanager

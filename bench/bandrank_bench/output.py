@@ -1,4 +1,4 @@
-"""What benchmarks print while they run, and the parts that their pages share."""
+"""The progress that benchmarks print, and the parts that their pages share."""
 
 import sys
 import time

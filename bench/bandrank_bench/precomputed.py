@@ -1,7 +1,7 @@
 """Scorers that precompute, their candidates cached, beside the sparse cross-encoder on the same encoder.
 
 Run as `python -m bandrank_bench precomputed`; needs redis-server. Weights of the
-interactions are random: what is compared is cost, not quality.
+interactions are random: this compares cost, not quality.
 """
 
 import argparse
@@ -140,14 +140,13 @@ def compare(
         rounds=rounds,
         calibration=calibration,
         tokens=lambda _: 1,
-        on_round=lambda number, count: say(f"round {number}: {count} systems"),
     )
     kept = clean(samples, calibration.calm_s)
     return {name: [one.seconds for one in kept if one.system == name] for name in systems}
 
 
 def ask(client: httpx.Client, query: str, texts: Sequence[str]) -> dict[str, float]:
-    """The milliseconds that the service tells of one request."""
+    """The milliseconds that the service reports for one request."""
     response = client.post("/rerank", content=body_of(query, texts), headers=JSON).raise_for_status()
     timings: dict[str, float] = response.json()["meta"]["timings_ms"]
     return timings
@@ -159,7 +158,7 @@ def body_of(query: str, texts: Sequence[str]) -> bytes:
 
 
 def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency:
-    """Many requests, one after the other, each with a new query; what the client does to make a body from texts, and
+    """Many requests, one after the other, each with a new query. The client's time to make a body from texts, and
     texts from an answer, is not counted.
     """
     latency = Latency()
@@ -180,11 +179,11 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     say(f"caching {MANY:,} candidates of {folder.name}")
     settings = Settings(model=str(folder), device="cpu", cache_memory_bytes=64 * 2**30, request_timeout_s=600.0)
     serving = assemble(load_models(settings), settings)
-    (scorer,) = serving.engine.text_scorers
+    (scorer,) = serving.models.default.engine.text_scorers
     source = scorer.source
     assert isinstance(source, RepresentationSource), "these scorers precompute. This is a bug."
     await source.encode_ahead(passages, deadline=math.inf)
-    cached = (await source.cache.lookup([digest(text) for text in passages])).payloads
+    cached = await source.cache.lookup([digest(text) for text in passages])
     payloads = [payload for payload in cached if payload is not None]
     size = sum(map(len, payloads)) / len(payloads)
     sealed = sum(len(source.codec.seal(payload)) for payload in payloads) / len(payloads)
@@ -201,9 +200,9 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
             started = time.perf_counter()
             await serving.models.default.rank(query, texts)
             many_ms.append((time.perf_counter() - started) * 1e3)
-    value = serving.engine.metrics.registry.get_sample_value
+    value = serving.models.default.engine.metrics.registry.get_sample_value
     memory = (value("bandrank_cache_memory_bytes") or 0) / (value("bandrank_cache_memory_entries") or 1)
-    await serving.engine.close()
+    await serving.models.close()
     return Cached(size, sealed, memory, many_ms[1:])
 
 
@@ -223,7 +222,7 @@ def running_redis() -> Iterator[str]:
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """What one call takes."""
+    """Milliseconds of one call."""
     started = time.perf_counter()
     run()
     return (time.perf_counter() - started) * 1e3

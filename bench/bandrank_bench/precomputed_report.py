@@ -18,7 +18,7 @@ STEPS = ("tokenize", "cache", "encode", "queue", "score")
 
 @dataclass
 class Latency:
-    """Milliseconds of single requests, and of their steps as the service tells them."""
+    """Milliseconds of single requests, and of their steps as the service reports them."""
 
     total_ms: list[float] = field(default_factory=list)
     steps_ms: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*STEPS, "total")})
@@ -30,7 +30,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Cached:
-    """What one scorer caches: bytes of a candidate in the cache, and milliseconds to score MANY cached candidates."""
+    """The cache of one scorer: bytes of a candidate in the cache, and milliseconds to score MANY cached candidates."""
 
     payload_bytes: float
     sealed_bytes: float
@@ -84,7 +84,7 @@ def report(
         "## Size",
         "Bytes of a candidate: float16 payload with its counts, as sealed for Redis, in memory with its entry; and "
         f"milliseconds to rank {MANY:,} cached candidates in one request (copies of {NUM_CANDIDATES} representations "
-        "under their own keys; from text: hashing, lookup, scoring, sorting). "
+        "under separate keys; from text: hashing, lookup, scoring, sorting). "
         f'"-": more than {MANY_BYTES / 2**30:.0f} GiB.',
         table(
             ["scorer", "payload", "sealed", "in memory", f"{MANY:,} candidates, ms"],

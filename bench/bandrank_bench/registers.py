@@ -20,7 +20,8 @@ from bandrank_kernels.band_products import cuda as band_products
 from bandrank_kernels.cuda.assembly import Assembly, assemble, nvrtc_version
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.row_norms import cuda as row_norms
-from bandrank_kernels.windowed_attention.cuda import ABSORBED, SHIPPED
+from bandrank_kernels.windowed_attention.cuda.absorbed import ABSORBED
+from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED
 
 TENSOR_CORE_ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 ALL_ARCHS = ("sm_75", *TENSOR_CORE_ARCHS)
@@ -62,7 +63,7 @@ def measure(job: tuple[Sequence[Kernel], str]) -> dict[str, Assembly]:
 
 
 def digests() -> dict[str, str]:
-    """What the table was made of."""
+    """The digests of the sources that the table is made from."""
     return {family.file: family.digest for family in FAMILIES}
 
 

@@ -1,8 +1,8 @@
 """The papers' comparison at our scale: systems trained alike, then compared on collections that no training saw.
 
 Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
-groups of their training splits from `python -m bandrank_training mine`. A run that is stopped goes on where it was;
-what it made stays in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
+groups of their training splits from `python -m bandrank_training mine`. A run that is stopped continues where it was;
+its files stay in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
 the paper has it (Schlatt et al. 2024, section 4), and scorers that precompute, all from all-MiniLM-L6-v2.
 """
 
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from bandrank.models.plain import parse
 from bandrank_bench import machine
@@ -39,7 +37,7 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class TestSet:
-    """A collection's split, and where its candidates are from: a run of this name, or the judged pools."""
+    """A split of a collection, whose candidates come from a run of this name, or from the judged pools."""
 
     collection: str
     split: str
@@ -57,7 +55,7 @@ TEST_SETS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains and measures what is missing, and writes the page."""
+    """Trains and measures the systems that are missing, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
@@ -69,11 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of training and evaluation"
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
     args = parser.parse_args(arguments)
-    torch.set_num_threads(args.threads)
     tables = [
         list(measured(args, list(cross_encoders(args)))),
         list(measured(args, list(precomputing(args)))),
@@ -99,7 +95,7 @@ def precomputing(args: argparse.Namespace) -> Iterator[str]:
 
 
 def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int) -> str:
-    """Trains a system, or goes on with it; returns its folder. All read the same groups in the same order."""
+    """Trains a system, or continues its training; returns its folder. All read the same groups in the same order."""
     out = args.runs / name
     values = {
         "out": str(out),
@@ -118,7 +114,7 @@ def train(args: argparse.Namespace, name: str, model: dict[str, Any], steps: int
 
 
 def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evaluation]:
-    """Every system on every collection; what was measured before is read."""
+    """Measures every system on every collection; earlier results are read."""
     parser = argparse.ArgumentParser()
     evaluation.add_arguments(parser)
     for folder in folders:

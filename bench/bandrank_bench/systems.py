@@ -1,4 +1,4 @@
-"""What is compared: a system scores passages for a query, text in and scores out, tokenising included."""
+"""The systems to compare: each scores passages for a query, text in and scores out, tokenising included."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ WINDOW = 4  # of the sparse pattern
 class System:
     """A way to score.
 
-    precision: what its matrix products really run in, not what was asked for.  served: for a system behind HTTP, the
-    name of the same engine in process.
+    precision: that in which its matrix products really run, whatever was requested.  served: for a system behind HTTP,
+    the name of the same engine in process.
     """
 
     name: str
@@ -34,7 +34,7 @@ class System:
 
 
 def torch_precision(dtype: torch.dtype) -> Precision:
-    """What torch's matrix products run in on this CPU when tensors are of `dtype`."""
+    """The precision of torch's matrix products of `dtype` tensors on this CPU."""
     if dtype == torch.float32:
         return "fp32"
     return "bf16" if has_native_bf16() else "bf16 emulated"

@@ -1,4 +1,4 @@
-"""Arrays in host memory that say where runs of rows lie; what is planned from them never waits for a device."""
+"""Arrays in host memory that describe runs of rows; plans made from them never wait for a device."""
 
 from collections.abc import Sequence
 

@@ -29,13 +29,13 @@ def choose_backend(backend: Backend, device: torch.device, *, unsupported: str |
             obstacle = cuda_obstacle(device) or unsupported
             _log_choice(device.type, obstacle)
             return "cuda" if obstacle is None else "vectorized"
-        case "vectorized" | "reference":
-            return backend
         case "cuda":
             obstacle = cuda_obstacle(device) or unsupported
             if obstacle is not None:
                 raise BackendUnavailable(f"backend 'cuda' cannot run: {obstacle}; 'auto' and 'vectorized' can")
             return backend
+    if backend in get_args(Backend):
+        return backend
     raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}; got {backend!r}")
 
 

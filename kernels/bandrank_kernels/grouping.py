@@ -1,4 +1,4 @@
-"""Sequences and other items cut into groups that are computed together, each within a budget or of one item."""
+"""Sequences and other items cut into groups that are computed together, each within a budget or a single item."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ LENGTH_SLACK = 8  # rows: below this, padding costs less than one more group
 
 
 def runs_within(costs: Sequence[float], budget: float) -> Iterator[slice]:
-    """Consecutive items whose costs add up to `budget` at most, or one item that costs more."""
+    """Cuts items into runs whose costs add up to `budget` at most, or that are one item which costs more."""
     begin, spent = 0, 0.0
     for index, cost in enumerate(costs):
         if index > begin and spent + cost > budget:
@@ -23,7 +23,7 @@ def runs_within(costs: Sequence[float], budget: float) -> Iterator[slice]:
 
 
 def padded_runs(lengths: Sequence[int], max_rows: int, *, alike: bool = False) -> Iterator[slice]:
-    """Consecutive sequences that hold `max_rows` rows at most when padded to their longest, or one longer sequence.
+    """Cuts sequences into runs of `max_rows` rows at most when padded to their longest, or of one longer sequence.
 
     alike: the longest of a run is also at most LENGTH_RATIO times as long as the shortest, or LENGTH_SLACK rows longer.
     """

@@ -47,7 +47,7 @@ def cuda_obstacle(device: torch.device) -> str | None:
 
 @functools.cache
 def device_capability(device: torch.device) -> tuple[int, int]:
-    """Compute capability, (8, 0) or so."""
+    """The compute capability, such as (8, 0)."""
     return torch.cuda.get_device_capability(device)
 
 
@@ -68,16 +68,31 @@ def _import_cupy() -> Any:  # cupy carries no types
     return cupy
 
 
+def struct_layout(*, addresses: str, longs: str, ints: str = "", floats: str = "") -> np.dtype[np.void]:
+    """The layout of a C struct of pointers, 64-bit integers, 32-bit integers and floats, in this order. Each argument
+    names its fields, with blanks between them.
+    """
+    kinds = ((addresses, np.uint64), (longs, np.int64), (ints, np.int32), (floats, np.float32))
+    return np.dtype(
+        [(name, kind) for names, kind in kinds for name in names.split()], align=True
+    )  # as a C compiler does
+
+
 def struct_of(layout: np.dtype[np.void], **values: object) -> Struct:
     """One struct of `layout` with these values, in an array of one as cupy passes structs by value.
 
+    A tensor stands for its address, None for the null pointer.
     Raises ValueError if fields are missing or unknown, OverflowError if a value does not fit its field.
     """
     if set(values) != set(layout.names or ()):
         raise ValueError(f"a struct of {layout.names} cannot be made of {tuple(values)}")
     struct = np.zeros(1, layout)
-    struct[0] = tuple(values[name] for name in layout.names or ())  # field by field takes 1.5 times as long
+    struct[0] = tuple(_plain(values[name]) for name in layout.names or ())  # field by field takes 1.5 times as long
     return struct
+
+
+def _plain(value: object) -> object:
+    return value.data_ptr() if isinstance(value, torch.Tensor) else 0 if value is None else value
 
 
 def is_vectorizable(tensor: torch.Tensor) -> bool:
@@ -105,9 +120,9 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A launch that has been planned: blocks along x, threads of a block, the struct, dynamic shared memory.
+    """A planned launch: blocks along x, threads of a block, the struct, bytes of dynamic shared memory.
 
-    holds: the tensors behind the struct's addresses, some of which may be copies that nobody else holds.
+    holds: the tensors behind the struct's addresses, some of which may be copies without another owner.
     """
 
     kernel: Kernel
@@ -118,7 +133,7 @@ class Launch:
     holds: tuple[torch.Tensor, ...] = ()
 
     def check(self, max_shared_bytes: int) -> None:
-        """Raises ValueError if CUDA would refuse it on a device with so much shared memory for a block."""
+        """Raises ValueError if CUDA would refuse the launch on a device with so much shared memory for a block."""
         name = self.kernel.expression
         if not 1 <= self.blocks <= MAX_GRID:
             raise ValueError(f"{name}: blocks must be within 1..{MAX_GRID}, got {self.blocks}")
@@ -135,6 +150,14 @@ class Launch:
     def call(self, function: Callable[..., None], stream: int) -> None:
         """Hands the launch to a `cupy.cuda.Function`, for the CUDA stream at address `stream`."""
         function((self.blocks,), (self.threads,), (self.params,), shared_mem=self.shared_bytes, stream=_Stream(stream))
+
+
+def plan_launch(
+    kernel: Kernel, *, blocks: int, threads: int, layout: np.dtype[np.void], shared_bytes: int = 0, **values: object
+) -> Launch:
+    """A launch with one struct of `layout`, whose values are those of `struct_of`; it holds the tensors among them."""
+    holds = tuple(value for value in values.values() if isinstance(value, torch.Tensor))
+    return Launch(kernel, blocks, threads, struct_of(layout, **values), shared_bytes, holds)
 
 
 class _Stream:
@@ -192,8 +215,8 @@ def load(kernel: Kernel, device: torch.device) -> _LoadedKernel:
 def launch(request: Launch, device: torch.device) -> None:
     """Enqueues a launch on torch's current stream of `device`; returns at once.
 
-    What the request holds may be freed as soon as this returns: torch gives that memory out again on the same stream
-    only, behind this kernel. Raises ValueError if CUDA would refuse the launch.
+    The tensors that the request holds may be freed as soon as this returns: torch reuses their memory only on the same
+    stream, behind this kernel. Raises ValueError if CUDA would refuse the launch.
     """
     assert device.index is not None, "a tensor's device has an index. This is a bug."
     kernel = load(request.kernel, device)

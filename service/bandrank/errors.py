@@ -1,16 +1,16 @@
-"""What can go wrong, as a client sees it.
+"""The errors that a client or an operator sees.
 
 BandrankError
     InvalidInput        422  the request cannot be understood
     InputTooLarge       413  the request is larger than this service takes
-    UnknownModel        404  another model was asked for
-    Overloaded          429  more work is waiting than can be done in time; try again later
+    UnknownModel        404  the requested model is not served
+    Overloaded          429  more work is queued than can be done in time; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
     NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
     StoreFull           507  no room for more registered candidates
 
-BadSetting is for the operator alone.
+BadSetting is the operator's.
 """
 
 from typing import ClassVar
@@ -39,7 +39,7 @@ class UnknownModel(BandrankError):
 
 
 class Overloaded(BandrankError):
-    """retry_after_s: when the work that is waiting now will be done, at the measured speed."""
+    """retry_after_s: seconds until the queued work will be done, at the measured speed."""
 
     status = 429
     error_type = "overloaded"
@@ -70,9 +70,9 @@ class StoreFull(BandrankError):
 
 
 class BadSetting(ValueError):
-    """A setting that cannot be used: its name, and what is expected of it.
+    """A setting that cannot be used.
 
-    name: of the setting's field, or the variable, file or table that is wrong.
+    name: the setting's field, or the variable, file or table that is wrong.  reason: what is expected of it.
     """
 
     def __init__(self, name: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Several models to serve, as a TOML file or a folder of checkpoints names them."""
+"""Several models to serve, read from a TOML file or a folder of checkpoints."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ Dtype = Literal["auto", DtypeName]
 
 
 class ModelSettings(BaseModel, frozen=True, extra="forbid"):
-    """A model to serve. name: what requests say in `model`; the other fields are the settings of the same name."""
+    """A model to serve. name: the name that requests use; the other fields are the settings of the same name."""
 
     name: str = Field(min_length=1)
     model: str = Field(min_length=1)
@@ -34,8 +34,8 @@ def read_models(path: Path, *, cascade_depth: int, dtype: Dtype) -> tuple[ModelS
     """The models in a TOML file, in its order, or the checkpoints in a folder, sorted by name.
 
     A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. The path of
-    a folder is relative to the file; a folder beside it comes before a shipped name or a hub id that is spelt alike.
-    cascade_depth, dtype: the defaults of each model. Raises BadSetting.
+    a folder is relative to the file; a folder beside it goes before a shipped name or a hub id of the same spelling.
+    cascade_depth, dtype: the defaults of each model.  Raises BadSetting.
     """
     shared: dict[str, Any] = {"cascade_depth": cascade_depth, "dtype": dtype}
     if path.is_dir():
@@ -72,17 +72,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def refusal(name: str, error: ErrorDetails) -> BadSetting:
-    """The first finding of a validation, said of the setting `name`; a URL's value is left out, for its password."""
+    """The BadSetting for an error that pydantic reports; a URL's value is left out, for its password."""
     if error["type"] == "missing":
         return BadSetting(name, "is missing")
     if error["type"] == "extra_forbidden":
-        return BadSetting(name, "is no setting")
+        return BadSetting(name, "is no setting; check its spelling")
     reason = re.sub(r"^\w+ should", "must", error["msg"]).partition(", unable")[0]
     return BadSetting(name, reason if "redis_url" in error["loc"] else f"{reason}, got {error['input']!r}")
 
 
 def _location(parts: tuple[int | str, ...]) -> str:
-    """("models", 1, "dtype") as models[1].dtype."""
+    """Writes ("models", 1, "dtype") as models[1].dtype."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 

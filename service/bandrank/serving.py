@@ -1,4 +1,4 @@
-"""From settings to the engine and the models that it serves."""
+"""Builds the engine and its served models from the settings."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,8 +7,8 @@ from functools import cache
 
 import torch
 
+from bandrank.assembly import add_text_scorer
 from bandrank.dtypes import DTYPES
-from bandrank.engine.assembly import ScorerOptions, add_text_scorer
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine
@@ -29,9 +29,10 @@ FAST, ACCURATE = "fast", "accurate"  # the stages' names
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What a served model is made of.
+    """The loaded scorers of a served model.
 
-    main: the scorer that the model is named after.  fast: one that precomputes, to go before it, or None.
+    main: the scorer that the model is named after.  fast: one that precomputes and runs before it, or None.
+    cascade_depth: how many candidates a cascade leaves to `main`.  Raises BadSetting if the two do not fit.
     """
 
     name: str
@@ -44,7 +45,7 @@ class ModelFiles:
         if self.fast is not None and not self.fast.scorer.precomputes:
             raise BadSetting(
                 "fast_model",
-                f"must be a scorer that precomputes, {self.fast.name} is a {self.fast.scorer.architecture}",
+                f"must be a scorer that precomputes; {self.fast.name} is a {self.fast.scorer.architecture}",
             )
         if self.main.fusion is not None and self.fast is None:
             raise BadSetting("model", f"{self.main.name} adds to the scores of {self.main.fusion.scorer}; serve both")
@@ -52,22 +53,21 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class Serving:
-    """An engine with everything that it serves."""
+    """The served models, over engines that have been started, and the candidates that requests may name."""
 
-    engine: Engine
     models: Models
     registry: CandidateRegistry
 
 
 def load_models(settings: Settings) -> list[ModelFiles]:
-    """Loads the models that the settings name; a scorer that adds to the scores of another brings that one along.
+    """Loads the models that the settings name. A scorer that adds to another's scores brings that other scorer along.
 
-    Models that name the same scorer in the same dtype share it. Raises BadCheckpoint, BadSetting.
+    Models that name the same scorer in the same dtype share it. Raises BadCheckpoint and BadSetting.
     """
 
     @cache
     def load(model: str, revision: str, dtype: Dtype) -> LoadedModel:
-        del dtype  # a scorer computes in one dtype
+        del dtype  # part of the key, because a loaded scorer computes in one dtype
         return load_model(model, revision or None)
 
     def load_files(each: ModelSettings) -> ModelFiles:
@@ -97,13 +97,14 @@ def assemble(
     files: Sequence[ModelFiles],
     settings: Settings,
     *,
-    metrics: Metrics | None = None,
     clock: Callable[[], float] = time.monotonic,
     on_death: Callable[[], None] = lambda: None,
 ) -> Serving:
-    """An engine that has been started, and its models. Raises BadSetting for settings that cannot be met here."""
-    metrics = metrics or Metrics()
-    device = choose_device(settings.device)
+    """A started engine and its models. on_death is called from the scoring thread if it dies.
+
+    Raises BadSetting for settings that this machine cannot meet.
+    """
+    metrics, device = Metrics(), choose_device(settings.device)
     engine = Engine(
         device,
         max_batch_rows=settings.max_batch_rows or None,
@@ -115,20 +116,11 @@ def assemble(
         clock=clock,
         on_death=on_death,
     )
-    options = ScorerOptions(
-        backend=settings.kernels,
-        graphs=settings.cuda_graphs,
-        cache_dtype=settings.cache_dtype,
-        cache_memory_bytes=settings.cache_memory_bytes,
-        cache_ttl_s=settings.cache_ttl_s or None,
-        token_cache_bytes=settings.token_cache_bytes,
-        tokenizer_threads=settings.tokenizer_threads or None,
-    )
     scorers: dict[int, AnyTextScorer] = {}
 
     def scorer_of(model: LoadedModel, dtype: torch.dtype) -> AnyTextScorer:
         if id(model) not in scorers:
-            scorers[id(model)] = add_text_scorer(engine, model, dtype=dtype, options=options)
+            scorers[id(model)] = add_text_scorer(engine, model, dtype, settings)
         return scorers[id(model)]
 
     def served(each: ModelFiles) -> ServedModel:
@@ -149,11 +141,11 @@ def assemble(
     models = Models([served(each) for each in files])
     engine.start()
     store = CandidateStore(engine.redis, max_bytes=settings.candidate_store_bytes)
-    return Serving(engine, models, CandidateRegistry(store, engine))
+    return Serving(models, CandidateRegistry(store, models))
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of a name; for "auto" a GPU if there is one, else the CPU. Raises BadSetting if it is not there."""
+    """The named device; "auto" is a GPU if there is one, else the CPU. Raises BadSetting if there is no such device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -163,7 +155,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: Dtype, device: torch.device) -> torch.dtype:
-    """The dtype of a name; "auto" is float32 on a CPU and float16 on a GPU."""
+    """The named dtype; "auto" is float32 on a CPU and float16 on a GPU."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.float16
     return DTYPES[name]

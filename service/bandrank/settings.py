@@ -1,4 +1,4 @@
-"""Settings of the service: each a BANDRANK_* variable, a flag and a key of a file, read once, passed down as values."""
+"""Settings of the service: each is a BANDRANK_* variable, a flag and a key of a file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml
 
 PREFIX = "BANDRANK_"
 RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S"})  # variables of the demo and of the soak test
-OF_ONE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
+SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
 class Settings(BaseModel):
-    """What an operator can set, in the order and the words of `--help` and of the README's table."""
+    """All settings, in the order and the words of `--help` and of the README's table."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
@@ -77,7 +77,7 @@ class Settings(BaseModel):
     """Threads of the tokenizer; 0: one per two cores."""
     redis_url: str = Field(default="", repr=False)
     """URL of the Redis that replicas share, for representations and registered candidates: `redis://`, `rediss://`,
-    `unix://`, `redis+cluster://`, `redis+sentinel://`."""
+    `unix://`, `redis+cluster://`, `redis+sentinel://`; `?password_file=PATH` keeps the password out of it."""
     redis_timeout_s: PositiveFloat = 0.05
     """Seconds after which a request goes on without Redis."""
     cache_dtype: Literal["float32", "float16", "int8"] = "float16"
@@ -97,8 +97,8 @@ class Settings(BaseModel):
     def read(cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Self:
         """Settings from flags such as `--max-batch-rows`, else the environment, else the file that `config` names.
 
-        An unknown BANDRANK_* variable is an error: a misspelt setting must not be lost in silence; an empty one counts
-        as not set. Raises BadSetting.
+        An empty BANDRANK_* variable counts as not set; an unknown one is an error, so that misspelt ones are noticed.
+        Raises BadSetting.
         """
         known = {variable(name): name for name in cls.model_fields}
         ours = {key: value for key, value in environ.items() if key.startswith(PREFIX) and value}
@@ -115,10 +115,10 @@ class Settings(BaseModel):
             raise refusal(variable(name) if name in given else f"{path}: {name}", wrong) from None
 
     def served_models(self) -> tuple[ModelSettings, ...]:
-        """The models to serve, the default one first. Raises BadSetting if those that `models` names cannot be used."""
+        """The models to serve, the default one first. Raises BadSetting if what `models` names cannot be used."""
         if not self.models:
             return (ModelSettings(name=self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
-        if beside := sorted(map(variable, OF_ONE_MODEL & self.model_fields_set)):
+        if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
         return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)
 
@@ -137,13 +137,13 @@ def variable(name: str) -> str:
 
 
 def explain(error: BadSetting) -> str:
-    """The error's message, with the setting's variable for its name."""
+    """The error's message, which names a setting by its variable."""
     name = variable(error.name) if error.name in Settings.model_fields else error.name
     return f"{name} {error.reason}"
 
 
 def table() -> str:
-    """The settings as a Markdown table, which the README has."""
+    """The settings as a Markdown table, for the README."""
     rows = ["| variable | value | default | |", "| --- | --- | --- | --- |"]
     for name, facts in Settings.model_json_schema()["properties"].items():
         choices = ", ".join(f"`{choice}`" for choice in facts.get("enum", ()))

@@ -20,7 +20,7 @@ GOOD = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
 
 @dataclass(frozen=True)
 class Case:
-    """A body, and what is answered; `says` is part of the message."""
+    """A body and its expected answer; `says` is part of the message."""
 
     name: str
     body: bytes
@@ -98,7 +98,7 @@ CASES = [
 
 
 def by_name(case: Case) -> str:
-    """A test's name."""
+    """The name of a case's test."""
     return case.name
 
 
@@ -117,7 +117,7 @@ async def assert_serves(running: RunningApp) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=by_name)
 async def test_bad_input_is_refused(case: Case) -> None:
-    """With its status and a message that says what is wrong, in few words."""
+    """The answer has the right status and a short message that says what is wrong."""
     async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
         message = assert_error(await send(running, case), case.status, case.error_type)
 
@@ -126,8 +126,10 @@ async def test_bad_input_is_refused(case: Case) -> None:
         await assert_serves(running)
 
 
-async def test_bad_input_costs_no_other_request_anything() -> None:
-    """All of it at once, with good requests between: each gets what it gets alone, and none reaches the model."""
+async def test_bad_input_does_not_affect_other_requests() -> None:
+    """With all cases sent at once between good requests, each good one gets its usual answer, and no bad one reaches
+    the model.
+    """
     async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
         small = [case for case in CASES if len(case.body) < 1_000_000]
         bad = [asyncio.create_task(send(running, case)) for case in small]
@@ -154,7 +156,7 @@ async def test_bad_input_costs_no_other_request_anything() -> None:
     ids=["NUL bytes", "unknown characters", "nothing", "marks", "long", "special tokens"],
 )
 async def test_odd_texts_are_ranked(texts: list[str]) -> None:
-    """Whatever is a string is a text: as candidate and as query."""
+    """Any string is a text, both as candidate and as query."""
     async with running_app(lookup(man=1.5, she=-2.0), settings=SETTINGS) as running:
         for text in texts:
             for query in filter(str.strip, (text, "who")):
@@ -165,7 +167,7 @@ async def test_odd_texts_are_ranked(texts: list[str]) -> None:
 
 
 async def test_the_largest_request_is_answered() -> None:
-    """As many candidates as are allowed, and a body as large as is allowed; one byte more is too large."""
+    """The largest allowed body with the most allowed candidates is answered; one more byte is too large."""
     settings = Settings(device="cpu", max_body_bytes=500_000)
     async with running_app(lookup(), settings=settings) as running:
         most = await running.rerank({"query": "who", "candidates": ["man"] * 2048})
@@ -200,8 +202,8 @@ NO_OBJECT = "candidates.{0}.CandidateIn: Input should be an object"
         (b'"man",', "Invalid JSON: trailing comma at line 1 column 38"),
     ],
 )
-async def test_a_fault_is_told_with_its_place(candidates: bytes, message: str) -> None:
-    """Word for word: clients show it, and some look for the place in it."""
+async def test_a_fault_is_reported_with_its_location(candidates: bytes, message: str) -> None:
+    """The message is checked word for word: clients show it, and some parse the location."""
     async with running_app(lookup()) as running:
         body = b'{"query": "who", "candidates":[' + candidates + b"]}"
         response = await running.client.post("/rerank", content=body)
@@ -210,7 +212,7 @@ async def test_a_fault_is_told_with_its_place(candidates: bytes, message: str) -
 
 
 async def test_several_faults_are_named_together() -> None:
-    """The first three, and how many more there are."""
+    """The message lists the first three faults and the number of further ones."""
     async with running_app(lookup()) as running:
         body = {"query": 1, "top_n": -1, "return_documents": "maybe", "raw_scores": "maybe", "model": 2}
         message = assert_error(await running.rerank(body), 422, "invalid_input")
@@ -231,7 +233,7 @@ async def test_several_faults_are_named_together() -> None:
     ],
 )
 async def test_paths_and_methods_that_do_not_exist(method: str, path: str, status: int) -> None:
-    """Get the same flat body; 405 names the method that does exist."""
+    """They get the same flat body, and 405 names the method that exists."""
     async with running_app(lookup()) as running:
         response = await running.client.request(method, path)
 
@@ -240,7 +242,7 @@ async def test_paths_and_methods_that_do_not_exist(method: str, path: str, statu
 
 
 async def test_a_message_does_not_repeat_what_was_sent() -> None:
-    """However long the name of a model that is not there."""
+    """The name of an unknown model is cut, however long it is."""
     async with running_app(lookup()) as running:
         response = await running.rerank(GOOD | {"model": "m" * 1_000_000})
 

@@ -21,7 +21,7 @@ def app() -> Any:
 
 
 async def register(running: RunningApp, texts: dict[str, str]) -> dict[str, Any]:
-    """Registers texts by id; the answer."""
+    """Registers texts by id and returns the answer."""
     body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
     response = await running.client.put("/candidates", json=body)
     assert response.status_code == 200, response.text
@@ -30,7 +30,7 @@ async def register(running: RunningApp, texts: dict[str, str]) -> dict[str, Any]
 
 
 async def rerank(running: RunningApp, candidates: list[Any], **fields: Any) -> dict[str, Any]:
-    """The answer, which must be a good one."""
+    """Returns the answer to a request, which must have status 200."""
     response = await running.rerank({"query": "who", "candidates": candidates, **fields})
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
@@ -38,7 +38,7 @@ async def rerank(running: RunningApp, candidates: list[Any], **fields: Any) -> d
 
 
 async def test_registered_candidates_are_ranked_by_id_alone() -> None:
-    """They were encoded when they were registered: the request finds all in the cache."""
+    """They were encoded at registration, so that the request finds all of them in the cache."""
     async with app() as running:
         registered = await register(running, TEXTS)
         answer = await rerank(running, [{"id": name} for name in "cba"], return_documents=True)
@@ -54,7 +54,7 @@ async def test_registered_candidates_are_ranked_by_id_alone() -> None:
 
 
 async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
-    """By its place in the request; the others keep theirs."""
+    """It is reported by its index in the request; the other candidates keep their indices."""
     async with app() as running:
         await register(running, TEXTS)
         answer = await rerank(running, [{"id": "x"}, {"id": "b"}, "man", {"id": "y"}, {"id": "own", "text": "you"}])
@@ -64,7 +64,7 @@ async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
 
 
 async def test_only_unknown_ids_are_an_error() -> None:
-    """There is nothing to rank."""
+    """A request with nothing to rank is refused."""
     async with app() as running:
         response = await running.rerank({"query": "who", "candidates": [{"id": "x"}]})
 
@@ -72,18 +72,18 @@ async def test_only_unknown_ids_are_an_error() -> None:
 
 
 async def test_a_text_in_the_request_goes_before_the_registered_one() -> None:
-    """And does not replace it."""
+    """The text of the request is scored, and the registered one is not replaced."""
     async with app() as running:
         await register(running, {"a": "man"})
-        own = await rerank(running, [{"id": "a", "text": "she"}], raw_scores=True)
+        other = await rerank(running, [{"id": "a", "text": "she"}], raw_scores=True)
         registered = await rerank(running, [{"id": "a"}], raw_scores=True)
 
-    assert own["results"][0]["relevance_score"] == 2.0
+    assert other["results"][0]["relevance_score"] == 2.0
     assert registered["results"][0]["relevance_score"] == 3.0
 
 
 async def test_an_id_that_is_registered_again_has_the_new_text() -> None:
-    """Also within one upload: the last one counts."""
+    """Within one upload, too, the last text counts."""
     async with app() as running:
         await register(running, {"a": "man"})
         body = {"candidates": [{"id": "a", "text": "you"}, {"id": "a", "text": "she"}]}
@@ -95,7 +95,7 @@ async def test_an_id_that_is_registered_again_has_the_new_text() -> None:
 
 
 async def test_deleted_candidates_are_unknown() -> None:
-    """The answer counts those that were there."""
+    """The answer counts the deleted ids that were registered."""
     async with app() as running:
         await register(running, TEXTS)
         response = await running.client.request("DELETE", "/candidates", json={"ids": ["a", "b", "a", "x"]})
@@ -106,7 +106,7 @@ async def test_deleted_candidates_are_unknown() -> None:
 
 
 async def test_a_stream_of_lines_is_registered() -> None:
-    """In pieces that end anywhere; blank lines are no candidates; bad lines are reported by number."""
+    """Lines may be split anywhere; blank lines are skipped, and bad ones are reported by number."""
     lines = [json.dumps({"id": str(number), "text": "man"}) for number in range(600)]
     lines[3:3] = ["", "no json", json.dumps({"id": "x"})]
     body = "\n".join(lines).encode()
@@ -128,7 +128,7 @@ async def test_a_stream_of_lines_is_registered() -> None:
 
 
 async def test_a_service_that_does_not_precompute_registers_too() -> None:
-    """The texts are kept for the cross-encoder; nothing is encoded."""
+    """The texts are kept for the cross-encoder, and nothing is encoded."""
     async with running_app(lookup(man=3.0)) as running:
         registered = await register(running, TEXTS)
         answer = await rerank(running, [{"id": "b"}, {"id": "a"}])
@@ -137,8 +137,8 @@ async def test_a_service_that_does_not_precompute_registers_too() -> None:
     assert [result["id"] for result in answer["results"]] == ["a", "b"]
 
 
-async def test_a_full_store_says_so_and_keeps_what_it_has() -> None:
-    """Without Redis there is a bound in bytes; replacing a text by a shorter one makes room."""
+async def test_a_full_store_refuses_texts_and_keeps_its_content() -> None:
+    """Without Redis the store is bounded in bytes; replacing a text by a shorter one makes room."""
     settings = Settings(device="cpu", candidate_store_bytes=12)
     async with running_app(encoded_lookup(man=3.0), settings=settings) as running:
         await register(running, {"a": "man man"})
@@ -156,7 +156,7 @@ async def test_a_full_store_says_so_and_keeps_what_it_has() -> None:
     "body",
     [b"no json", b"{}", b'{"candidates": [{"id": "", "text": "man"}]}', b'{"candidates": [{"id": "a"}]}'],
 )
-async def test_a_bad_upload_is_told(body: bytes) -> None:
-    """And registers nothing."""
+async def test_a_bad_upload_is_refused(body: bytes) -> None:
+    """It is refused with the reason and registers nothing."""
     async with app() as running:
         assert_error(await running.client.put("/candidates", content=body), 422, "invalid_input")

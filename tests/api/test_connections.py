@@ -17,7 +17,6 @@ from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
 from bandrank.api.connections import ConnectionLimits, Connections
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -58,10 +57,11 @@ class Listening:
 @contextmanager
 def listening(**limits: int) -> Iterator[Listening]:
     """The application behind uvicorn with bounded connections, in a thread of this process, on a free port."""
-    serving = assemble([files_of(lookup(man=1.5))], Settings(device="cpu"))
+    settings = Settings(device="cpu")
+    serving = assemble([files_of(lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
-    connections = Connections(bounds, serving.engine.metrics)
-    app = create_app(Service(serving, Limits()))
+    connections = Connections(bounds, serving.models.default.engine.metrics)
+    app = create_app(Service(serving, settings))
     config = uvicorn.Config(app, http=connections.protocol(), log_config=None, access_log=False)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -141,7 +141,7 @@ def test_a_long_first_line_is_bounded_as_well() -> None:
 
 def test_an_answer_that_nobody_reads_is_dropped() -> None:
     """A client that asks for megabytes and reads none of them loses its connection."""
-    text = "man " + "x" * 4_000_000
+    text = "man " + "x" * 14_000_000
     body = b'{"query":"who","return_documents":true,"candidates":["%b"]}' % text.encode()
     with listening() as service, service.connection() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

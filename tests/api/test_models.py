@@ -10,7 +10,6 @@ from support.scorers import encoded_lookup, lookup
 from support.serving import files_of
 
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -22,9 +21,10 @@ BODY = {"query": "who", "candidates": ["man", "she"], "raw_scores": True}
 
 @asynccontextmanager
 async def two_models() -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a service of "men", which likes men best, and of "women", a cascade."""
+    """A client of a service with the model "men", which prefers men, and the cascade "women"."""
     files = [files_of(lookup(man=1.0), name="men"), files_of(lookup(she=2.0), fast=encoded_lookup(), name="women")]
-    app = create_app(Service(assemble(files, Settings(device="cpu")), Limits()))
+    settings = Settings(device="cpu")
+    app = create_app(Service(assemble(files, settings), settings))
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
@@ -36,7 +36,7 @@ async def two_models() -> AsyncIterator[httpx.AsyncClient]:
     [(None, "men", 0), ("default", "men", 0), ("men", "men", 0), ("women", "women", 1), ("women-fast", "women", 0)],
 )
 async def test_a_request_chooses_its_model(model: str | None, expected: str, best: int) -> None:
-    """The first by default; the answer names the one that ranked."""
+    """The first model is the default, and the answer names the model that ranked."""
     async with two_models() as client:
         strategy = "fast" if model == "women-fast" else "auto"
         answer = (await client.post("/rerank", json=BODY | {"model": model, "strategy": strategy})).json()
@@ -44,8 +44,8 @@ async def test_a_request_chooses_its_model(model: str | None, expected: str, bes
     assert (answer["model"], answer["results"][0]["index"]) == (expected, best)
 
 
-async def test_an_unknown_model_is_refused_with_those_that_are_there() -> None:
-    """As 404."""
+async def test_an_unknown_model_is_refused_with_the_served_names() -> None:
+    """The status is 404, and the message lists the served models."""
     async with two_models() as client:
         response = await client.post("/rerank", json=BODY | {"model": "children"})
 
@@ -54,7 +54,7 @@ async def test_an_unknown_model_is_refused_with_those_that_are_there() -> None:
 
 
 async def test_the_models_are_listed() -> None:
-    """In OpenAI's form, the default first, each with the strategies that it knows."""
+    """The list has OpenAI's form, the default model first, each with its strategies."""
     async with two_models() as client:
         listed = (await client.get("/v1/models")).json()
 

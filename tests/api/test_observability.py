@@ -54,7 +54,7 @@ async def samples(running: RunningApp) -> list[Any]:
 
 
 async def test_every_series_is_there_before_the_first_request() -> None:
-    """So that no alert starts from nothing: with every label, and at 0 where requests are counted."""
+    """Every series has all labels, at 0 where requests are counted, so that no alert starts from nothing."""
     async with running_app(lookup(), fast=encoded_lookup()) as running:
         seen = await samples(running)
 
@@ -72,7 +72,7 @@ async def test_every_series_is_there_before_the_first_request() -> None:
 
 
 async def test_histograms_of_seconds_reach_from_a_millisecond_to_ten_seconds() -> None:
-    """The buckets that dashboards and alerts are made for."""
+    """Dashboards and alerts rely on these buckets."""
     async with running_app(lookup()) as running:
         seen = await samples(running)
 
@@ -82,7 +82,7 @@ async def test_histograms_of_seconds_reach_from_a_millisecond_to_ten_seconds() -
 
 
 async def test_what_is_served_can_be_read_from_the_metrics() -> None:
-    """Version, model, device and dtype."""
+    """The metrics tell version, model, device and dtype."""
     async with running_app(lookup(), name="org/tiny") as running:
         seen = await running.scrape()
 
@@ -93,7 +93,7 @@ async def test_what_is_served_can_be_read_from_the_metrics() -> None:
 
 
 async def test_sums_equal_what_was_sent() -> None:
-    """Over good and bad requests: statuses, candidates, tokens, cut tokens, durations, texts looked up."""
+    """Statuses, candidates, tokens, cut tokens, durations and lookups add up over good and bad requests."""
     rng = random.Random(1)
     good, bad = [], [{"query": ""}, {"query": "who"}, {"query": "who", "candidates": ["man"], "model": "gpt"}]
     for _ in range(12):
@@ -139,7 +139,7 @@ async def test_the_steps_are_parts_of_the_whole() -> None:
 
 
 async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
-    """By content type, and with a help text for each."""
+    """The content type is Prometheus', and each series has a help text."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/metrics")
 
@@ -149,7 +149,7 @@ async def test_metrics_are_in_the_text_format_of_prometheus() -> None:
 
 
 async def test_two_services_in_one_process_do_not_mix() -> None:
-    """Each counts its own."""
+    """Each service counts its own requests."""
     async with running_app(lookup()) as one, running_app(lookup()) as other:
         await one.rerank({"query": "who", "candidates": ["man"]})
 
@@ -170,7 +170,7 @@ async def test_ready_from_the_start_to_the_end() -> None:
 
 
 async def test_a_model_that_cannot_score_does_not_start() -> None:
-    """The failure is the start's, not the first request's; a probe that comes all the same hears it too."""
+    """Starting fails rather than the first request, and a probe reports the reason too."""
 
     def choke(_: ScoreBatch) -> None:
         raise RuntimeError("choked")
@@ -184,7 +184,7 @@ async def test_a_model_that_cannot_score_does_not_start() -> None:
 
 
 async def test_the_process_is_alive() -> None:
-    """Whatever the model does."""
+    """/healthz answers whatever the model does."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/healthz")
 
@@ -192,7 +192,7 @@ async def test_the_process_is_alive() -> None:
 
 
 async def test_the_api_describes_itself() -> None:
-    """The fields of a request, those of an answer, the errors, and an example."""
+    """The description has the fields of requests and answers, the errors, and an example."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
         page = await running.client.get("/docs")
@@ -210,8 +210,8 @@ async def test_the_api_describes_itself() -> None:
     assert (page.status_code, "swagger" in page.text.lower()) == (200, True)
 
 
-async def test_every_reference_in_the_description_leads_somewhere() -> None:
-    """Or tools that read it fail, and the page shows an error in place of the request."""
+async def test_every_reference_in_the_description_resolves() -> None:
+    """Otherwise tools that read it fail, and the page shows an error instead of the request."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
 
@@ -222,17 +222,17 @@ async def test_every_reference_in_the_description_leads_somewhere() -> None:
 
 
 def references(node: Any) -> list[str]:
-    """All `$ref`s below a node."""
+    """All `$ref` values below a node."""
     if isinstance(node, dict):
-        own = [node["$ref"]] if "$ref" in node else []
-        return own + [reference for value in node.values() for reference in references(value)]
+        here = [node["$ref"]] if "$ref" in node else []
+        return here + [reference for value in node.values() for reference in references(value)]
     if isinstance(node, list):
         return [reference for value in node for reference in references(value)]
     return []
 
 
 def resolve(document: Any, schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema itself, or what it refers to. Raises KeyError where that is missing."""
+    """The schema itself, or the one to which it refers. Raises KeyError if that is missing."""
     if "$ref" not in schema:
         return schema
     node = document

@@ -35,7 +35,7 @@ def dies(batch: ScoreBatch) -> None:
 
 
 async def counted(running: RunningApp, status: str) -> float:
-    """Requests of this status."""
+    """The number of requests with this status."""
     return (await running.scrape()).value("bandrank_requests_total", status=status)
 
 
@@ -46,19 +46,19 @@ async def held(
     requests = [asyncio.create_task(running.rerank(BODY))]
     await asyncio.to_thread(gate.wait_for_batch)
     requests.append(asyncio.create_task(running.rerank(waiting or BODY)))
-    await until(lambda: running.service.engine.queue.waiting_tasks == 1)
+    await until(lambda: running.service.models.default.engine.queue.waiting_tasks == 1)
     return requests
 
 
 def gated() -> tuple[WatchedScorer, Gate]:
-    """A scorer behind a gate that has let the self-test of the start through."""
+    """A scorer behind a gate that has let the self-test at the start pass."""
     gate = Gate()
     gate.let_through()
     return WatchedScorer(lookup(man=1.0), gate), gate
 
 
-async def test_too_much_waiting_is_429_with_a_time_to_come_back() -> None:
-    """A whole number of seconds, at least one; and those admitted are answered."""
+async def test_a_full_queue_is_429_with_a_retry_time() -> None:
+    """Retry-After is a whole number of seconds of at least one, and the admitted requests are answered."""
     scorer, gate = gated()
     large = {"query": "who", "candidates": ["man " + "he " * count for count in range(9)]}  # 54 rows
     async with running_app(scorer, settings=Settings(device="cpu", max_waiting_rows=100)) as running:
@@ -74,7 +74,7 @@ async def test_too_much_waiting_is_429_with_a_time_to_come_back() -> None:
 
 
 async def test_a_late_answer_is_504() -> None:
-    """It comes when the time is up, not when the scorer is free."""
+    """The answer comes when the time is up, not when the scorer is free."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.1)
     async with running_app(WatchedScorer(lookup(), gate), settings=settings, started=False) as running:
@@ -86,7 +86,7 @@ async def test_a_late_answer_is_504() -> None:
 
 
 async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() -> None:
-    """The next one is answered."""
+    """The next request is answered."""
     async with running_app(WatchedScorer(lookup(man=1.0), fails)) as running:
         poisoned, good = await asyncio.gather(running.rerank(POISONED), running.rerank(BODY))
 
@@ -97,7 +97,7 @@ async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() 
 
 
 async def test_a_bug_is_500_and_counted_as_such() -> None:
-    """The body is the one flat one, without the cause, which is for the log."""
+    """The flat body leaves out the cause, which goes to the log."""
 
     class Buggy(WatchedScorer):
         def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
@@ -115,7 +115,7 @@ async def test_a_bug_is_500_and_counted_as_such() -> None:
 
 
 async def test_a_service_that_stops_is_503() -> None:
-    """Until the process is gone."""
+    """It refuses requests until the process has ended."""
     async with running_app(lookup()) as running:
         pass
     transport = httpx.ASGITransport(running.app, raise_app_exceptions=False)
@@ -126,14 +126,16 @@ async def test_a_service_that_stops_is_503() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_dead_scoring_thread_is_told_and_makes_the_service_unready() -> None:
-    """Who was being scored is answered at once, later ones are refused, the owner is told; probes are answered."""
+async def test_a_dead_scoring_thread_makes_the_service_unready() -> None:
+    """Requests that are being scored fail at once, later ones are refused, `on_death` is called, and probes are
+    answered.
+    """
     deaths: list[str] = []
     scorer = WatchedScorer(lookup(), dies)
     async with running_app(scorer, on_death=lambda: deaths.append("died")) as running:
         assert (await running.client.get("/readyz")).status_code == 200
         assert_error(await running.rerank(POISONED), 500, "scoring_failed")
-        await asyncio.to_thread(running.service.engine.worker.join)
+        await asyncio.to_thread(running.service.models.default.engine.worker.join)
 
         assert_error(await running.rerank(BODY), 500, "scoring_failed")
         assert "dead" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
@@ -142,8 +144,8 @@ async def test_a_dead_scoring_thread_is_told_and_makes_the_service_unready() -> 
         assert deaths == ["died"]
 
 
-async def test_a_client_that_hangs_up_while_it_waits_frees_its_place() -> None:
-    """Counted as 499 and as a cancelled task; what was being scored is answered."""
+async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
+    """It counts as 499 and as a cancelled task; the request that is being scored is answered."""
     scorer, gate = gated()
     async with running_app(scorer) as running:
         await asyncio.to_thread(gate.wait_for_batch)
@@ -151,7 +153,7 @@ async def test_a_client_that_hangs_up_while_it_waits_frees_its_place() -> None:
         await asyncio.to_thread(gate.wait_for_batch)
         message: Message = {"type": "http.request", "body": BYTES, "more_body": False}
         impatient = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait))
-        queue = running.service.engine.queue
+        queue = running.service.models.default.engine.queue
         await until(lambda: queue.waiting_tasks == 1)
         gone.set()
         sent = await impatient
@@ -167,8 +169,8 @@ async def test_a_client_that_hangs_up_while_it_waits_frees_its_place() -> None:
         assert (await scored).status_code == 200
 
 
-async def test_a_client_that_hangs_up_in_its_body_is_nobodys_error() -> None:
-    """Counted as 499; nothing is raised."""
+async def test_a_client_that_hangs_up_within_its_body_is_no_error() -> None:
+    """It counts as 499, and nothing is raised."""
     async with running_app(lookup()) as running:
         half: Message = {"type": "http.request", "body": BYTES[:20], "more_body": True}
         gone = asyncio.Event()

@@ -38,11 +38,11 @@ class GatedService:
         os.write(self.passes, how * batches)
 
     def rerank(self) -> httpx.Response:
-        """POST /rerank on a connection of its own."""
+        """Sends POST /rerank on a separate connection."""
         return httpx.post(f"{self.service.url}/rerank", json=BODY, timeout=HANG_S, trust_env=False)
 
     def waiting_tasks(self) -> float:
-        """What /metrics says."""
+        """The number of queued tasks in /metrics."""
         return Scrape(httpx.get(f"{self.service.url}/metrics", timeout=HANG_S, trust_env=False).text).value(
             "bandrank_waiting_tasks"
         )
@@ -50,7 +50,7 @@ class GatedService:
 
 @contextlib.contextmanager
 def gated_service(folder: Path) -> Iterator[GatedService]:
-    """A service that is ready; its batches are held from then on, until the test is over."""
+    """A ready service whose batches are held from then on, until the end of the test."""
     arrived, theirs_arrived = os.pipe()
     theirs_passes, passes = os.pipe()
     environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": str(TESTS)}
@@ -74,7 +74,7 @@ def gated_service(folder: Path) -> Iterator[GatedService]:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    """Asks again and again. Raises TimeoutError if it never holds."""
+    """Polls until the condition holds. Raises TimeoutError if it never does."""
     deadline = time.monotonic() + HANG_S
     while not holds():
         if time.monotonic() > deadline:
@@ -82,7 +82,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def refuses(address: str) -> bool:
-    """Whether nobody listens there."""
+    """Whether nobody listens at an address."""
     url = httpx.URL(address)
     try:
         socket.create_connection((url.host, url.port or 0), timeout=HANG_S).close()
@@ -113,7 +113,7 @@ def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> 
 
 
 def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
-    """With exit code 1, after everybody has heard of it: it never hangs, and whoever restarts it can see why."""
+    """Every client gets an error, then the process ends with exit code 1 instead of hanging."""
     with gated_service(tmp_path) as gated, ThreadPoolExecutor(2) as clients:
         answers = [clients.submit(gated.rerank)]
         gated.wait_for_batch()
@@ -128,7 +128,7 @@ def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`python -m bandrank` to its end, with no settings but these."""
+    """Runs `python -m bandrank` to its end, with these settings alone."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
     return subprocess.run(
         [sys.executable, "-m", "bandrank", *arguments],
@@ -140,8 +140,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
-    """With an exit code that is not 0 and a message that names the address."""
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
+    """The exit code is not 0, and the message names the address."""
     model = save_cross_encoder(tmp_path / "model")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
@@ -154,7 +154,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
-    """With exit code 2 and one line, which names it."""
+    """The exit code is 2, and one line names the setting."""
     ended = run("serve", BANDRANK_PORT="eighty")
 
     assert (ended.returncode, ended.stdout) == (2, "")

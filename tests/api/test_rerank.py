@@ -15,7 +15,7 @@ from support.app import RunningApp, running_app
 from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import lookup
 
-from bandrank.api.dialects.native import sigmoid
+from bandrank.api.dialects.dialect import sigmoid
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.metrics import Metrics
 from bandrank.models.scorer import Scorer
@@ -30,7 +30,7 @@ IN_ORDER = [2, 0, 3, 1]
 
 
 async def ask(body: dict[str, Any], *, name: str = "tiny") -> httpx.Response:
-    """The answer of an application with known scores, which must be a good one."""
+    """The answer of an application with known scores; its status must be 200."""
     async with running_app(lookup(**SCORES), name=name) as running:
         response = await running.rerank(body)
     assert response.status_code == 200, response.text
@@ -38,7 +38,7 @@ async def ask(body: dict[str, Any], *, name: str = "tiny") -> httpx.Response:
 
 
 async def ask_for_results(**fields: Any) -> list[dict[str, Any]]:
-    """The results for WORDS as candidates, unless `fields` has others."""
+    """The results for the candidates WORDS, or those in `fields`."""
     body = {"query": "who"} | ({} if "documents" in fields else {"candidates": WORDS}) | fields
     results: list[dict[str, Any]] = (await ask(body)).json()["results"]
     return results
@@ -55,7 +55,7 @@ def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
 
 
 async def test_the_answer_has_this_shape() -> None:
-    """Nothing more and nothing less than what is documented."""
+    """It has exactly the documented fields."""
     answer = (await ask({"query": "who", "candidates": WORDS})).json()
 
     assert list(answer) == ["id", "model", "results", "usage", "meta"]
@@ -82,7 +82,7 @@ async def test_the_answer_has_this_shape() -> None:
 
 
 async def test_two_answers_have_two_ids() -> None:
-    """So that a client's log can name one."""
+    """A client's log can tell answers apart by their ids."""
     async with running_app(lookup()) as running:
         answers = [(await running.rerank({"query": "who", "candidates": WORDS})).json() for _ in range(2)]
 
@@ -90,7 +90,7 @@ async def test_two_answers_have_two_ids() -> None:
 
 
 async def test_a_real_model_s_scores_come_through() -> None:
-    """Equal to those of one forward pass without the engine."""
+    """Scores equal those of one forward pass without the engine."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 50)) for _ in range(25)]
     async with running_app(tiny_cross_encoder()) as running:
@@ -98,26 +98,26 @@ async def test_a_real_model_s_scores_come_through() -> None:
 
     results = response.json()["results"]
     expected = offline_scores(tiny_cross_encoder(), "who is the man", texts)
-    assert [result["index"] for result in results] == sorted(range(25), key=lambda place: -expected[place])
+    assert [result["index"] for result in results] == sorted(range(25), key=lambda index: -expected[index])
     for result in results:
         assert result["relevance_score"] == pytest.approx(expected[result["index"]], abs=TOLERANCE)
 
 
 async def test_results_are_in_order_of_relevance() -> None:
-    """With the place that each candidate had in the request."""
+    """Each result has the index of its candidate in the request."""
     results = await ask_for_results()
 
     assert [result["index"] for result in results] == IN_ORDER
 
 
 async def test_documents_is_another_name_for_candidates() -> None:
-    """The same answer under either name."""
+    """The answer is the same under either name."""
     assert await ask_for_results(documents=WORDS) == await ask_for_results()
     assert await ask_for_results(documents=WORDS, candidates=None) == await ask_for_results()
 
 
 async def test_ids_come_back() -> None:
-    """Each with its candidate; a text without an id has none in the result."""
+    """Each candidate's id comes back with it; a text without an id has none in the result."""
     results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, "man", {"id": "", "text": "he"}])
 
     assert [(result["index"], result.get("id")) for result in results] == [(2, ""), (1, None), (0, "a")]
@@ -125,7 +125,7 @@ async def test_ids_come_back() -> None:
 
 
 async def test_two_candidates_may_have_the_same_id() -> None:
-    """The index tells them apart."""
+    """Their indices tell them apart."""
     results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, {"id": "a", "text": "he"}])
 
     assert [(result["index"], result["id"]) for result in results] == [(1, "a"), (0, "a")]
@@ -135,30 +135,30 @@ async def test_two_candidates_may_have_the_same_id() -> None:
     ("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (4, 4), (5, 4), (10**30, 4), ("2", 2), (2.0, 2)]
 )
 async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
-    """null, 0 and more than there are mean all."""
+    """null, 0 and a number above the number of candidates mean all."""
     results = await ask_for_results(top_n=top_n)
 
     assert [result["index"] for result in results] == IN_ORDER[:expected]
 
 
-@pytest.mark.parametrize("wanted", [True, "true", "True", 1, "1", "yes"])
-async def test_documents_are_returned_when_asked_for(wanted: Any) -> None:
-    """Their texts, unchanged."""
+@pytest.mark.parametrize("flag", [True, "true", "True", 1, "1", "yes"])
+async def test_documents_are_returned_on_request(flag: Any) -> None:
+    """The texts come back unchanged."""
     texts = ["  He said:\n\x00 ☃ \U0001f41d", {"id": "a", "text": ""}]
-    results = await ask_for_results(candidates=texts, return_documents=wanted)
+    results = await ask_for_results(candidates=texts, return_documents=flag)
 
     assert [result["document"] for result in results] == [{"text": texts[0]}, {"text": ""}]
 
 
-@pytest.mark.parametrize("wanted", [False, "false", None, 0])
-async def test_documents_are_absent_unless_asked_for(wanted: Any) -> None:
-    """Not null: absent."""
-    assert all("document" not in result for result in await ask_for_results(return_documents=wanted))
+@pytest.mark.parametrize("flag", [False, "false", None, 0])
+async def test_documents_are_absent_by_default(flag: Any) -> None:
+    """The field is absent rather than null."""
+    assert all("document" not in result for result in await ask_for_results(return_documents=flag))
     assert all("document" not in result for result in await ask_for_results())
 
 
 async def test_raw_scores_are_the_scorers_own() -> None:
-    """And the answer says which kind it has."""
+    """The answer says that its scores are raw."""
     answer = (await ask({"query": "who", "candidates": WORDS, "raw_scores": True})).json()
 
     assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]
@@ -166,7 +166,7 @@ async def test_raw_scores_are_the_scorers_own() -> None:
 
 
 async def test_scores_are_the_sigmoid_in_float32() -> None:
-    """To two units in the last place of a float32, where exp overflows too."""
+    """They are right to two units in the last place of a float32, where exp overflows too."""
     raw = {"man": 1.5, "she": -2.0, "he": 87.0, "you": -87.0, "is": 1e30, "was": -1e30, "not": 1e-30}
     body = {"query": "who", "candidates": list(raw)}
     async with running_app(lookup(**raw)) as running:
@@ -205,14 +205,14 @@ async def test_every_number_with_a_fraction_is_written_as_one(raw_scores: bool) 
 
 @pytest.mark.parametrize("model", [None, "", "org/tiny", "tiny", "default"])
 async def test_a_model_may_be_named(model: str | None) -> None:
-    """By its full name, its short one, or not at all; the answer has the full one."""
+    """The full name, the short name and no name choose it; the answer has the full name."""
     body = {"query": "who", "candidates": WORDS, "model": model}
 
     assert (await ask(body, name="org/tiny")).json()["model"] == "org/tiny"
 
 
 async def test_a_folder_s_name_is_its_models_short_name() -> None:
-    """However it was written."""
+    """A trailing slash makes no difference."""
     async with running_app(lookup(), name="/models/tiny/") as running:
         response = await running.rerank({"query": "who", "candidates": WORDS, "model": "tiny"})
 
@@ -220,7 +220,7 @@ async def test_a_folder_s_name_is_its_models_short_name() -> None:
 
 
 async def test_fields_that_are_not_known_are_ignored() -> None:
-    """Clients of other services send their own."""
+    """Clients of other services send further fields."""
     more = {"max_tokens_per_doc": None, "return_len": "true", "kwargs": "{}", "rank_fields": ["text"], "top_k": 1}
 
     assert await ask_for_results(**more) == await ask_for_results()
@@ -229,7 +229,7 @@ async def test_fields_that_are_not_known_are_ignored() -> None:
 
 
 async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
-    """In the request and in a candidate."""
+    """This holds in the request and in a candidate."""
     body = b"""{"query": "", "query": "who", "candidates": 7, "return_documents": true,
         "candidates": [{"id": 1, "text": "she", "id": "a", "text": "man"}]}"""
     async with running_app(lookup(**SCORES)) as running:
@@ -240,7 +240,7 @@ async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
 
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/json"])
 async def test_any_content_type_is_read_as_json(content_type: str | None) -> None:
-    """Also none: some clients send none."""
+    """Some clients send none."""
     headers = {} if content_type is None else {"Content-Type": content_type}
     async with running_app(lookup(**SCORES)) as running:
         content = json.dumps({"query": "who", "candidates": WORDS}).encode()
@@ -251,7 +251,7 @@ async def test_any_content_type_is_read_as_json(content_type: str | None) -> Non
 
 
 async def test_a_body_may_come_in_pieces() -> None:
-    """It is put together in the order in which they come."""
+    """The pieces are joined in the order in which they arrive."""
     content = json.dumps({"query": "who", "candidates": WORDS}).encode()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -265,7 +265,7 @@ async def test_a_body_may_come_in_pieces() -> None:
 
 
 async def test_truncation_is_reported() -> None:
-    """Pieces cut of query and candidates, and how many candidates were cut; the lookup scorer takes 63 pieces."""
+    """The answer has the numbers of cut pieces and cut candidates; the lookup scorer takes 63 pieces."""
     answer = (await ask({"query": "who " * 70, "candidates": ["he", "she " * 64, "man " * 100]})).json()
 
     assert answer["meta"]["truncated_query_tokens"] == 7
@@ -275,19 +275,19 @@ async def test_truncation_is_reported() -> None:
 
 
 async def test_concurrent_requests_do_not_mix() -> None:
-    """Each gets its own candidates' ids and scores."""
+    """Each answer has its own request's ids and scores."""
 
     async def one(running: RunningApp, number: int) -> None:
         words = random.Random(number).choices([*SCORES, "you"], k=1 + number)
         body = {
             "query": "who",
             "raw_scores": True,
-            "candidates": [{"id": f"{number}-{place}", "text": word} for place, word in enumerate(words)],
+            "candidates": [{"id": f"{number}-{index}", "text": word} for index, word in enumerate(words)],
         }
         results = (await running.rerank(body)).json()["results"]
-        expected = sorted(range(len(words)), key=lambda place: -SCORES.get(words[place], 0.0))
+        expected = sorted(range(len(words)), key=lambda index: -SCORES.get(words[index], 0.0))
         assert [(r["id"], r["relevance_score"]) for r in results] == [
-            (f"{number}-{place}", SCORES.get(words[place], 0.0)) for place in expected
+            (f"{number}-{index}", SCORES.get(words[index], 0.0)) for index in expected
         ]
 
     async with running_app(lookup(**SCORES)) as running:

@@ -18,7 +18,6 @@ from support.serving import files_of
 from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -35,17 +34,17 @@ class Listening:
     gate: Gate
 
     def client(self) -> httpx.Client:
-        """A client with a connection of its own."""
+        """A client with a separate connection."""
         host, port = self.address
         return httpx.Client(base_url=f"http://{host}:{port}", timeout=HANG_S, trust_env=False)
 
     def scrape(self) -> Scrape:
-        """What /metrics says."""
+        """The current metrics."""
         with self.client() as client:
             return Scrape(client.get("/metrics").text)
 
     def wait_for(self, name: str, value: float, **labels: str) -> None:
-        """Asks until a series has this value. Raises TimeoutError if it never has."""
+        """Polls until a series has this value. Raises TimeoutError if it never does."""
         for _ in range(10_000):
             if self.scrape().value(name, **labels) == value:
                 return
@@ -64,9 +63,8 @@ class Listening:
 def listening() -> Iterator[Listening]:
     """The application behind uvicorn, in a thread of this process, on a free port of the loopback device."""
     gate = Gate()
-    service = Service(
-        assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], Settings(device="cpu")), Limits()
-    )
+    settings = Settings(device="cpu")
+    service = Service(assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], settings), settings)
     server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -81,12 +79,12 @@ def listening() -> Iterator[Listening]:
 
 
 def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing was logged that an operator would have to look at."""
+    """Nothing was logged that needs an operator's attention."""
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
-    """The client, which sends all of it, reads 413 and not a broken pipe; the connection stays good."""
+    """The client, which sends all of it, reads 413 instead of a broken pipe, and the connection stays usable."""
     with listening() as running, running.client() as client:
         for _ in range(2):
             response = client.post("/rerank", content=b'{"query": "' + b"x" * 50_000_000)
@@ -95,8 +93,8 @@ def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     assert_quiet(caplog)
 
 
-def test_a_client_that_goes_away_while_it_waits_frees_its_place(caplog: pytest.LogCaptureFixture) -> None:
-    """Its task is dropped and counted; the one that is being scored is answered."""
+def test_a_queued_client_that_goes_away_frees_its_room(caplog: pytest.LogCaptureFixture) -> None:
+    """Its task is dropped and counted; the request that is being scored is answered."""
     with listening() as running, socket.create_connection(running.address) as scored:
         scored.sendall(HEAD % len(BODY) + BODY)
         running.gate.wait_for_batch()
@@ -113,8 +111,8 @@ def test_a_client_that_goes_away_while_it_waits_frees_its_place(caplog: pytest.L
     assert_quiet(caplog)
 
 
-def test_a_client_that_goes_away_while_it_is_scored_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    """Its scores are thrown away."""
+def test_a_client_that_goes_away_while_it_is_scored_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Its scores are discarded."""
     with listening() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY)
@@ -125,8 +123,8 @@ def test_a_client_that_goes_away_while_it_is_scored_disturbs_nobody(caplog: pyte
     assert_quiet(caplog)
 
 
-def test_a_client_that_goes_away_in_its_body_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """As 499, like any that hung up; nothing of it reaches the scorer."""
+def test_a_client_that_goes_away_within_its_body_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """It counts as 499, and nothing of it reaches the scorer."""
     with listening() as running:
         with socket.create_connection(running.address) as impatient:
             impatient.sendall(HEAD % len(BODY) + BODY[:10])
@@ -137,7 +135,7 @@ def test_a_client_that_goes_away_in_its_body_is_counted(caplog: pytest.LogCaptur
 
 
 def test_several_requests_on_one_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """Kept alive, also over errors."""
+    """The connection is kept alive, also after errors."""
     with listening() as running, running.client() as client:
         running.gate.let_through(3)
         bodies = (BODY, b"{", BODY, b'{"query": ""}', BODY)

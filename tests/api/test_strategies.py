@@ -15,25 +15,25 @@ SETTINGS = Settings(device="cpu", cascade_depth=2)
 
 
 def both() -> Any:
-    """An application with a fast scorer that likes `she` and `you`, and an accurate one that likes `man` and `you`."""
+    """An application with a fast scorer that prefers `she`, `you` and an accurate one that prefers `man`, `you`."""
     return running_app(lookup(man=9.0, you=5.0, she=-3.0), fast=encoded_lookup(she=4.0, you=3.0), settings=SETTINGS)
 
 
 def order(answer: dict[str, Any]) -> list[int]:
-    """Places in the request, best first."""
+    """The indices of the results in the request, best first."""
     return [result["index"] for result in answer["results"]]
 
 
 async def ask(running: RunningApp, **fields: Any) -> dict[str, Any]:
-    """The answer for WORDS, which must be a good one."""
+    """The answer for WORDS; its status must be 200."""
     response = await running.rerank({"query": "who", "candidates": WORDS} | fields)
     assert response.status_code == 200, response.text
     answer: dict[str, Any] = response.json()
     return answer
 
 
-async def test_the_answer_says_what_was_done() -> None:
-    """Stages, candidates of each, what the cache had, and which stage gave a score; the second time all is cached."""
+async def test_the_answer_reports_its_stages() -> None:
+    """It has each stage's candidates and cache hits, and the stage of each score; the second time all are cached."""
     async with both() as running:
         cold, warm = await ask(running, strategy="cascade"), await ask(running, strategy="cascade")
 
@@ -53,7 +53,7 @@ async def test_the_answer_says_what_was_done() -> None:
 
 @pytest.mark.parametrize("raw", [False, True])
 async def test_scores_never_rise_from_stage_to_stage(*, raw: bool) -> None:
-    """Clients sort by score; the order must survive that."""
+    """Clients sort by score, and the order must survive that."""
     async with both() as running:
         answer = await ask(running, strategy="cascade", raw_scores=raw)
 
@@ -62,7 +62,7 @@ async def test_scores_never_rise_from_stage_to_stage(*, raw: bool) -> None:
 
 
 async def test_cache_metrics_are_sums_over_requests() -> None:
-    """Hits and misses together are the candidates looked up."""
+    """Hits and misses together are the candidates that were looked up."""
     async with both() as running:
         for _ in range(3):
             await ask(running, strategy="fast")
@@ -76,7 +76,7 @@ async def test_cache_metrics_are_sums_over_requests() -> None:
 
 @pytest.mark.parametrize("where", ["field", "header"])
 async def test_a_budget_comes_in_the_body_or_in_a_header(where: str) -> None:
-    """One that nothing fits into leaves the fast stage's answer, marked."""
+    """With a budget for nothing more, the answer is the fast stage's and says that it is degraded."""
     async with both() as running:
         body = {"query": "who", "candidates": WORDS, "strategy": "cascade"}
         body |= {"budget_ms": 0.001} if where == "field" else {}
@@ -90,8 +90,8 @@ async def test_a_budget_comes_in_the_body_or_in_a_header(where: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["soon", "0", "-5", "nan"])
-async def test_a_bad_budget_header_is_told(bad: str) -> None:
-    """As a bad field would be."""
+async def test_a_bad_budget_header_is_refused(bad: str) -> None:
+    """It is refused like a bad field."""
     async with both() as running:
         response = await running.client.post(
             "/rerank", json={"query": "who", "candidates": WORDS}, headers={"X-Budget-Ms": bad}
@@ -101,8 +101,8 @@ async def test_a_bad_budget_header_is_told(bad: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"strategy": "best"}, {"budget_ms": 0}, {"budget_ms": "soon"}])
-async def test_bad_fields_are_told(fields: dict[str, Any]) -> None:
-    """By their names."""
+async def test_bad_fields_are_refused(fields: dict[str, Any]) -> None:
+    """The message names the field."""
     async with both() as running:
         message = assert_error(
             await running.rerank({"query": "who", "candidates": WORDS} | fields), 422, "invalid_input"
@@ -111,8 +111,8 @@ async def test_bad_fields_are_told(fields: dict[str, Any]) -> None:
     assert next(iter(fields)) in message
 
 
-async def test_a_strategy_without_its_scorer_is_told() -> None:
-    """With those that are served."""
+async def test_a_strategy_without_its_scorer_is_refused() -> None:
+    """The message lists the served strategies."""
     async with running_app(lookup()) as running:
         response = await running.rerank({"query": "who", "candidates": WORDS, "strategy": "cascade"})
 

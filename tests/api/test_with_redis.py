@@ -18,7 +18,7 @@ TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of ever
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """Of a replica that keeps nothing in memory: whatever it finds, it finds in Redis."""
+    """The settings of a replica that keeps nothing in memory, so that every hit is one in Redis."""
     return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0} | more))
 
 
@@ -28,21 +28,21 @@ def texts_of(rng: random.Random, count: int) -> list[str]:
 
 
 async def scores(running: RunningApp, texts: list[str]) -> list[float]:
-    """Raw scores in the order of the texts; the answer must be a good one."""
+    """Raw scores in the order of the texts; the answer's status must be 200."""
     response = await running.rerank({"query": "who is the man", "candidates": texts, "raw_scores": True})
     assert response.status_code == 200, response.text
-    by_place = {result["index"]: result["relevance_score"] for result in response.json()["results"]}
-    return [by_place[place] for place in range(len(texts))]
+    by_index = {result["index"]: result["relevance_score"] for result in response.json()["results"]}
+    return [by_index[index] for index in range(len(texts))]
 
 
 async def stored(running: RunningApp) -> None:
-    """Returns when what was computed is in Redis."""
+    """Returns when all computed representations are in Redis."""
     await running.service.registry.stored()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 async def test_a_second_replica_gives_the_same_scores_without_encoding(server: RedisServer, dtype: str) -> None:
-    """To the last bit but batching: what is stored is what was scored, whatever it was rounded to."""
+    """Stored representations score like computed ones, apart from rounding in other batches."""
     texts = texts_of(random.Random(1), 20)
     async with running_app(tiny_bi_encoder(), settings=settings(server, cache_dtype=dtype)) as first:
         cold = await scores(first, texts)
@@ -59,7 +59,7 @@ async def test_a_second_replica_gives_the_same_scores_without_encoding(server: R
 
 
 async def test_requests_go_on_while_redis_is_killed_and_comes_back(server: RedisServer) -> None:
-    """Forty requests over a crash and a restart: each is answered, with the scores that it always has."""
+    """Forty requests over a crash and a restart are all answered with the usual scores."""
     rng = random.Random(2)
     pages = [texts_of(rng, 10) for _ in range(8)]
     async with running_app(tiny_bi_encoder()) as calm:
@@ -81,7 +81,7 @@ async def test_requests_go_on_while_redis_is_killed_and_comes_back(server: Redis
 
 
 async def test_a_frozen_redis_costs_its_timeout_and_then_nothing(server: RedisServer) -> None:
-    """The breaker opens, which the metrics show; a request takes no longer than some timeouts."""
+    """The breaker opens, as the metrics show; a request takes no longer than a few timeouts."""
     texts = texts_of(random.Random(3), 10)
     async with running_app(tiny_bi_encoder(), settings=settings(server, redis_timeout_s=0.05)) as running:
         right = await scores(running, texts)
@@ -97,7 +97,7 @@ async def test_a_frozen_redis_costs_its_timeout_and_then_nothing(server: RedisSe
 
 
 async def test_garbage_under_our_keys_is_never_scored(server: RedisServer) -> None:
-    """Each value is replaced by one of the same length; all are misses, counted as corrupt."""
+    """Values replaced by others of the same length are misses, counted as corrupt."""
     texts = texts_of(random.Random(4), 10)
     async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:
         right = await scores(running, texts)
@@ -111,7 +111,7 @@ async def test_garbage_under_our_keys_is_never_scored(server: RedisServer) -> No
 
 
 async def test_registered_candidates_are_shared(server: RedisServer) -> None:
-    """What one replica registered another ranks by id, from the representations that the first one made."""
+    """A replica ranks by id what another one registered, from the representations that the other one computed."""
     body = {"candidates": [{"id": f"doc {word}", "text": word} for word in ("man", "she", "you")]}
     async with running_app(encoded_lookup(man=3.0, she=2.0), settings=settings(server)) as first:
         assert (await first.client.put("/candidates", json=body)).json()["encoded"] == 3
@@ -130,7 +130,7 @@ async def test_registered_candidates_are_shared(server: RedisServer) -> None:
 
 
 async def test_registering_without_redis_is_refused_and_texts_still_rank(server: RedisServer) -> None:
-    """Nothing is said to be registered that is not; ids are reported, candidates with a text are ranked."""
+    """A failed registration is reported as such; ids are unresolved, and candidates with a text are ranked."""
     async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:
         server.kill()
         put = await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})

@@ -36,7 +36,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
-    """An empty one."""
+    """An empty journal."""
     return Journal(tmp_path / "run.jsonl")
 
 
@@ -56,7 +56,7 @@ def test_a_dry_run_goes_through_all_stages(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_failure_is_on_record_and_the_next_case_runs(broken: Stage, tmp_path: Path) -> None:
-    """With its traceback; the exit code tells."""
+    """The record has the traceback, and the exit code is 1."""
     out = tmp_path / "run.jsonl"
     code = check.main(["--dry", "--out", str(out)], [broken])
     _, failed, works = Journal(out).read()
@@ -68,13 +68,13 @@ def test_a_failure_is_on_record_and_the_next_case_runs(broken: Stage, tmp_path: 
 
 
 def test_a_stage_that_cannot_be_imported_fails_alone(journal: Journal) -> None:
-    """As one case."""
+    """It leaves one failed case."""
     assert run_stage(Stage("gone", "bandrank_bench.gpu.gone", 10), Lab(dry=True), journal, cap_s=10)
     assert [(record.case, record.status) for record in journal.read()] == [("cases", "failed")]
 
 
 def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: Path) -> None:
-    """Of a stage, and of the run; not everything is proven then."""
+    """Cases of a stage, and stages of the run, are cut, and the exit code is 1."""
     run_stage(broken, Lab(dry=True), journal, cap_s=-1)
     code = check.main(["--dry", "--out", str(tmp_path / "late.jsonl"), "--budget-s", "0"], [broken])
 
@@ -84,7 +84,7 @@ def test_what_is_out_of_time_is_cut(broken: Stage, journal: Journal, tmp_path: P
 
 
 def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journal) -> None:
-    """The next one begins behind what is on record: a crash counts as a case, a lost device has written its own."""
+    """The next one begins behind what is on record: a crash counts as a case, a lost device has written its record."""
     started: list[int] = []
     codes = iter([9, DEVICE_LOST, 0])
 
@@ -92,17 +92,17 @@ def test_a_process_that_ends_badly_costs_one_case(broken: Stage, journal: Journa
         started.append(first)
         code = next(codes)
         if code == DEVICE_LOST:
-            journal.write(Record(stage.name, "its own", "failed"))
+            journal.write(Record(stage.name, "lost", "failed"))
         return [sys.executable, "-S", "-c", f"raise SystemExit({code})"]
 
     supervise(broken, journal, command, cap_s=60)
 
     assert started == [0, 1, 2]
-    assert [record.case for record in journal.read()] == ["crashed", "its own"]
+    assert [record.case for record in journal.read()] == ["crashed", "lost"]
 
 
 def test_a_process_that_hangs_is_killed(broken: Stage, journal: Journal) -> None:
-    """When the time of its stage is over."""
+    """It is killed when the time of its stage is over."""
     sleeps = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
     supervise(broken, journal, lambda *_: sleeps, cap_s=0.1, grace_s=0.1)
 
@@ -151,7 +151,7 @@ def test_what_tools_watch_is_the_kernels() -> None:
 
 
 def test_metrics_are_read_from_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of what it says beside; none is a failure."""
+    """They are read from among other lines; no metric is a failure."""
     put_tool(tmp_path, monkeypatch, "ncu", NCU)
     assert watched.profile(LAB, "any") == {"Duration": "17.5 us"}
     put_tool(tmp_path, monkeypatch, "ncu", "no permission")
@@ -210,7 +210,7 @@ def test_goals() -> None:
 
 
 def test_realistic_lengths() -> None:
-    """Of passages and documents: the mean that is said, one of the longest."""
+    """Passages and documents have the stated mean, and one of them the longest length."""
     passages, documents = passage_lengths(), LENGTHS["documents"]
 
     assert (len(passages), max(passages)) == (100, 163)
@@ -219,7 +219,7 @@ def test_realistic_lengths() -> None:
 
 
 def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
-    """With its measured values beside the goals."""
+    """It shows the measured values of that run beside the goals."""
     for date, us in (("2026-01-02", 19.0), ("2026-01-01", 33.0)):
         facts = {"system": "ours", "tokens": 164, "window": 4, "head_dim": 32, "cold_us": us}
         run = Journal(tmp_path / f"{date}-card.jsonl")
@@ -238,7 +238,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_records_are_lines_of_json(journal: Journal) -> None:
-    """One a case, in the order of the cases, as they were written."""
+    """There is one line a case, in the order of the cases."""
     records = [Record("a", "b", "ok", 1.5, {"us": 2.0}), Record("a", "c", "skipped", facts={"reason": "none"})]
     for record in records:
         journal.write(record)

@@ -49,7 +49,7 @@ def samples() -> list[Sample]:
 
 
 def rows() -> list[Row]:
-    """The table of the canned samples; the floor is 0.5 s for full attention and 0.25 s for the own pattern."""
+    """The table of the canned samples; the floor is 0.5 s for full attention, 0.25 s for the pattern of a system."""
     return summarise(samples(), SYSTEMS, 1.0, lambda *_: (0.5, 0.25))
 
 

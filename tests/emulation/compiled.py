@@ -107,7 +107,7 @@ def _build(source: str, kernels: Sequence[str], *, sanitize: bool) -> Path:
 
 
 def _compile(flags: Sequence[str], arguments: Sequence[str], text: str, headers: str, name: str) -> Path:
-    """What g++ makes of `text`, in a folder named for all that goes into it; from an earlier run, if it is there."""
+    """Compiles `text` by g++ to a folder named after all inputs, unless an earlier run has done it."""
     made_of = "\0".join([*flags, text, headers])
     folder = BUILDS / hashlib.sha256(made_of.encode()).hexdigest()[:24]
     if not (folder / name).exists():

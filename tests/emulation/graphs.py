@@ -1,7 +1,7 @@
 """CUDA graphs, streams and events in the CPU's memory.
 
 A capture is a record of operators and launches with the tensors and addresses they were given. A replay runs them again
-in the same places, which hold NaN before, so that nothing comes through but what is in the inputs. Streams are lists of
+in the same memory, which holds NaN before, so that results depend on the inputs alone. Streams are lists of
 work: how soon each runs is up to the device, within what events allow, so that a wait that is missing shows.
 """
 
@@ -26,7 +26,7 @@ GARBAGE = UNUSED_TILE  # as 32 bits: a launch passes over it, and no table has s
 
 
 class Tape(TorchDispatchMode):
-    """What ran while it was active; launches are put in by whoever makes them."""
+    """The operations that ran while it was active; launches are recorded by those who make them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class RecordingDevice:
         self.enqueue(lambda: to.copy_(source))
 
     def enqueue(self, work: Callable[[], object]) -> None:
-        """On the current stream; runs it now, if that is how the device runs."""
+        """Enqueues work on the current stream, or runs it at once, if the device runs so."""
         stream = self.current
         stream.work.append(work)
         if self.running == "at once":

@@ -20,7 +20,7 @@ MARKER = re.compile(r"(?://|#) @([a-z-]+)")
 
 @dataclass(frozen=True)
 class Mistake:
-    """marker: the name that one line of the source ends with.  instead: takes the place of the line's value, which `$`
+    """marker: the name that one line of the source ends with.  instead: replaces the value of the line, which `$`
     stands for; of the whole line if that is a statement without a value, and is nothing if left out.
     """
 
@@ -43,7 +43,7 @@ def plant(kernel: Kernel, mistakes: Sequence[Mistake]) -> Kernel:
 
 
 def wake(kernel: Kernel, number: int) -> None:
-    """One mistake of a planted kernel, by its number, and no other; -1 for none."""
+    """Wakes one mistake of a planted kernel by its number, and no other; -1 for none."""
     prepare(kernel)
     emulation_of(kernel).set(AWAKE, number)
 
@@ -51,7 +51,7 @@ def wake(kernel: Kernel, number: int) -> None:
 def assert_noticed(
     planted: Kernel, number: int, is_right: Callable[[Schedule], bool], *, schedules: Sequence[Schedule] = SCHEDULES
 ) -> None:
-    """That a planted kernel is right while its mistakes sleep, and wrong with this one awake, under one of the
+    """Asserts that a planted kernel is right while its mistakes sleep, and wrong with this one awake, under one of the
     schedules at least. is_right: runs it and looks at the result; a launch that goes wrong is wrong too.
     """
 
@@ -111,7 +111,7 @@ def _cut(source: str, marker: str) -> tuple[str, str, str, bool]:
 
 
 def _closing(line: str, first: int) -> int:
-    """Where the parenthesis closes that was opened before `first`."""
+    """The index at which the parenthesis closes that was opened before `first`."""
     depth = 1
     for position in range(first, len(line)):
         depth += {"(": 1, ")": -1}.get(line[position], 0)
@@ -121,6 +121,6 @@ def _closing(line: str, first: int) -> int:
 
 
 def _end(line: str, first: int) -> int:
-    """Where an expression ends: at C++'s semicolon or at the end of the line."""
+    """The index at which an expression ends: at C++'s semicolon or at the end of the line."""
     semicolon = line.find(";", first)
     return len(line) if semicolon < 0 else semicolon

@@ -78,7 +78,7 @@ def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
 
 
 def test_tasks_of_equal_size_go_first_come_first_served() -> None:
-    """However far the queue has got when they arrive."""
+    """This holds however far the queue has got when they arrive."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(6)]
     order: list[Task] = []
@@ -132,7 +132,7 @@ def test_a_large_task_does_not_starve(large: int, small: list[int], budget: int,
 
 
 def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
-    """Its rows no longer count, and the others go on."""
+    """Its rows no longer count, and the other tasks go on."""
     queue = open_queue()
     cancelled, other = task_of([5, 5]), task_of([7, 7])
     queue.put(cancelled)
@@ -143,8 +143,8 @@ def test_a_cancelled_task_is_dropped_when_tasks_are_taken() -> None:
     assert (queue.waiting_rows, queue.waiting_tasks) == (7, 1)
 
 
-def test_a_discarded_task_frees_its_place_at_once() -> None:
-    """Also the part of it that waits while the rest is being scored; it is counted."""
+def test_a_discarded_task_frees_its_room_at_once() -> None:
+    """This includes the part of it that is queued while the rest is being scored; it is counted."""
     drops: list[str] = []
     queue = open_queue(on_drop=drops.append)
     task = task_of([5, 5, 5])
@@ -156,7 +156,7 @@ def test_a_discarded_task_frees_its_place_at_once() -> None:
 
 
 def test_a_finished_task_is_not_counted_as_dropped() -> None:
-    """Giving it up comes too late."""
+    """Discarding it comes too late."""
     drops: list[str] = []
     queue = open_queue(on_drop=drops.append)
     task = task_of([5])
@@ -169,7 +169,7 @@ def test_a_finished_task_is_not_counted_as_dropped() -> None:
 
 
 def test_an_expired_task_is_answered_when_tasks_are_taken() -> None:
-    """It hears DeadlineExceeded, counts as expired once, and is not handed out."""
+    """It fails with DeadlineExceeded, counts as expired once, and is not handed out."""
     clock = Clock()
     drops: list[str] = []
     queue = open_queue(clock=clock, on_drop=drops.append)
@@ -265,7 +265,7 @@ def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
 
 
 def test_the_wait_is_that_of_every_lane() -> None:
-    """Rows of a fast and of a slow lane, each at its own speed."""
+    """The rows of a fast and of a slow lane count at their lane's speed."""
     queue = open_queue(max_wait_s=1.0)
     other = NamedLane("other")
     queue.throughput.report(LANE.name, 100, 1.0)
@@ -279,7 +279,7 @@ def test_the_wait_is_that_of_every_lane() -> None:
 
 
 def test_a_batch_is_of_one_lane() -> None:
-    """That of the task whose turn it is; the other lane's turn comes next."""
+    """It is the lane of the task whose turn it is; the other lane's turn comes next."""
     other = NamedLane("other")
     first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
 
@@ -288,7 +288,7 @@ def test_a_batch_is_of_one_lane() -> None:
 
 
 def test_fractions_of_rows_leave_no_rest() -> None:
-    """An empty queue has exactly no rows, whatever came and went."""
+    """An empty queue has exactly 0 rows, whatever it held before."""
     queue = open_queue()
     for _ in range(10):
         queue.put(task_of([0.1] * 7))
@@ -309,7 +309,7 @@ def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]
 
 
 def test_a_refused_task_leaves_no_trace() -> None:
-    """Nothing of it waits, and it may be put again."""
+    """None of its rows are queued, and it may be put again."""
     queue = open_queue(max_waiting_rows=10)
     queue.put(task_of([10]))
     refused = task_of([1])
@@ -322,8 +322,8 @@ def test_a_refused_task_leaves_no_trace() -> None:
     assert queue.take_batch(10) == [TaskSlice(refused, 0, 1)]
 
 
-def test_a_closed_queue_hands_out_what_waits_and_takes_no_more() -> None:
-    """Then it gives the empty list, again and again."""
+def test_a_closed_queue_hands_out_its_tasks_and_takes_no_more() -> None:
+    """After that it returns the empty list, again and again."""
     queue = open_queue()
     task = task_of([3, 3])
     queue.put(task)
@@ -335,8 +335,8 @@ def test_a_closed_queue_hands_out_what_waits_and_takes_no_more() -> None:
     assert not task.future.done()
 
 
-def test_a_queue_closed_with_a_refusal_fails_what_waits_and_what_comes() -> None:
-    """All hear the same reason, and no row is left."""
+def test_a_queue_closed_with_a_refusal_fails_queued_and_later_tasks() -> None:
+    """All get the same reason, and no row is left."""
     queue = open_queue()
     tasks = [task_of([3, 3]) for _ in range(3)]
     for task in tasks:

@@ -34,20 +34,22 @@ ACCURATE = {"man": 9.0, "she": 1.0, "you": 5.0, "he": 7.0, "no": 20.0, "is": 30.
 async def cascade(
     *, fast: Scorer | None = None, accurate: Scorer | None = None, depth: int = 3, settings: Settings | None = None
 ) -> AsyncIterator[ServedModel]:
-    """A model of two lookups, by FAST and by ACCURATE unless others are given."""
+    """A model of two lookup scorers, with the scores FAST and ACCURATE unless others are given."""
     settings = settings or Settings(device="cpu", cascade_depth=depth)
     async with served(accurate or lookup(**ACCURATE), fast=fast or encoded_lookup(**FAST), settings=settings) as model:
         yield model
 
 
 def order(ranking: Ranking) -> list[str]:
-    """The words, best first; they were sent in the order of WORDS."""
+    """The words, best first; the request has them in the order of WORDS."""
     return [WORDS[candidate.index] for candidate in ranking.candidates]
 
 
 @given(fast=st.lists(SCORES, min_size=1, max_size=20), data=st.data())
 def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], data: st.DataObject) -> None:
-    """Every candidate once; seen ones first, by their accurate scores; the others as the fast stage has them."""
+    """It has every candidate once, first those of the accurate stage by its scores, then the others in the fast stage's
+    order.
+    """
     survivors = best_first(fast)[: data.draw(st.integers(0, len(fast)))]
     accurate = data.draw(st.lists(SCORES, max_size=len(survivors)))
     seen = survivors[: len(accurate)]
@@ -63,14 +65,14 @@ def test_a_merged_ranking_keeps_both_orders_and_never_rises(fast: list[float], d
 
 
 def test_without_a_second_stage_the_first_keeps_its_scores() -> None:
-    """Nothing is shifted where there is nothing to lie below."""
+    """With nothing above them, no scores are shifted."""
     ranking = merge([StageScores("fast", [0, 1], [0.5, 2.0]), StageScores("accurate", [], [])])
 
     assert [(c.index, c.score, c.stage) for c in ranking] == [(1, 2.0, "fast"), (0, 0.5, "fast")]
 
 
 def test_ties_of_the_second_stage_keep_the_order_of_the_request() -> None:
-    """Not the order in which the first stage sent them."""
+    """The order of the first stage does not count."""
     first, second = StageScores("fast", [0, 1, 2], [1.0, 3.0, 2.0]), StageScores("accurate", [1, 2, 0], [7.0, 7.0, 7.0])
 
     assert [c.index for c in merge([first, second])] == [0, 1, 2]
@@ -91,7 +93,7 @@ async def test_the_accurate_stage_orders_what_the_fast_one_sends() -> None:
     [("fast", ["she", "you", "he", "man", "no", "is"]), ("accurate", ["is", "no", "man", "he", "you", "she"])],
 )
 async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
-    """As asked for."""
+    """Its ranking is the answer."""
     async with cascade() as model:
         ranking = await model.rank("who", WORDS, strategy=strategy)
 
@@ -101,13 +103,15 @@ async def test_one_stage_alone(strategy: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize(("depth", "expected"), [(5, "cascade"), (6, "accurate")])
 async def test_auto_is_the_accurate_stage_alone_for_few_candidates(depth: int, expected: str) -> None:
-    """A first stage that drops nobody only costs time."""
+    """A first stage that drops no candidate only costs time."""
     async with cascade(depth=depth) as model:
         assert (await model.rank("who", WORDS)).strategy == expected
 
 
 async def test_auto_within_a_budget_is_what_fits() -> None:
-    """A minute is enough for the accurate stage, a microsecond is not: the fast one answers, and says so."""
+    """A minute is enough for the accurate stage, a microsecond is not: then the fast one answers, and the answer says
+    so.
+    """
     async with cascade(depth=6) as model:
         await model.self_test()
         ample = await model.rank("who", WORDS, budget_s=60.0)
@@ -120,7 +124,7 @@ async def test_auto_within_a_budget_is_what_fits() -> None:
 
 
 async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
-    """One candidate a batch; the second batch is held until the answer is there. It counts as expired."""
+    """A batch has one candidate, and the second is held until the answer is there. The task counts as expired."""
     gate = Gate()
     settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=1)
     async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
@@ -140,7 +144,7 @@ async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
 
 
 async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> None:
-    """The request was admitted once; it is not turned away half-way."""
+    """An admitted request is not refused half-way."""
     gate = Gate()
     texts = [f"{word} man man man" for word in WORDS]
     pairs = [f"{one} {other}" for one in WORDS[:2] for other in WORDS[:5]]  # 30 rows
@@ -163,8 +167,8 @@ async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> Non
     assert [stage.stage for stage in ranking.reports] == ["fast"]
 
 
-async def test_a_strategy_that_is_not_served_is_told() -> None:
-    """With those that are."""
+async def test_an_unknown_strategy_is_refused() -> None:
+    """The message lists the served strategies."""
     async with served(lookup()) as model:
         for strategy in ("fast", "cascade", "slow"):
             with pytest.raises(InvalidInput, match=r"there are auto, accurate$"):
@@ -172,7 +176,7 @@ async def test_a_strategy_that_is_not_served_is_told() -> None:
 
 
 async def test_closing_lets_a_cascade_finish() -> None:
-    """A request whose first stage is running when the service stops gets its second stage too."""
+    """A request whose first stage runs when the service stops gets its second stage too."""
     gate = Gate()
     fast = encoded_lookup(watch=lambda _: gate(None), **FAST)  # type: ignore[arg-type]
     async with cascade(fast=fast) as model:
@@ -189,13 +193,13 @@ async def test_closing_lets_a_cascade_finish() -> None:
 
 
 def test_a_fast_model_must_precompute() -> None:
-    """Another one is refused when the service starts."""
+    """A model that does not is refused when the service starts."""
     with pytest.raises(BadSetting, match="fast_model must be a scorer that precomputes"):
         files_of(lookup(), fast=lookup())
 
 
 async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
-    """By the measured speed: of candidates that cost 10 ms each, as many as fit."""
+    """At the measured speed, as many candidates of 10 ms each as fit are scored."""
     slow = WatchedScorer(lookup(**ACCURATE), lambda batch: time.sleep(0.01 * len(batch.candidates)))
     words = [" ".join(three) for three in islice(product(WORDS, repeat=3), 60)]
     settings = Settings(device="cpu", cascade_depth=60)
@@ -210,7 +214,7 @@ async def test_a_deeper_cascade_is_chosen_for_a_larger_budget() -> None:
 
 
 async def test_a_budget_bounds_the_accurate_strategy_too() -> None:
-    """Where it would be late, the fast stage goes first and answers for the candidates that are not reached."""
+    """If it would be late, the fast stage runs first, and its scores stand for the candidates not reached."""
     async with cascade() as model:
         await model.self_test()
         ample = await model.rank("who", WORDS, strategy="accurate", budget_s=60.0)
@@ -222,7 +226,7 @@ async def test_a_budget_bounds_the_accurate_strategy_too() -> None:
     assert order(tight) == ["she", "you", "he", "man", "no", "is"]
 
 
-async def test_what_no_budget_can_bound_says_so() -> None:
+async def test_a_plan_that_no_budget_can_bound_says_so() -> None:
     """A first stage scores every candidate, however little time there is."""
     async with cascade() as model:
         ranking = await model.rank("who", WORDS, strategy="fast", budget_s=1e-6)
@@ -231,15 +235,15 @@ async def test_what_no_budget_can_bound_says_so() -> None:
 
 
 async def test_three_stages_each_see_the_survivors_of_the_one_before() -> None:
-    """Six, three, one; what a stage did not see lies below, in the order of the stage before."""
+    """Six, three, one: candidates that a stage did not score follow in the previous stage's order."""
     last = {"you": 1.0, "he": -40.0}
     serving = assemble([files_of(lookup(**scores)) for scores in (FAST, ACCURATE, last)], Settings(device="cpu"))
-    first, second, third = (scorer for scorer in serving.engine.text_scorers)
+    first, second, third = (scorer for scorer in serving.models.default.engine.text_scorers)
     roles = Role("fast"), Role("accurate", depth=3), Role("last", depth=1)
     stages = tuple(Stage(role, scorer) for role, scorer in zip(roles, (first, second, third), strict=True))
     model = replace(serving.models.default, stages=stages)
     ranking = await model.rank("who", WORDS)
-    await serving.engine.close()
+    await serving.models.close()
 
     assert [(report.stage, report.num_candidates) for report in ranking.reports] == [
         ("fast", 6), ("accurate", 3), ("last", 1),

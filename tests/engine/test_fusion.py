@@ -23,7 +23,7 @@ WEIGHT = 2.0
 
 @asynccontextmanager
 async def fused(depth: int) -> AsyncIterator[ServedModel]:
-    """Sums ACCURATE and twice FAST."""
+    """A model that adds twice the FAST scores to the ACCURATE ones."""
     settings = Settings(device="cpu", cascade_depth=depth)
     fusion = Fusion("fast", WEIGHT)
     async with served(lookup(**ACCURATE), fast=encoded_lookup(**FAST), settings=settings, fusion=fusion) as model:
@@ -37,7 +37,7 @@ def scores(ranking: Ranking) -> dict[str, float]:
 
 @pytest.mark.parametrize("strategy", ["accurate", "auto"])
 async def test_all_candidates_get_the_sum(strategy: str) -> None:
-    """Both stages run, and say so."""
+    """Both stages run, as the answer says."""
     async with fused(depth=5) as model:
         ranking = await model.rank("who", WORDS, strategy=strategy)
 
@@ -47,7 +47,7 @@ async def test_all_candidates_get_the_sum(strategy: str) -> None:
 
 
 async def test_survivors_of_a_cascade_get_the_sum() -> None:
-    """The others lie below, at the distances of the fast stage."""
+    """The others follow below, at the fast stage's distances."""
     async with fused(depth=3) as model:
         ranking = await model.rank("who", WORDS, strategy="cascade")
 
@@ -55,7 +55,7 @@ async def test_survivors_of_a_cascade_get_the_sum() -> None:
 
 
 async def test_the_fast_stage_alone_is_itself() -> None:
-    """Its scores are logits of their own."""
+    """Its scores are complete logits."""
     async with fused(depth=3) as model:
         assert scores(await model.rank("who", WORDS, strategy="fast")) == FAST
 

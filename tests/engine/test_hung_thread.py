@@ -20,7 +20,7 @@ async def test_a_thread_that_hangs_is_noticed_and_left_behind() -> None:
     gate = Gate()
     settings = Settings(device="cpu", hang_timeout_s=0.3, request_timeout_s=0.2)
     serving = assemble([files_of(WatchedScorer(lookup(), gate))], settings)
-    engine = serving.engine
+    engine = serving.models.default.engine
     asked = asyncio.ensure_future(serving.models.default.rank("who", ["man"]))
     await asyncio.to_thread(gate.wait_for_batch)
     assert not engine.hung
@@ -39,8 +39,8 @@ async def test_a_thread_that_is_idle_does_not_hang() -> None:
     await serving.models.default.rank("who", ["man"])
     await asyncio.sleep(0.2)
 
-    assert (serving.engine.hung, serving.engine.worker.stuck_s) == (False, 0.0)
-    await serving.engine.close()
+    assert (serving.models.default.engine.hung, serving.models.default.engine.worker.stuck_s) == (False, 0.0)
+    await serving.models.default.engine.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -60,7 +60,7 @@ async def test_a_batch_that_was_taken_is_answered_when_the_thread_dies() -> None
 async def test_a_thread_that_dies_between_batches_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has taken a batch, and dies before that is in flight."""
     serving = assemble([files_of(lookup())], Settings(device="cpu"))
-    worker = serving.engine.worker
+    worker = serving.models.default.engine.worker
 
     def dies(_: int) -> None:
         raise Dies

@@ -25,13 +25,15 @@ def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, in
     for number, (query, size, skipped) in enumerate(shapes):
         task = task_of([1] * (size + skipped))
         task.query = [query] * (query + 1)
-        task.candidates = [[number] * (place % 3) + [place] for place in range(size + skipped)]
+        task.candidates = [[number] * (position % 3) + [position] for position in range(size + skipped)]
         slices.append(TaskSlice(task, skipped, skipped + size))
     batch, order = collate(slices, Ragged.from_token_ids)
 
     ordered = [slices[index] for index in order]
     queries = [tuple(batch.queries[owner].tolist()) for owner in range(len(batch.queries))]
-    found = [(queries[owner], batch.candidates[place].tolist()) for place, owner in enumerate(batch.candidate_query)]
+    found = [
+        (queries[owner], batch.candidates[position].tolist()) for position, owner in enumerate(batch.candidate_query)
+    ]
     expected = [(tuple(s.task.query), candidate) for s in ordered for candidate in s.candidates]
     assert found == expected
     assert len(set(queries)) == len(queries)

@@ -1,4 +1,4 @@
-"""A batch is begun on a GPU without a wait for what the GPU is busy with."""
+"""A batch starts on a GPU without waiting for the work that the GPU is busy with."""
 
 import random
 
@@ -10,7 +10,7 @@ from support.tokenizer import CLS_ID, SEP_ID
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -20,8 +20,8 @@ LONG, SHORT = 200, 20  # the long one is scored in passages
 
 
 @needs_gpu
-def test_a_batch_is_begun_while_the_gpu_is_busy() -> None:
-    """Launched, and replayed; the scores are those of a GPU at rest."""
+def test_a_batch_starts_while_the_gpu_is_busy() -> None:
+    """Launched or replayed, the scores are those of an idle GPU."""
     rng = random.Random(1)
     config = CrossEncoderConfig(ENCODER, CLS_ID, SEP_ID, pattern=sparse(window=4), max_tokens=128, max_query_tokens=32)
     candidates = [random_ids(rng, length) for length in (SHORT, LONG, SHORT)]

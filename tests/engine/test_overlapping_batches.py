@@ -40,7 +40,7 @@ class Device:
 
 @dataclass(frozen=True, eq=False)
 class DeviceLane:
-    """A candidate's result is its place in the task."""
+    """A lane whose result for a candidate is its index in the task."""
 
     name: str
     overlaps: bool
@@ -57,13 +57,13 @@ class DeviceLane:
             device.events.append(f"end {what}")
             device.on_end(slices)
             device.clock.now = max(device.clock.now, done)
-            return [[float(place) for place in range(part.start, part.stop)] for part in slices]
+            return [[float(index) for index in range(part.start, part.stop)] for part in slices]
 
         return results
 
 
-def test_the_next_batch_is_begun_before_the_last_is_awaited() -> None:
-    """One is computed, one follows, and never more; each candidate is a batch."""
+def test_the_next_batch_starts_before_the_last_is_awaited() -> None:
+    """One batch is computed and one follows, never more; each batch has one candidate."""
     device = Device()
     task = task_of([1.0] * 5, lane=device.lane("gpu"))
     work_off(open_queue(task), max_batch_rows=1)
@@ -72,8 +72,8 @@ def test_the_next_batch_is_begun_before_the_last_is_awaited() -> None:
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_lane_that_keeps_the_host_busy_waits_for_what_is_in_flight() -> None:
-    """A result that is there is not kept back for the computing of another."""
+def test_a_lane_that_keeps_the_host_busy_waits_for_batches_in_flight() -> None:
+    """A finished result is not held back while another batch is computed."""
     device = Device()
     lanes = device.lane("gpu"), device.lane("cpu", overlaps=False), device.lane("gpu2")
     work_off(open_queue(*(task_of([1.0], lane=lane) for lane in lanes)), max_batch_rows=1)
@@ -94,8 +94,8 @@ def test_an_answer_does_not_wait_for_another_request() -> None:
     worker.join()
 
 
-def test_what_is_in_flight_is_handed_out_before_a_batch_that_does_not_fit_is_tried_again() -> None:
-    """Memory that it holds is free then."""
+def test_batches_in_flight_are_handed_out_before_a_failed_one_is_retried() -> None:
+    """The memory that they hold is free then."""
     device = Device()
 
     def choke(slices: Sequence[AnySlice]) -> None:
@@ -110,8 +110,8 @@ def test_what_is_in_flight_is_handed_out_before_a_batch_that_does_not_fit_is_tri
     assert [task.future.result(timeout=0) for task in tasks] == [[0.0], [0.0, 1.0]]
 
 
-def test_a_failed_batch_keeps_no_memory_from_those_who_are_tried_after_it() -> None:
-    """What it had made is gone: the error that is told does not hold on to it."""
+def test_a_failed_batch_holds_no_memory_during_its_retry() -> None:
+    """The reported error does not keep the batch's tensors."""
     device = Device()
     made: list[weakref.ref[torch.Tensor]] = []
 
@@ -138,7 +138,7 @@ def test_a_failed_batch_keeps_no_memory_from_those_who_are_tried_after_it() -> N
 def test_every_task_gets_its_own_results_or_its_own_failure(
     shapes: list[tuple[int, int, bool]], budget: int, at_the_end: bool, error: type[Exception]
 ) -> None:
-    """However batches overlap and fail, when they are begun or when they are awaited."""
+    """This holds however batches overlap, and whether they fail when started or when awaited."""
     device = Device()
     lanes = device.lane("gpu"), device.lane("gpu2"), device.lane("cpu", overlaps=False)
     tasks = [task_of([1.0] * size, lane=lanes[lane]) for size, lane, _ in shapes]
@@ -158,13 +158,13 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
         if task in bad:
             assert isinstance(task.future.exception(timeout=0), ScoringFailed)
         else:
-            assert task.future.result(timeout=0) == [float(place) for place in range(len(task.candidates))]
+            assert task.future.result(timeout=0) == [float(index) for index in range(len(task.candidates))]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("event", ["begin b 1", "end a 1", "end b 1"])
 def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
-    """Neither who is in flight, nor who was just begun, nor who waits."""
+    """Tasks in flight, just started and queued all fail."""
     device = Device()
 
     def die(_: Sequence[AnySlice]) -> None:
@@ -181,7 +181,7 @@ def test_a_dying_thread_leaves_nobody_waiting(event: str) -> None:
 
 
 def test_time_that_two_batches_share_counts_once() -> None:
-    """Ten batches of a row, two seconds each on the device: what waits is predicted from that, overlapped or not."""
+    """Ten batches of a row, two seconds each on the device, predict the same wait with overlap and without."""
     clock = Clock()
     device = Device(clock=clock, seconds=2.0)
     queue = open_queue(task_of([1.0] * 10, lane=device.lane("gpu")), clock=clock)

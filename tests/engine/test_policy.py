@@ -15,7 +15,7 @@ LATE, IN_TIME = 2.0, 0.5  # seconds, with a budget of one
 def plan_of(
     roles: list[Role], strategy: str, *, count: int = 100, budget_s: float | None = None, predicted_s: float = LATE
 ) -> Told:
-    """The strategy that is told, stages by name with their depths, and whether they may be cut short."""
+    """The plan's strategy, its stages by name with their depths, and whether they may be cut short."""
     plan = make_plan(roles, strategy, num_candidates=count, budget_s=budget_s, predict_s=lambda _: predicted_s)
     return plan.strategy, [(roles[step.stage].name, step.depth) for step in plan.steps], plan.bounded
 
@@ -60,14 +60,14 @@ def plan_of(
 def test_a_plan(
     case: tuple[list[Role], str, int, float | None, float, tuple[str, list[tuple[str, int]], bool]],
 ) -> None:
-    """As the table says: stages, strategy, candidates, budget and predicted seconds; strategy, steps, bounded."""
+    """Each row of the table has stages, strategy, candidates, budget and predicted seconds, and the expected plan."""
     roles, strategy, count, budget_s, predicted_s, expected = case
 
     assert plan_of(roles, strategy, count=count, budget_s=budget_s, predicted_s=predicted_s) == expected
 
 
 def test_a_prediction_is_made_only_where_it_matters() -> None:
-    """Without a budget no text is measured."""
+    """Without a budget nothing is predicted."""
 
     def predict_s(_: int) -> float:
         raise AssertionError
@@ -77,14 +77,14 @@ def test_a_prediction_is_made_only_where_it_matters() -> None:
 
 
 @pytest.mark.parametrize(("roles", "strategy"), [([FAST], "accurate"), ([ACCURATE], "cascade"), ([FAST, FUSED], "")])
-def test_an_unknown_strategy_is_refused_with_those_that_are_there(roles: list[Role], strategy: str) -> None:
+def test_an_unknown_strategy_is_refused_with_the_served_ones(roles: list[Role], strategy: str) -> None:
     """A model of one stage has no cascade."""
     with pytest.raises(InvalidInput, match=", ".join(strategies(roles))):
         plan_of(roles, strategy)
 
 
 def test_no_candidates_make_a_plan_too() -> None:
-    """Of no depth."""
+    """All depths are 0."""
     plan = make_plan([FAST, ACCURATE], "cascade", num_candidates=0, budget_s=None, predict_s=lambda _: 0.0)
 
     assert plan == Plan("cascade", (Step(0, 0), Step(1, 0)), bounded=True)

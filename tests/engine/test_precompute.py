@@ -24,12 +24,12 @@ NUM_LINES = 2 * LINES_AT_ONCE + 7
 
 
 def settings(server: RedisServer) -> Settings:
-    """Of a replica that keeps nothing in memory."""
+    """The settings of a replica that keeps nothing in memory."""
     return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
 
 
 def models(encoded: list[int] | None = None) -> list[ModelFiles]:
-    """A scorer that precomputes; the sizes of its batches go to `encoded`."""
+    """A scorer that precomputes and appends the sizes of its batches to `encoded`."""
 
     def watch(tokens: Ragged) -> None:
         if encoded is not None:
@@ -39,7 +39,7 @@ def models(encoded: list[int] | None = None) -> list[ModelFiles]:
 
 
 def records() -> list[dict[str, str]]:
-    """A corpus: every text differs, by its number of words."""
+    """A corpus in which texts differ by their number of words."""
     return [{"_id": str(n), "title": WORDS[n % 4], "text": "no " * (n % 50) + str(n)} for n in range(NUM_LINES)]
 
 
@@ -51,12 +51,12 @@ def write(path: Path, lines: list[Any]) -> Path:
 
 
 async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
-    """The best candidate by id alone, on another replica, and how many representations that replica had to make."""
+    """The best candidate by id alone, on another replica, and the number of representations that replica computed."""
     encoded: list[int] = []
     serving = assemble(models(encoded), settings(server))
-    resolved = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
-    ranking = await serving.models.default.rank("who", resolved.texts)
-    await serving.engine.close()
+    texts, _ = await serving.registry.resolve([CallCandidate(id=name) for name in ids])
+    ranking = await serving.models.default.rank("who", texts)
+    await serving.models.close()
     return ids[ranking.candidates[0].index], sum(encoded)
 
 
@@ -64,7 +64,7 @@ async def best_by_id(server: RedisServer, ids: list[str]) -> tuple[str, int]:
 def test_a_corpus_is_ranked_by_id_from_what_was_precomputed(
     server: RedisServer, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Title before text; nothing is left to encode; the progress and the sums are told."""
+    """The title goes before the text, nothing is left to encode, and the command prints progress and sums."""
     status = precompute(write(tmp_path / name, records()), models(), settings(server))
 
     output = capsys.readouterr()
@@ -77,9 +77,7 @@ def test_a_corpus_is_ranked_by_id_from_what_was_precomputed(
 def test_a_second_run_goes_on_where_the_first_one_stopped(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bad line stops the first run after two chunks, by its number; the second, with the line mended, encodes the
-    rest alone.
-    """
+    """A bad line stops the first run after two chunks; with the line mended, the second run encodes the rest alone."""
     lines: list[Any] = records()
     bad = [*lines[: LINES_AT_ONCE * 2], '{"_id": "x"}', *lines[LINES_AT_ONCE * 2 :]]
     encoded: list[int] = []
@@ -93,15 +91,15 @@ def test_a_second_run_goes_on_where_the_first_one_stopped(
 def test_a_redis_that_goes_away_ends_the_run_with_an_error(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is said to be stored that is not."""
+    """No text is reported as stored that is not."""
     server.kill()
 
     assert precompute(write(tmp_path / "corpus.jsonl", records()), models(), settings(server)) == 1
     assert "run it again" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_told(server: RedisServer, tmp_path: Path) -> None:
-    """A Redis, a scorer that precomputes, a file."""
+def test_what_is_missing_is_reported(server: RedisServer, tmp_path: Path) -> None:
+    """It may be Redis, a scorer that precomputes, or the file."""
     path = write(tmp_path / "corpus.jsonl", records())
     with pytest.raises(BadSetting, match="redis_url"):
         precompute(path, models(), Settings(device="cpu"))
@@ -112,7 +110,9 @@ def test_what_is_missing_is_told(server: RedisServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["[]", '{"id": 7, "text": "man"}', '{"id": "", "text": "man"}', '{"id": "a"}', "{"])
-def test_a_bad_line_is_told(server: RedisServer, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its number."""
+def test_a_bad_line_is_reported(
+    server: RedisServer, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message has its number."""
     assert precompute(write(tmp_path / "corpus.jsonl", ["", line]), models(), settings(server)) == 1
     assert "line 2" in capsys.readouterr().err

@@ -34,18 +34,18 @@ def one_thread() -> Iterator[None]:
 
 
 def assert_recorded(scores: list[float], expected: list[float], *, tolerance: float) -> None:
-    """Equal, if this is the machine of the record; otherwise to rounding."""
+    """Checks equality on the machine of the record, and agreement up to rounding elsewhere."""
     assert scores == (expected if machine() == RECORDED["machine"] else pytest.approx(expected, abs=tolerance))
 
 
 def test_every_variant_is_recorded() -> None:
-    """One that joins needs no record; those recorded are all compared."""
+    """A new variant needs no record; all recorded ones are compared."""
     assert RECORDED["architectures"].keys() <= VARIANTS.keys()
 
 
 @pytest.mark.parametrize("variant", RECORDED["architectures"])
 def test_scores_of_an_architecture(variant: str) -> None:
-    """Weights drawn by name, prepared for a CPU in float32."""
+    """Its weights are drawn by name, and it is prepared for a CPU in float32."""
     scorer = VARIANTS[variant]()
     draw_by_name(scorer)
     with torch.inference_mode():
@@ -56,7 +56,7 @@ def test_scores_of_an_architecture(variant: str) -> None:
 
 @pytest.mark.parametrize("model", RECORDED["rankings"])
 def test_rankings_of_a_strategy(model: str) -> None:
-    """The shipped scorers over sixty passages: order, scores, stages and token counts."""
+    """The shipped scorers rank sixty passages: order, scores, stages and token counts are compared."""
     rankings = _rankings(model)
     for asked, expected in RECORDED["rankings"][model].items():
         strategy, count, query = asked.split(" ", 2)
@@ -73,7 +73,7 @@ def test_rankings_of_a_strategy(model: str) -> None:
 
 @cache
 def _rankings(model: str) -> dict[tuple[str, int, str], Ranking]:
-    """By strategy, number of candidates and query."""
+    """The rankings by strategy, number of candidates and query."""
     asked: dict[Any, Any] = {
         (strategy, int(count), query): None
         for strategy, count, query in (key.split(" ", 2) for key in RECORDED["rankings"][model])
@@ -87,7 +87,7 @@ def _rankings(model: str) -> dict[tuple[str, int, str], Ranking]:
             assert query in QUERIES
             texts = demo_texts()[:count]
             asked[strategy, count, query] = await serving.models.default.rank(query, texts, strategy=strategy)
-        await serving.engine.close()
+        await serving.models.close()
 
     asyncio.run(rank())
     return asked

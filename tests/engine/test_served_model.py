@@ -29,19 +29,19 @@ TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of ever
 
 
 def sample(model: ServedModel, name: str, **labels: str) -> float:
-    """What a metric says."""
+    """The value of a metric."""
     found = model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
     assert found is not None
     return found
 
 
 def ranked(ranking: Ranking) -> list[tuple[int, float]]:
-    """Places in the request and scores, best first."""
+    """Indices in the request with scores, best first."""
     return [(candidate.index, candidate.score) for candidate in ranking.candidates]
 
 
 async def test_candidates_come_back_in_order_of_score() -> None:
-    """From best to worst, negative scores too."""
+    """They go from best to worst, negative scores too."""
     async with served(lookup(man=0.5, she=-2.0, you=7.25)) as model:
         ranking = await model.rank("who", ["she", "man", "you", "he"])
 
@@ -49,28 +49,28 @@ async def test_candidates_come_back_in_order_of_score() -> None:
 
 
 async def test_ties_keep_the_order_of_the_request() -> None:
-    """The search engine's order is the best guess there is."""
+    """The search engine's order is the best guess."""
     async with served(lookup(man=1.0)) as model:
         ranking = await model.rank("who", ["he", "man", "no", "man", "is"] * 20)
 
-    best = [place for place in range(100) if place % 5 in (1, 3)]
+    best = [position for position in range(100) if position % 5 in (1, 3)]
     assert ranked(ranking) == [(p, 1.0) for p in best] + [(p, 0.0) for p in range(100) if p not in best]
 
 
 async def test_a_text_that_comes_twice_is_ranked_in_the_order_of_the_request() -> None:
-    """It is scored once: the same row of a product may be rounded otherwise elsewhere in a batch."""
+    """It is scored once, because the same row may round differently elsewhere in a batch."""
     rng = random.Random(1)
     texts = [random_text(rng, rng.randint(0, 30)) for _ in range(9)]
     async with served(tiny_cross_encoder()) as model:
         ranking = await model.rank("who is the man", texts * 3)
 
-    places = [candidate.index for candidate in ranking.candidates]
-    for place in range(9):
-        assert [p for p in places if p % 9 == place] == [place, place + 9, place + 18]
+    indices = [candidate.index for candidate in ranking.candidates]
+    for position in range(9):
+        assert [p for p in indices if p % 9 == position] == [position, position + 9, position + 18]
 
 
 async def test_a_text_that_comes_twice_is_scored_once() -> None:
-    """And answered and counted each time."""
+    """It is answered and counted each time."""
     batches: list[ScoreBatch] = []
     async with served(WatchedScorer(lookup(man=1.0), batches.append)) as model:
         ranking = await model.rank("who", ["man", "he he", "man"])
@@ -102,7 +102,7 @@ async def test_scores_are_those_of_the_scorer() -> None:
 
 
 async def test_concurrent_requests_get_their_own_scores() -> None:
-    """Each what it gets alone."""
+    """Each gets what it gets alone."""
     rng = random.Random(3)
     requests = [(random_text(rng, 3), [random_text(rng, rng.randint(0, 40)) for _ in range(n)]) for n in range(1, 9)]
     async with served(tiny_cross_encoder(), settings=Settings(device="cpu", max_batch_rows=300)) as model:
@@ -114,14 +114,14 @@ async def test_concurrent_requests_get_their_own_scores() -> None:
 
 
 async def test_no_candidates_are_an_empty_ranking() -> None:
-    """Nothing waits and nothing is scored."""
+    """Nothing is queued, and nothing is scored."""
     async with served(lookup()) as model:
         ranking = await model.rank("who", [])
         assert (ranking.candidates, sample(model, "batch_tasks_count")) == ([], 0)
 
 
-async def test_the_answer_says_what_it_cost() -> None:
-    """Token ids of the query once and of every candidate, and what was cut of each text."""
+async def test_the_answer_reports_its_cost() -> None:
+    """It has the token ids of the query and of every candidate, and the pieces cut from each text."""
     scorer = LookupScorer({}, max_tokens=8)
     async with served(scorer) as model:
         ranking = await model.rank("who is it", ["", "the man", "the " * 20])
@@ -132,8 +132,8 @@ async def test_the_answer_says_what_it_cost() -> None:
     assert (stage.truncated_query_tokens, stage.truncated_candidate_tokens) == (0, [0, 0, 13])
 
 
-async def test_a_request_that_is_cancelled_frees_its_place() -> None:
-    """It no longer counts as waiting, and is counted as dropped; the one before it is answered."""
+async def test_a_cancelled_request_frees_its_room() -> None:
+    """It is no longer queued, and is counted as dropped; the one before it is answered."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         scored = asyncio.ensure_future(model.rank("who", ["man"]))
@@ -151,8 +151,8 @@ async def test_a_request_that_is_cancelled_frees_its_place() -> None:
         assert ranked(await scored) == [(0, 1.0)]
 
 
-async def test_a_request_that_is_cancelled_while_it_is_scored_disturbs_nobody() -> None:
-    """Its batch goes on; the next request is answered."""
+async def test_a_request_that_is_cancelled_while_it_is_scored_affects_no_other() -> None:
+    """Its batch goes on, and the next request is answered."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
         given_up = asyncio.ensure_future(model.rank("who", ["man"]))
@@ -166,7 +166,7 @@ async def test_a_request_that_is_cancelled_while_it_is_scored_disturbs_nobody() 
 
 
 async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
-    """It is answered with DeadlineExceeded without waiting for the scorer, frees its place and counts as expired."""
+    """It fails with DeadlineExceeded without waiting for the scorer, frees its room and counts as expired."""
     gate = Gate()
     settings = Settings(device="cpu", request_timeout_s=0.05)
     async with served(WatchedScorer(lookup(), gate), settings=settings) as model:
@@ -181,7 +181,7 @@ async def test_a_request_is_late_while_the_scorer_is_busy() -> None:
 
 
 async def test_a_request_that_is_late_is_not_scored() -> None:
-    """The scorer comes to it too late, by the clock, and passes on to the next."""
+    """Its deadline has passed when its turn comes, and the next request is scored."""
     gate, clock = Gate(), Clock(1.0)
     settings = Settings(device="cpu", request_timeout_s=60.0)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings, clock=clock) as model:
@@ -199,8 +199,8 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
         assert sample(model, "batch_tasks_count") == 1
 
 
-async def test_a_request_beyond_the_bound_is_turned_away() -> None:
-    """And what was admitted before it is answered."""
+async def test_a_request_beyond_the_bound_is_refused() -> None:
+    """The requests admitted before it are answered."""
     gate = Gate()
     settings = Settings(device="cpu", max_waiting_rows=4)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
@@ -215,8 +215,8 @@ async def test_a_request_beyond_the_bound_is_turned_away() -> None:
         assert [ranked(ranking) for ranking in await asyncio.gather(*admitted)] == [[(0, 1.0)]] * 2
 
 
-async def test_what_waits_is_shown_while_a_batch_is_scored() -> None:
-    """Candidates that are in the scorer's hands do not wait."""
+async def test_the_metrics_show_the_queue_while_a_batch_is_scored() -> None:
+    """Candidates that are being scored do not count as queued."""
     gate = Gate()
     settings = Settings(device="cpu", max_batch_rows=2)
     async with served(WatchedScorer(lookup(), gate), settings=settings) as model:
@@ -231,7 +231,7 @@ async def test_what_waits_is_shown_while_a_batch_is_scored() -> None:
 
 
 async def test_a_closed_engine_takes_no_requests() -> None:
-    """They hear that the service stops."""
+    """They are refused because the service stops."""
     async with served(lookup()) as model:
         pass
 
@@ -239,7 +239,7 @@ async def test_a_closed_engine_takes_no_requests() -> None:
         await model.rank("who", ["man"])
 
 
-async def test_closing_answers_what_was_admitted() -> None:
+async def test_closing_answers_admitted_requests() -> None:
     """The last request gets its scores."""
     gate = Gate()
     async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
@@ -267,7 +267,7 @@ async def test_metrics_of_requests_are_sums_over_the_requests(sizes: list[int]) 
 
 
 async def test_a_self_test_is_no_request() -> None:
-    """It is scored, and no metric of requests moves."""
+    """It is scored without changing any metric of requests."""
     async with served(tiny_cross_encoder()) as model:
         await model.self_test()
 
@@ -278,8 +278,8 @@ async def test_a_self_test_is_no_request() -> None:
             assert sample(model, f"{name}_seconds_count") == 0
 
 
-async def test_a_success_is_fresh_for_so_long() -> None:
-    """By the clock: nothing was scored before the first batch."""
+async def test_a_success_is_fresh_for_a_while() -> None:
+    """No batch counts as scored before the first one."""
     clock = Clock(100.0)
     async with served(lookup(), clock=clock) as model:
         assert not model.engine.scored_within(1e9)
@@ -290,7 +290,7 @@ async def test_a_success_is_fresh_for_so_long() -> None:
 
 
 async def test_timings_are_the_steps_of_a_request() -> None:
-    """One after the other, within the stage; by a clock that stands still all take no time."""
+    """They follow one another within the stage; on a clock that stands still they are 0."""
     async with served(lookup(), clock=Clock(1.0)) as model:
         (still,) = (await model.rank("who", ["man"])).reports
     async with served(lookup()) as model:
@@ -310,6 +310,6 @@ async def test_timings_are_the_steps_of_a_request() -> None:
     [("cpu", "auto", torch.float32), ("cpu", "bfloat16", torch.bfloat16), ("cpu", "float16", torch.float16)],
 )
 def test_device_and_dtype_are_chosen(device: str, dtype: str, expected: torch.dtype) -> None:
-    """What is asked for; on a CPU, "auto" is float32."""
+    """Both are as requested; "auto" is float32 on a CPU."""
     assert choose_device(device) == torch.device("cpu")
     assert choose_dtype(dtype, torch.device("cpu")) == expected  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def scores_of(ranking: Ranking) -> dict[int, float]:
 
 
 async def test_each_model_answers_under_mixed_load_as_it_does_alone() -> None:
-    """Ninety requests at once to two models and a cascade: scores, strategy and stages are those of a quiet service."""
+    """Ninety requests at once to two models and a cascade get the scores, strategies and stages of an idle service."""
     rng = random.Random(7)
     requests = [
         (name, random_text(rng, 4), [random_text(rng, rng.randint(0, 40)) for _ in range(rng.randint(1, 12))])
@@ -54,14 +54,14 @@ async def test_each_model_answers_under_mixed_load_as_it_does_alone() -> None:
         alone = [await models.find(name).rank(query, texts) for name, query, texts in requests]
         together = await asyncio.gather(*(models.find(name).rank(query, texts) for name, query, texts in requests))
     finally:
-        await serving.engine.close()
+        await serving.models.close()
 
     for (name, _, texts), one, other in zip(requests, alone, together, strict=True):
         assert scores_of(other) == pytest.approx(scores_of(one), abs=TOLERANCE)
         assert sorted(scores_of(other)) == list(range(len(texts)))
         expected = {"full": "accurate", "bi": "fast", "both": "accurate" if len(texts) <= 5 else "cascade"}
         assert other.strategy == expected[name]
-    samples = serving.engine.metrics.registry.get_sample_value
+    samples = serving.models.default.engine.metrics.registry.get_sample_value
     assert samples("bandrank_dropped_tasks_total", {"reason": "expired"}) == 0
     assert samples("bandrank_failed_batches_total") == 0
 
@@ -76,14 +76,14 @@ async def test_models_of_unlike_scorers_share_no_batch() -> None:
     serving = assemble([files_of(watch("a"), name="a"), files_of(watch("b"), name="b")], SETTINGS)
     asked = [serving.models.find(name).rank("who", ["man", "he"]) for name in "abab"]
     rankings = await asyncio.gather(*asked)
-    await serving.engine.close()
+    await serving.models.close()
 
     assert all(scores_of(ranking) == {0: 1.0, 1: 0.0} for ranking in rankings)
     assert sum(count for name, count in seen if name == "a") == sum(count for name, count in seen if name == "b") == 4
 
 
 async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> None:
-    """One queue, in order of turn: the large request waits no less, and the small one does not wait for all of it."""
+    """They share a queue, so that the small request does not wait for all of the large one."""
     started = threading.Event()
     order: list[str] = []
 
@@ -102,36 +102,34 @@ async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> N
     await serving.models.find("small").rank("who", ["he"])
     passed = order.index("small")
     await first
-    await serving.engine.close()
+    await serving.models.close()
 
     assert passed < 100 < len(order)
 
 
 async def test_models_that_name_the_same_scorer_share_it() -> None:
-    """Its weights, its lane and its cache: what one model encoded is a hit for the other."""
+    """They share its weights, lane and cache: a text that one model encoded is a hit for the other."""
     shared = loaded(encoded_lookup(man=3.0), name="shared")
     alone = ModelFiles("alone", shared)
     cascade = ModelFiles("cascade", loaded(lookup(man=1.0), name="accurate"), shared)
     serving = assemble([alone, cascade], SETTINGS)
     await serving.models.find("alone").rank("who", ["man", "he"])
     ranking = await serving.models.find("cascade").rank("who", ["man", "he"], strategy="fast")
-    await serving.engine.close()
+    await serving.models.close()
 
-    assert len(serving.engine.text_scorers) == 2
+    assert len(serving.models.default.engine.text_scorers) == 2
     assert [(report.cache_hits, report.cache_misses) for report in ranking.reports] == [(2, 0)]
 
 
 async def test_a_model_is_found_by_its_names() -> None:
-    """Its own, the last part of a path, those of its scorers, and "default" for the first; another one is refused with
-    the names that there are.
-    """
+    """They are its name, the end of a path, its scorers' names, and "default" for the first; others are refused."""
     files = [
         ModelFiles("org/first", loaded(lookup(), name="org/first")),
         ModelFiles("second", loaded(lookup(), name="/models/base"), loaded(encoded_lookup(), name="mix")),
     ]
     serving = assemble(files, SETTINGS)
     models: Models = serving.models
-    await serving.engine.close()
+    await serving.models.close()
 
     assert [models.find(name).name for name in (None, "", "default", "org/first", "first")] == ["org/first"] * 5
     assert [models.find(name).name for name in ("second", "base", "mix")] == ["second"] * 3

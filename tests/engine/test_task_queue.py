@@ -15,7 +15,7 @@ from bandrank.errors import NotReady
 
 
 class AnyOrderOfEvents(RuleBasedStateMachine):
-    """Requests arrive, are taken in batches, hang up and run out of time, in any order; a model keeps the books."""
+    """Requests arrive, are taken in batches, hang up and expire in any order, beside a model of the queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class AnyOrderOfEvents(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """Whatever is alive at the end is handed out to the last candidate."""
+        """Hands out all tasks that are alive at the end."""
         self._forget_dead()
         self.queue.close()
         while batch := self.queue.take_batch(10):
@@ -114,9 +114,9 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
 
     def produce(seed: int) -> None:
         for number in range(150):
-            task = task_of([1 + (seed + number + place) % 5 for place in range(1 + number % 4)])
+            task = task_of([1 + (seed + number + index) % 5 for index in range(1 + number % 4)])
             queue.put(task)
-            expected = [float(place) for place in range(len(task.rows))]
+            expected = [float(index) for index in range(len(task.rows))]
             assert task.future.result(timeout=HANG_S) == expected
             answered.append(task)
 
@@ -124,7 +124,7 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
         while batch := queue.take_batch(7):
             for part in batch:
                 taken[part.task] += range(part.start, part.stop)
-                part.task.add_results([float(place) for place in range(part.start, part.stop)])
+                part.task.add_results([float(index) for index in range(part.start, part.stop)])
 
     consumer = threading.Thread(target=consume)
     producers = [threading.Thread(target=produce, args=(seed,)) for seed in range(6)]
@@ -142,7 +142,7 @@ def test_producers_and_a_consumer_lose_nothing() -> None:
 
 
 def test_closing_wakes_a_consumer_that_waits() -> None:
-    """It is not left waiting for a task that cannot come."""
+    """It does not wait for a task that cannot come."""
     queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     batches: list[list[TaskSlice]] = []
     consumer = threading.Thread(target=lambda: batches.append(queue.take_batch(1)))
@@ -153,8 +153,8 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
     assert batches == [[]]
 
 
-def test_giving_up_the_last_task_leaves_the_consumer_waiting_for_the_next() -> None:
-    """A dropped task makes no empty batch: that would mean the end."""
+def test_discarding_the_last_task_leaves_the_consumer_waiting() -> None:
+    """An empty batch would mean that the queue is closed."""
     queue = TaskQueue(max_waiting_rows=10, max_wait_s=1.0, clock=Clock())
     dropped, next_one = task_of([1]), task_of([1])
     queue.put(dropped)
@@ -169,7 +169,7 @@ def test_giving_up_the_last_task_leaves_the_consumer_waiting_for_the_next() -> N
 
 
 def test_refusals_do_not_pile_up() -> None:
-    """The thousandth refusal of a closed queue holds no more of the past than the first."""
+    """The thousandth refusal of a closed queue holds no more memory than the first."""
     queue = TaskQueue(max_waiting_rows=1, max_wait_s=1.0, clock=Clock())
     queue.close()
     depths = []

@@ -6,12 +6,12 @@ from bandrank.engine.throughput import DECAY, MOST_PAUSE_S, MOST_SLOWDOWN, Throu
 
 
 def test_nothing_is_predicted_before_the_first_batch() -> None:
-    """Zero seconds: no request is turned away for a guess."""
+    """The prediction is 0 seconds, so that no request is refused for a guess."""
     assert Throughput().seconds("lane", 1000) == 0.0
 
 
 def test_a_prediction_is_in_proportion_to_the_rows() -> None:
-    """100 rows took 2 s: 50 take 1 s, of that lane alone."""
+    """If 100 rows took 2 s, 50 rows of the same lane take 1 s."""
     throughput = Throughput()
     throughput.report("lane", 100, 2.0)
 
@@ -21,7 +21,7 @@ def test_a_prediction_is_in_proportion_to_the_rows() -> None:
 
 
 def test_a_batch_counts_by_its_size_and_age() -> None:
-    """A tiny batch with its fixed cost hardly moves the speed of large ones; the past fades by DECAY a batch."""
+    """A tiny batch hardly changes the speed of large ones; older batches fade by DECAY."""
     throughput = Throughput()
     throughput.report("lane", 1000, 1.0)
     throughput.report("lane", 1, 0.1)

@@ -31,7 +31,7 @@ QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_tok
 def tokenizer_of(
     scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None
 ) -> Iterator[RequestTokenizer]:
-    """A tokenizer of one thread."""
+    """A tokenizer with one thread."""
     tokenizer = RequestTokenizer(
         TextEncoder(VOCABULARY, scorer), cache_bytes=cache_bytes, num_threads=1, metrics=metrics or Metrics()
     )
@@ -40,12 +40,12 @@ def tokenizer_of(
 
 
 def ids(*tokens: str) -> list[int]:
-    """The ids of tokens."""
+    """The ids of these tokens."""
     return [word_id(token) for token in tokens]
 
 
 def text_of(num_words: int, *, seed: int = 0) -> str:
-    """So many words of one piece each."""
+    """A text of this many words, each a single piece."""
     return random_text(random.Random(seed), num_words)
 
 
@@ -54,11 +54,11 @@ def text_of(num_words: int, *, seed: int = 0) -> str:
     candidate_words=st.lists(st.integers(0, 150), min_size=1, max_size=5),
     scorer=st.sampled_from([TRUNCATING, MAXP, BI]),
 )
-def test_what_is_cut_is_counted(query_words: int, candidate_words: list[int], scorer: Scorer) -> None:
-    """Pieces kept and pieces cut are all pieces; those kept are the first; nothing is cut that would fit."""
+def test_cut_pieces_are_counted(query_words: int, candidate_words: list[int], scorer: Scorer) -> None:
+    """Kept and cut pieces are all pieces, the first ones are kept, and none that fits is cut."""
     query, candidates = (
         text_of(query_words),
-        [text_of(words, seed=place) for place, words in enumerate(candidate_words)],
+        [text_of(words, seed=index) for index, words in enumerate(candidate_words)],
     )
     with tokenizer_of(scorer) as tokenizer:
         request = tokenizer.tokenize_now(query, candidates)
@@ -79,7 +79,7 @@ def test_what_is_cut_is_counted(query_words: int, candidate_words: list[int], sc
 
 
 def test_a_long_candidate_takes_no_room_from_the_query() -> None:
-    """The query is whole; the candidate has what [CLS] and the query leave of 64 tokens."""
+    """The query is whole; the candidate gets what [CLS] and the query leave of 64 tokens."""
     query = text_of(10)
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now(query, [text_of(1000)])
@@ -90,7 +90,7 @@ def test_a_long_candidate_takes_no_room_from_the_query() -> None:
 
 
 def test_a_candidate_that_passages_can_cover_is_whole() -> None:
-    """With MaxP the model's positions are no limit."""
+    """With MaxP the number of positions is no limit."""
     with tokenizer_of(MAXP) as tokenizer:
         request = tokenizer.tokenize_now(text_of(10), [text_of(199), text_of(200)])
 
@@ -99,7 +99,7 @@ def test_a_candidate_that_passages_can_cover_is_whole() -> None:
 
 
 def test_both_sides_of_a_bi_encoder_are_framed() -> None:
-    """[CLS] pieces [SEP]; an empty text is the frame alone."""
+    """The ids are [CLS] pieces [SEP], and for an empty text [CLS] [SEP]."""
     with tokenizer_of(BI) as tokenizer:
         request = tokenizer.tokenize_now("the man", ["", "she was"])
 
@@ -119,7 +119,7 @@ def test_characters_that_the_vocabulary_lacks_are_unknown_tokens() -> None:
 
 @pytest.mark.parametrize("text", ["", " ", "\x00", "\x00\x07\x7f", "\n\t\u2003"])
 def test_a_text_without_pieces_is_its_frame(text: str) -> None:
-    """Emptiness, white space and control characters."""
+    """This holds for empty texts, white space and control characters."""
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now("the", [text])
 
@@ -128,7 +128,7 @@ def test_a_text_without_pieces_is_its_frame(text: str) -> None:
 
 @given(st.lists(st.sampled_from(["the man", "she", "", "was it?", "no", "ж"]), min_size=1, max_size=12))
 def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None:
-    """Looked up once, twice, or not at all; also when the cache holds but one text."""
+    """This also holds when the cache has room for a single text."""
     with (
         tokenizer_of(TRUNCATING, cache_bytes=0) as without,
         tokenizer_of(TRUNCATING) as with_cache,
@@ -142,7 +142,7 @@ def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=6), max_size=8), st.sampled_from([0, 800, 2**20]))
 def test_every_text_looked_up_is_a_hit_or_a_miss(requests: list[list[str]], cache_bytes: int) -> None:
-    """Together they are the texts that came; and with room enough, what came before is a hit."""
+    """Hits and misses add up to the texts; with room enough, a repeated text is a hit."""
     metrics = Metrics()
 
     def lookups(outcome: str) -> float:
@@ -162,7 +162,7 @@ def test_every_text_looked_up_is_a_hit_or_a_miss(requests: list[list[str]], cach
 
 
 def test_the_size_of_the_cache_is_a_metric() -> None:
-    """In bytes, within the bound."""
+    """It is in bytes and within the bound."""
     metrics = Metrics()
     with tokenizer_of(TRUNCATING, cache_bytes=1000, metrics=metrics) as tokenizer:
         tokenizer.tokenize_now("the", ["she was", "no", "not"])
@@ -171,7 +171,7 @@ def test_the_size_of_the_cache_is_a_metric() -> None:
 
 
 def test_sentences_are_marked() -> None:
-    """A token before each sentence; a sentence ends with . ! or ? and white space."""
+    """A token goes before each sentence, which ends with . ! or ? and white space."""
     with tokenizer_of(QDS) as tokenizer:
         request = tokenizer.tokenize_now("is it? no", ["She was 2.5.  He is!\nNo", "you"])
 
@@ -182,15 +182,15 @@ def test_sentences_are_marked() -> None:
 
 
 def test_white_space_around_a_text_is_no_sentence() -> None:
-    """A text with a blank or a line's end after its last full stop is the same text."""
+    """White space after the last full stop adds no sentence."""
     with tokenizer_of(QDS) as tokenizer:
         plain, spaced = tokenizer.tokenize_now("is", ["She was. No.", " She was. No. \n"]).candidates
 
     assert spaced == plain
 
 
-def test_of_sentences_that_are_cut_the_pieces_are_counted() -> None:
-    """Thirty sentences of three words and a full stop are 120 pieces; the marks before them are none."""
+def test_marks_of_cut_sentences_are_not_counted() -> None:
+    """Thirty sentences of three words and a full stop are 120 pieces."""
     text = " ".join(["the man was."] * 30)
     with tokenizer_of(QDS) as tokenizer:
         request = tokenizer.tokenize_now("is", [text])
@@ -202,8 +202,8 @@ def test_of_sentences_that_are_cut_the_pieces_are_counted() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_pool_gives_what_the_calling_thread_gives() -> None:
-    """Tokenising beside the event loop changes nothing."""
+async def test_the_pool_and_the_calling_thread_give_the_same() -> None:
+    """Tokenising beside the event loop changes no ids."""
     with tokenizer_of(TRUNCATING) as tokenizer:
         texts = [text_of(30, seed=seed) for seed in range(5)]
 

@@ -38,7 +38,7 @@ def lane_of(scorer: Scorer) -> ScoreLane:
 
 
 def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None) -> Task:
-    """Candidates of 0 to 40 pieces for a query of 5, if none is given."""
+    """A task of candidates of 0 to 40 pieces; without a given query, it has a random one of 5 pieces."""
     query = query or random_ids(rng, 5)
     candidates = [random_ids(rng, rng.randint(0, 40)) for _ in range(num_candidates)]
     return Task(
@@ -59,7 +59,7 @@ def offline_scores(task: Task) -> list[float]:
 
 
 def value(metrics: Metrics, name: str) -> float:
-    """The sample of this name."""
+    """The value of a metric."""
     sample = metrics.registry.get_sample_value(f"bandrank_{name}")
     assert sample is not None
     return sample
@@ -67,7 +67,7 @@ def value(metrics: Metrics, name: str) -> float:
 
 @pytest.mark.parametrize("max_batch_rows", [1, 100, 4096])
 def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_rows: int) -> None:
-    """However tasks of several queries were cut into batches."""
+    """This holds however tasks of several queries are cut into batches."""
     rng = random.Random(1)
     queue, scorer = open_queue(), scorer_of()
     query = random_ids(rng, 3)
@@ -81,7 +81,7 @@ def test_each_task_gets_the_scores_that_it_gets_alone(max_batch_rows: int) -> No
 
 
 def test_requests_with_the_same_query_share_it() -> None:
-    """Two requests, one query in the batch; a third request's other query is a second one."""
+    """The batch has one query for two requests, and a second one for the third request."""
     rng = random.Random(3)
     recorder = Recorder()
     queue, scorer = open_queue(), scorer_of(recorder)
@@ -97,8 +97,8 @@ def test_requests_with_the_same_query_share_it() -> None:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
 
 
-def test_a_candidate_that_cannot_be_scored_fails_its_own_request_only() -> None:
-    """The others of its batch are answered, the cause is kept, and what follows is scored."""
+def test_a_candidate_that_cannot_be_scored_fails_its_request_only() -> None:
+    """The others of its batch are answered, the error keeps its cause, and later tasks are scored."""
     rng = random.Random(4)
 
     def choke(batch: ScoreBatch) -> None:
@@ -120,8 +120,8 @@ def test_a_candidate_that_cannot_be_scored_fails_its_own_request_only() -> None:
         assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
 
 
-def test_what_is_left_of_a_failed_request_is_not_scored() -> None:
-    """Its later candidates free their place."""
+def test_the_rest_of_a_failed_request_is_not_scored() -> None:
+    """Its later candidates leave the queue."""
     rng = random.Random(5)
     recorder = Recorder()
 
@@ -145,7 +145,7 @@ def test_what_is_left_of_a_failed_request_is_not_scored() -> None:
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
 def test_out_of_memory_is_answered_with_smaller_batches(error: type[Exception]) -> None:
-    """The batch is split until it fits, nobody notices, and later batches are as small as those that fitted."""
+    """The batch is split until it fits, all tasks succeed, and later batches are as small as those that fitted."""
     rng = random.Random(6)
     limit, recorder = 600, Recorder()
 
@@ -170,7 +170,7 @@ def test_out_of_memory_is_answered_with_smaller_batches(error: type[Exception]) 
 
 
 def test_after_out_of_memory_the_budget_is_halved() -> None:
-    """From 1000 rows to 500: no later batch is larger."""
+    """It goes from 1000 rows to 500, and no later batch is larger."""
     rng = random.Random(7)
     recorder = Recorder()
 
@@ -192,7 +192,7 @@ def test_after_out_of_memory_the_budget_is_halved() -> None:
 
 
 def test_a_candidate_too_large_for_the_memory_fails_its_request_only() -> None:
-    """Where nothing is left to split."""
+    """A batch of one candidate cannot be split."""
     rng = random.Random(8)
 
     def choke(batch: ScoreBatch) -> None:
@@ -212,13 +212,13 @@ def test_a_candidate_too_large_for_the_memory_fails_its_request_only() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_score_that_is_no_number_fails_its_own_request_only(bad: float) -> None:
-    """It could neither be ordered nor written as JSON."""
+def test_a_score_that_is_no_number_fails_its_request_only(bad: float) -> None:
+    """Such a score could neither be ordered nor written as JSON."""
 
     class BadScores(WatchedScorer):
         def score(self, batch: ScoreBatch) -> torch.Tensor:
             scores = super().score(batch)
-            poisoned = [bool((batch.candidates[place] == POISON).any()) for place in range(len(batch.candidates))]
+            poisoned = [bool((batch.candidates[index] == POISON).any()) for index in range(len(batch.candidates))]
             return scores.masked_fill(torch.tensor(poisoned), bad)
 
     rng = random.Random(9)
@@ -236,7 +236,7 @@ def test_a_score_that_is_no_number_fails_its_own_request_only(bad: float) -> Non
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dying_thread_leaves_nobody_waiting() -> None:
-    """What is being scored and what waits fails, `on_death` is called once, and later requests are refused."""
+    """Running and queued tasks fail, `on_death` is called once, and later requests are refused."""
     rng = random.Random(10)
 
     def die(_: ScoreBatch) -> None:
@@ -257,7 +257,7 @@ def test_a_dying_thread_leaves_nobody_waiting() -> None:
 
 
 def test_a_batch_reports_its_rows_and_its_requests() -> None:
-    """The rows that the budget counts, and how many requests shared it."""
+    """The metrics get the budgeted rows and the number of requests that shared the batch."""
     rng = random.Random(11)
     queue, scorer = open_queue(), scorer_of()
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (2, 3)]
@@ -270,5 +270,5 @@ def test_a_batch_reports_its_rows_and_its_requests() -> None:
 
 
 def test_the_poison_is_no_token_of_a_random_text() -> None:
-    """The tests above rest on it."""
+    """The tests above rely on this."""
     assert POISON not in random_ids(random.Random(12), 10 * vocab_size())

@@ -11,10 +11,10 @@ from support.absorbed import Sizes, attend_cls, exact, is_right
 from support.forward_kernels import AMPERE, TURING
 from support.layouts import layouts, packed_rows
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import ABSORBED, Dtype, plan_tiles, why_absorbed_unsupported
-from bandrank_kernels.windowed_attention.cuda.absorbed import AbsorbedSimt, choose_absorbed
-from bandrank_kernels.windowed_attention.cuda.tiles import QUERY_TILE, plan_candidate_tiles
+from bandrank_kernels.windowed_attention.cuda.absorbed import ABSORBED, choose_absorbed, why_absorbed_unsupported
+from bandrank_kernels.windowed_attention.cuda.tiles import QUERY_TILE, plan_candidate_tiles, plan_tiles
 
 pytestmark = needs_compiler
 
@@ -52,13 +52,13 @@ def _compiled() -> None:
 def test_a_kernel_is_exact(sizes: Sizes, rows: PackedRows) -> None:
     """Whole outputs and nothing but them, against float64; both schedules give the same bits."""
     query, x = sizes.inputs(rows)
-    found, again = (
+    actual, again = (
         attend_cls(sizes.plan(rows), query, x, sizes.scale, schedule=schedule, seed=seed)
         for seed, schedule in enumerate(SCHEDULES)
     )
 
-    assert is_right(found, exact(query, x, sizes.scale, rows))
-    assert torch.equal(again, found)
+    assert is_right(actual, exact(query, x, sizes.scale, rows))
+    assert torch.equal(again, actual)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -68,32 +68,32 @@ def test_a_grid_of_fixed_size_serves_any_batch(kernel: str) -> None:
     for rows in (FEW, packed_rows((3,), ((40, 0, 0),), shared=True), packed_rows((2,), ((),), shared=True)):
         query, x = sizes.inputs(rows)
         plan = sizes.plan(rows, capacity=9)
-        found = attend_cls(plan, query, x, sizes.scale)
+        actual = attend_cls(plan, query, x, sizes.scale)
 
         assert len(plan.tiles) == 9
         if rows.num_candidates:
-            assert torch.equal(found, attend_cls(sizes.plan(rows), query, x, sizes.scale))
-            assert is_right(found, exact(query, x, sizes.scale, rows))
+            assert torch.equal(actual, attend_cls(sizes.plan(rows), query, x, sizes.scale))
+            assert is_right(actual, exact(query, x, sizes.scale, rows))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_candidate_alone_has_the_bits_it_has_in_company(kernel: str) -> None:
-    """The order of the sums depends on its own length and its query's alone."""
+    """The order of the sums depends on its length and that of its query alone."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     together = attend_cls(sizes.plan(FEW), query, x, sizes.scale)
     for candidate in (1, 2):
         length = len(FEW.candidate_rows(candidate))
-        own = x[[candidate, *FEW.query_rows(0), *FEW.candidate_rows(candidate)]]
+        members = x[[candidate, *FEW.query_rows(0), *FEW.candidate_rows(candidate)]]
         plan = sizes.plan(packed_rows((11,), ((length,),), shared=True))
 
-        alone = attend_cls(plan, query[candidate : candidate + 1].clone(), own, sizes.scale)
+        alone = attend_cls(plan, query[candidate : candidate + 1].clone(), members, sizes.scale)
         assert torch.equal(alone[0], together[candidate])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_may_lie_apart(kernel: str) -> None:
-    """As a part of wider rows they are read in place, and what lies between is not looked at."""
+    """Rows that are a part of wider rows are read in place, without the numbers between them."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     wide = torch.full((FEW.num_rows, sizes.hidden_size + 8), torch.nan, dtype=x.dtype)
@@ -105,7 +105,7 @@ def test_rows_may_lie_apart(kernel: str) -> None:
 
 @pytest.mark.parametrize("sizes", [*KERNELS.values(), Sizes("float32", 3, 328)], ids=str)
 def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
-    """Up to thousands, rising from key to key: weights are relative to the largest score so far, and sums follow it."""
+    """Scores rise from key to key up to thousands: weights are relative to the largest so far, and sums follow it."""
     query, x = sizes.inputs(FEW)
     x = (x * torch.linspace(0.1, 4, FEW.num_rows)[:, None]).to(x.dtype)
     scale = 20 * sizes.scale
@@ -115,7 +115,7 @@ def test_scores_may_be_large_and_grow(sizes: Sizes) -> None:
 
 @given(st.data(), st.sampled_from([31, 256]))
 def test_tiles_are_those_of_the_candidates(data: st.DataObject, tile_rows: int) -> None:
-    """Of all tiles, in their order."""
+    """The tiles of candidates are those among all tiles, in their order."""
     rows = data.draw(layouts(SPARSE))
     tiles = plan_tiles(rows, tile_rows)
 
@@ -124,11 +124,11 @@ def test_tiles_are_those_of_the_candidates(data: st.DataObject, tile_rows: int) 
 
 @given(st.sampled_from(["float16", "bfloat16", "float32"]), st.integers(1, 128), st.sampled_from([TURING, AMPERE]))
 def test_the_narrowest_kernel_is_chosen(dtype: Dtype, eighths: int, capability: tuple[int, int]) -> None:
-    """Of those that take the rows; without tensor cores where there are none."""
+    """The chosen kernel is the narrowest that takes the rows, without tensor cores where there are none."""
     chosen = choose_absorbed(dtype, 8 * eighths, capability)
-    others = [variant for variant in ABSORBED if type(variant) is type(chosen) and variant.dtype == dtype]
+    others = [variant for variant in ABSORBED if (variant.file, variant.dtype) == (chosen.file, dtype)]
 
-    assert isinstance(chosen, AbsorbedSimt) is (dtype == "float32" or capability == TURING)
+    assert (chosen.file == "absorbed_simt.cuh") is (dtype == "float32" or capability == TURING)
     assert chosen.max_hidden_size == min(
         other.max_hidden_size for other in others if other.max_hidden_size >= 8 * eighths
     )
@@ -146,7 +146,7 @@ def test_the_narrowest_kernel_is_chosen(dtype: Dtype, eighths: int, capability: 
     ],
 )
 def test_what_the_kernels_cannot_do_is_said(facts: dict[str, object], reason: str | None) -> None:
-    """As a clause of a message; nothing, where they can."""
+    """The reason is a clause of a message, and None where the kernels can run."""
     asked = {"num_heads": 12, "hidden_size": 384, "dtype": "float16", **facts}
 
     assert why_absorbed_unsupported(**asked) == reason  # type: ignore[arg-type]  # as the cases have them
@@ -171,7 +171,7 @@ MISTAKES = {
         Mistake("exists", "true"),
         Mistake("heads", "$ && head != params.num_heads"),
         Mistake("columns", "$ || 32 * i + 8 * t == columns"),
-        # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; places taken too early.
+        # Copies that are not waited for, by the lane or by the warp; parts of scores likewise; memory reused too early.
         Mistake("copied", "wait_for_copies<2>();"),
         Mistake("staged"),
         Mistake("parts"),
@@ -179,7 +179,7 @@ MISTAKES = {
         Mistake("ahead", "copy_chunk(chunk);"),
         Mistake(
             "pieces",
-            "copy_async(stages + chunk % 2 * kStagePieces + piece_place<SLICES>(slot, piece ^ 1), from, wanted);",
+            "copy_async(stages + chunk % 2 * kStagePieces + piece_index<SLICES>(slot, piece ^ 1), from, real);",
         ),
         # The softmax.
         Mistake("factor", "1.f"),
@@ -200,7 +200,7 @@ MISTAKES = {
     ("kernel", "number"), [(name, number) for name, mistakes in MISTAKES.items() for number in range(len(mistakes))]
 )
 def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
-    """By one of the schedules: wrong numbers, NaN, something around the output, a counter, a barrier not reached."""
+    """A schedule shows it: wrong numbers, NaN, something around the output, a counter, a barrier not reached."""
     sizes = KERNELS[kernel]
     query, x = sizes.inputs(FEW)
     plan = sizes.plan(FEW)

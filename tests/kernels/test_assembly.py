@@ -35,7 +35,7 @@ SAMPLE = [
 
 
 def test_the_record_is_of_these_kernels() -> None:
-    """The table of registers was made from the sources as they are, of all kernels on all their architectures."""
+    """The table of registers is made from these sources, and has all kernels on all their architectures."""
     assert TABLE["sources"] == digests(), STALE
     assert {name: list(row) for name, row in TABLE["kernels"].items()} == {
         kernel.expression: list(family.archs) for family in FAMILIES for kernel in family.kernels
@@ -45,7 +45,7 @@ def test_the_record_is_of_these_kernels() -> None:
 @needs_nvrtc
 @pytest.mark.parametrize(("kernel", "arch"), SAMPLE)
 def test_a_kernel_assembles_as_recorded(kernel: Kernel, arch: str) -> None:
-    """With as many registers and spilled bytes as the table says, where the compiler is the table's."""
+    """It takes the registers and spilled bytes of the table, if the compiler is that of the table."""
     used = measure(([kernel], arch))[kernel.expression]
 
     if TABLE["compiler"]["nvrtc"] == nvrtc():

@@ -48,16 +48,16 @@ def both(rows: PackedRows, pattern: AttentionPattern, backend: Backend) -> list[
 
 def assert_alike(rows: PackedRows, pattern: AttentionPattern) -> None:
     """Both backends give the same results and gradients."""
-    found = [both(rows, pattern, backend) for backend in BACKENDS]
-    assert len(found[0]) == len(found[1]) == 5
-    for reference, vectorized in zip(*found, strict=True):
+    actual = [both(rows, pattern, backend) for backend in BACKENDS]
+    assert len(actual[0]) == len(actual[1]) == 5
+    for reference, vectorized in zip(*actual, strict=True):
         torch.testing.assert_close(vectorized, reference, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_equal_the_reference_for_named_patterns(name: str, layout: str) -> None:
-    """With shared queries where the pattern allows it, and a copy for each candidate."""
+    """Queries are shared where the pattern allows it, and copied for each candidate."""
     pattern = NAMED[name]
     for shared in {pattern.shares_queries, False}:
         assert_alike(packed_rows(*LAYOUTS[layout], shared=shared), pattern)
@@ -66,7 +66,7 @@ def test_gradients_equal_the_reference_for_named_patterns(name: str, layout: str
 @settings(max_examples=40)
 @given(st.data())
 def test_gradients_equal_the_reference_for_any_pattern(data: st.DataObject) -> None:
-    """On any layout that is not empty."""
+    """They are equal on any layout that is not empty."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern).filter(lambda rows: rows.num_rows > 0))
     assert_alike(rows, pattern)
@@ -75,14 +75,14 @@ def test_gradients_equal_the_reference_for_any_pattern(data: st.DataObject) -> N
 @settings(max_examples=80)
 @given(st.data())
 def test_every_row_is_written_once(data: st.DataObject) -> None:
-    """By exactly one piece: the result starts as uninitialised memory."""
+    """Exactly one piece writes a row: the result starts as uninitialised memory."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern))
     plan = VectorizedPlan(rows, pattern, device=CPU, dtype=torch.float64)
     written = np.zeros(rows.num_rows, np.int64)
     for piece in plan._pieces:
-        place = piece.read(torch.arange(rows.num_rows, dtype=torch.float64)[:, None, None])
-        written[place.flatten().long().numpy()] += 1
+        indices = piece.read(torch.arange(rows.num_rows, dtype=torch.float64)[:, None, None])
+        written[indices.flatten().long().numpy()] += 1
     qkv = random_qkv(rows)
     poisoned = torch.full((rows.num_rows, NUM_HEADS, HEAD_DIM), torch.nan, dtype=torch.float64)
 
@@ -92,7 +92,7 @@ def test_every_row_is_written_once(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", NAMED)
 def test_gradients_are_difference_quotients(name: str) -> None:
-    """Of `attend` and `attend_cls`, on one small batch."""
+    """The gradients of `attend` and `attend_cls` are checked on one small batch."""
     rows = packed_rows([2, 1], [[0, 6], [3]], shared=NAMED[name].shares_queries)
     plan = plan_attention(rows, NAMED[name], device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend="vectorized")
     generator = torch.Generator().manual_seed(0)

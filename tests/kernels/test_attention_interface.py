@@ -66,7 +66,7 @@ def test_a_shared_query_cannot_depend_on_its_candidates(backend: Backend, switch
 
 
 def test_backends_by_name() -> None:
-    """A backend that is asked for runs or says why it cannot; no other one takes its place."""
+    """A requested backend runs or says why it cannot; no other one runs instead."""
     assert choose_backend("auto", CPU) == "vectorized"
     assert choose_backend("reference", CPU) == "reference"
     with pytest.raises(BackendUnavailable, match=r"backend 'cuda' .* cpu"):

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 from bandrank_kernels.launch import launch
-from bandrank_kernels.windowed_attention import AttentionPlan, PackedRows, plan_attention
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 
 pytestmark = needs_gpu
 
@@ -36,8 +35,9 @@ GRADIENT_BARS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 6e-6}
 def plan(
     window: int | None, dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, backend: Backend = "cuda"
 ) -> AttentionPlan:
-    """By the kernels, by name: nothing may take their place. Or by another backend."""
-    return plan_attention(rows, sparse_pattern(window), device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
+    """A plan of the kernels, requested by name, so that nothing replaces them; or of another backend."""
+    pattern = AttentionPattern.sparse(window)
+    return plan_attention(rows, pattern, device=GPU, dtype=dtype, head_dim=head_dim, backend=backend)
 
 
 def random_qkv(dtype: torch.dtype, head_dim: int, *, rows: PackedRows = ROWS, num_heads: int = 3) -> Tensor:
@@ -53,13 +53,13 @@ def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, *, truth: Ba
     right = plan(window, torch.float64, head_dim, rows=rows, backend=truth).attend(exact)
     towards = right.detach().flip(0).to(dtype)
     with poisoned():
-        found, again = (plan(window, dtype, head_dim, rows=rows).attend(given) for _ in range(2))
-        gradient, gradient_again = (torch.autograd.grad(out, given, towards)[0] for out in (found, again))
+        actual, again = (plan(window, dtype, head_dim, rows=rows).attend(given) for _ in range(2))
+        gradient, gradient_again = (torch.autograd.grad(out, given, towards)[0] for out in (actual, again))
     (right_gradient,) = torch.autograd.grad(right, exact, towards.double())
 
-    assert torch.equal(found, again)
+    assert torch.equal(actual, again)
     assert torch.equal(gradient, gradient_again)
-    assert (found.double() - right).norm() <= BARS[dtype] * right.norm()
+    assert (actual.double() - right).norm() <= BARS[dtype] * right.norm()
     assert (gradient.double() - right_gradient).norm() <= GRADIENT_BARS[dtype] * right_gradient.norm()
 
 
@@ -68,7 +68,7 @@ def assert_right(rows: PackedRows, window: int | None, qkv: Tensor, *, truth: Ba
 @pytest.mark.parametrize("head_dim", [32, 64])
 @pytest.mark.parametrize("dtype", BARS)
 def test_kernels_equal_the_reference(dtype: torch.dtype, head_dim: int, window: int | None, layout: int) -> None:
-    """In every layout."""
+    """They are equal in every layout."""
     rows = LAYOUTS[layout]
     assert_right(rows, window, random_qkv(dtype, head_dim, rows=rows), truth="reference")
 
@@ -83,14 +83,14 @@ def test_many_times_what_a_card_runs_at_once(dtype: torch.dtype, window: int) ->
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_a_graph_replays_what_was_launched(window: int) -> None:
-    """On new numbers in the same place, with the same bits."""
+    """A replay on new numbers in the same memory gives the same bits."""
     qkv, planned = random_qkv(torch.float16, 32), plan(window, torch.float16, 32)
     assert_replays(lambda: [planned.attend(qkv)], qkv)
 
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_kernels_run_on_the_current_stream_and_wait_for_nothing(window: int) -> None:
-    """Behind what a side stream is busy with, while the host goes on; once a layer has made the scratch of a batch."""
+    """They wait for a side stream while the host continues, once a layer has made the scratch of a batch."""
     planned = plan(window, torch.float16, 32)
     assert_runs_on_the_current_stream(lambda late: [planned.attend(late)], random_qkv(torch.float16, 32))
 
@@ -98,22 +98,22 @@ def test_kernels_run_on_the_current_stream_and_wait_for_nothing(window: int) -> 
 @pytest.mark.parametrize(("num_heads", "hidden_size"), [(12, 384), (12, 768), (16, 1000), (2, 64)])
 @pytest.mark.parametrize("dtype", BARS)
 def test_the_last_layer_equals_the_reference(dtype: torch.dtype, num_heads: int, hidden_size: int) -> None:
-    """In float64, on the same rounded inputs, for [CLS] alone; a second run gives the same bits."""
+    """The reference runs in float64 on the same rounded inputs, for [CLS] alone; a second run gives the same bits."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(ROWS.num_candidates, num_heads, hidden_size, generator=generator).to(GPU, dtype)
     rows = torch.randn(ROWS.num_rows, hidden_size, generator=generator).to(GPU, dtype)
     scale = 2 / hidden_size**0.5
     planned = plan(4, dtype, 32)
     with poisoned():
-        found, again = (planned.attend_cls(query, rows, scale) for _ in range(2))
+        actual, again = (planned.attend_cls(query, rows, scale) for _ in range(2))
     right = plan(4, torch.float64, 32, backend="reference").attend_cls(query.double(), rows.double(), scale)
 
-    assert torch.equal(found, again)
-    assert (found.double() - right).norm() <= BARS[dtype] * right.norm()
+    assert torch.equal(actual, again)
+    assert (actual.double() - right).norm() <= BARS[dtype] * right.norm()
 
 
 def test_one_graph_of_the_last_layer_serves_batches_of_other_lengths() -> None:
-    """Captured for a table of fixed size, which is filled anew."""
+    """It is captured for a table of fixed size, which is filled anew."""
     sizes = Sizes("float16", 12, 384)
     batches = [ROWS, packed_rows([3], [[700, 0]], shared=True), packed_rows([9, 2], [[1] * 4, [200]], shared=True)]
     plans = [sizes.plan(rows, capacity=20) for rows in batches]

@@ -4,27 +4,27 @@ import logging
 
 import pytest
 import torch
-from support.bands import LENGTHS, WINDOWS, dense, outside, random_band, random_rows
+from support.bands import dense, outside, random_band, random_rows
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bandrank_kernels import Backend, BackendUnavailable, dispatch
-from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+from bandrank_kernels.band_products import band_ptv, band_pv, band_qk, reference
 
-BACKENDS: list[Backend] = ["reference", "vectorized"]
+BACKENDS: list[Backend] = ["vectorized"]  # plain torch has one form, which "reference" names too
 EXACT = 1e-12
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
+def close(actual: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
     """Equal to an absolute tolerance, shape, dtype and NaN too."""
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 17, 40])
 @pytest.mark.parametrize("window", [0, 1, 3, 9])
 def test_products_are_those_of_dense_matrices(window: int, length: int, backend: Backend) -> None:
-    """With the band in its place and zeros elsewhere; what lies outside the sequence is 0, or ignored."""
+    """The band lies on the diagonals, zeros elsewhere; entries outside the sequence are 0, or ignored."""
     query, key = random_rows(length, 6), random_rows(length, 6, seed=1)
     scores, band = band_qk(query, key, window, backend=backend), random_band(length=length, window=window)
     near = (torch.arange(length)[:, None] - torch.arange(length)).abs() <= window
@@ -33,18 +33,6 @@ def test_products_are_those_of_dense_matrices(window: int, length: int, backend:
     assert (scores[outside(length, window)] == 0).all()
     close(band_pv(band, key, backend=backend), dense(band) @ key)
     close(band_ptv(band, key, backend=backend), dense(band).T @ key)
-
-
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("window", WINDOWS)
-def test_vectorized_equals_reference(window: int, length: int) -> None:
-    """For windows wider than the sequence too, in batches."""
-    query, key = random_rows(2, 3, length, 5), random_rows(2, 3, length, 5, seed=1)
-    band = random_band(2, 3, length=length, window=window)
-
-    close(band_qk(query, key, window, backend="vectorized"), band_qk(query, key, window, backend="reference"))
-    for product in (band_pv, band_ptv):
-        close(product(band, key, backend="vectorized"), product(band, key, backend="reference"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -63,7 +51,7 @@ def test_strides_do_not_matter(backend: Backend) -> None:
     rows = random_rows(2, 9, 3, 4).transpose(1, 2)
     shared = random_rows(2, 1, 9, 4, seed=2).expand(2, 3, 9, 4)
     band = random_band(2, 3, length=9, window=2).transpose(-1, -2).contiguous().transpose(-1, -2)
-    found = [
+    actual = [
         band_qk(rows, shared, 2, backend=backend),
         band_pv(band, shared, backend=backend),
         band_ptv(band, rows, backend=backend),
@@ -71,7 +59,7 @@ def test_strides_do_not_matter(backend: Backend) -> None:
     plain = rows.contiguous(), shared.contiguous(), band.contiguous()
 
     for one, expected in zip(
-        found, [band_qk(plain[0], plain[1], 2), band_pv(plain[2], plain[1]), band_ptv(plain[2], plain[0])], strict=True
+        actual, [band_qk(plain[0], plain[1], 2), band_pv(plain[2], plain[1]), band_ptv(plain[2], plain[0])], strict=True
     ):
         assert one.is_contiguous()
         close(one, expected)
@@ -95,13 +83,13 @@ def test_sums_are_made_in_more_than_16_bits(dtype: torch.dtype) -> None:
     """The error is that of rounding the result, whatever the number of terms."""
     query, key = random_rows(300, 64, dtype=dtype), random_rows(300, 64, dtype=dtype, seed=1)
     band = random_band(length=300, window=64, dtype=dtype)
-    for found, expected in (
+    for actual, expected in (
         (band_qk(query, key, 64), band_qk(query.double(), key.double(), 64)),
         (band_pv(band, key), band_pv(band.double(), key.double())),
         (band_ptv(band, key), band_ptv(band.double(), key.double())),
     ):
-        assert found.dtype == dtype
-        assert (found.double() - expected).norm() <= torch.finfo(dtype).eps / 2 * expected.norm()
+        assert actual.dtype == dtype
+        assert (actual.double() - expected).norm() <= torch.finfo(dtype).eps / 2 * expected.norm()
 
 
 class LargestTensor(TorchDispatchMode):
@@ -120,18 +108,16 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("window", [0, 4, 64])
 def test_memory_is_linear_in_the_band(window: int) -> None:
-    """No (length, length) anywhere, forward or backward; blocks of 32 rows at least cost a narrow window some more."""
-    from bandrank_kernels.band_products import vectorized
-
+    """No (length, length) anywhere in the products, nor in their gradients, which are products too."""
     length, dim = 4096, 8
     query, key = random_rows(length, dim), random_rows(length, dim, seed=1)
     band = random_band(length=length, window=window)
     with LargestTensor() as largest:
-        vectorized.band_qk(query, key, window)
-        vectorized.band_pv(band, key)
-        vectorized.band_ptv(band, key)
+        reference.band_qk(query, key, window)
+        reference.band_pv(band, key)
+        reference.band_ptv(band, key)
 
-    assert 0 < largest.numbers <= 1.05 * length * max(2 * (2 * window + 1), 32 + 2 * window, 3 * dim)
+    assert 0 < largest.numbers <= length * max(2 * window + 1, dim)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +152,7 @@ def test_what_else_is_refused() -> None:
 
 
 def test_backends_by_name() -> None:
-    """What is asked for runs or says why it cannot and what to do."""
+    """A requested backend runs, or says why it cannot and what to do."""
     rows = torch.zeros(5, 4)
     with pytest.raises(BackendUnavailable, match=r"backend 'cuda' cannot run: .*the tensors are on cpu"):
         band_qk(rows, rows, 1, backend="cuda")
@@ -175,7 +161,7 @@ def test_backends_by_name() -> None:
 
 
 def test_auto_says_once_what_runs(caplog: pytest.LogCaptureFixture) -> None:
-    """In one line, with the reason, and not again for the next layer."""
+    """It logs one line with the reason, and no other for the next layer."""
     dispatch._log_choice.cache_clear()
     rows = torch.zeros(5, 4)
     with caplog.at_level(logging.INFO, logger="bandrank_kernels"):

@@ -18,7 +18,7 @@ TOLERANCE = {torch.float16: 6e-4, torch.bfloat16: 4e-3, torch.float32: 2e-6, tor
 
 
 def products(query: Tensor, key: Tensor, band: Tensor) -> list[Tensor]:
-    """All three by the CUDA kernels, by name: nothing may take their place."""
+    """All three by the CUDA kernels, requested by name, so that nothing replaces them."""
     window = band.shape[-1] // 2
     return [
         band_qk(query, key, window, backend="cuda"),
@@ -48,7 +48,7 @@ def inputs(length: int, window: int, dim: int, dtype: torch.dtype) -> tuple[Tens
     ],
 )
 def test_kernels_equal_the_reference(dtype: torch.dtype, dim: int, window: int) -> None:
-    """In float64, on the same rounded inputs."""
+    """The reference runs in float64 on the same rounded inputs."""
     for length in (*LENGTHS, 1025):
         query, key, band = inputs(length, window, dim, dtype)
         exact = query.double(), key.double(), band.double()
@@ -59,13 +59,13 @@ def test_kernels_equal_the_reference(dtype: torch.dtype, dim: int, window: int) 
         )
         with poisoned():
             results = products(query, key, band)
-        for found, right in zip(results, expected, strict=True):
-            assert found.isfinite().all()
-            assert (found.double() - right).norm() <= TOLERANCE[dtype] * right.norm()
+        for actual, right in zip(results, expected, strict=True):
+            assert actual.isfinite().all()
+            assert (actual.double() - right).norm() <= TOLERANCE[dtype] * right.norm()
 
 
 def test_gradients_are_difference_quotients() -> None:
-    """By the kernels for float64."""
+    """The kernels for float64 give them."""
     query, key, band = (tensor.nan_to_num().requires_grad_() for tensor in inputs(5, 1, 3, torch.float64))
 
     assert torch.autograd.gradcheck(lambda query, key: band_qk(query, key, 1, backend="cuda"), (query, key))
@@ -73,19 +73,19 @@ def test_gradients_are_difference_quotients() -> None:
 
 
 def test_a_graph_replays_what_was_launched() -> None:
-    """On new numbers in the same place, with the same bits."""
+    """A replay on new numbers in the same memory gives the same bits."""
     query, key, band = inputs(130, 4, 32, torch.float16)
     assert_replays(lambda: products(query, key, band), query, band)
 
 
 def test_kernels_run_on_the_current_stream_and_wait_for_nothing() -> None:
-    """Behind what a side stream is busy with, while the host goes on."""
+    """They wait for the work of a side stream while the host continues."""
     query, key, band = inputs(130, 4, 32, torch.float16)
     assert_runs_on_the_current_stream(lambda late: products(late, key, band), query)
 
 
 def test_auto_is_cuda_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Once."""
+    """It says so once."""
     dispatch._log_choice.cache_clear()
     with caplog.at_level(logging.INFO, logger="bandrank_kernels"):
         assert {choose_backend("auto", GPU) for _ in range(2)} == {"cuda"}

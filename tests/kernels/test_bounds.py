@@ -42,7 +42,7 @@ def last_layer() -> None:
 
 
 def bands() -> None:
-    """On tensor cores in whole pieces, and elsewhere number by number."""
+    """Runs the band products on tensor cores and without."""
     requests: list[Launch] = []
     for dtype, dim in ((torch.float16, 32), (torch.float32, 7)):
         for window, length in ((1, 17), (9, 65), (64, 3)):
@@ -88,7 +88,7 @@ def main() -> None:
 
 @needs_compiler
 def test_no_access_is_out_of_bounds() -> None:
-    """Nor misaligned, on arrays of exactly the size they must have."""
+    """Arrays have exactly the size that they must have; no access is misaligned either."""
     ended = run_sanitized("from kernels.test_bounds import main; main()")
 
     assert (ended.stdout.split(), ended.stderr[-3000:]) == ([part.__name__ for part in PARTS], "")

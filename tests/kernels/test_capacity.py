@@ -8,18 +8,19 @@ from hypothesis import strategies as st
 from support.forward_kernels import AMPERE, TURING
 from support.layouts import CPU, layouts
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, Capacity, PackedRows
 from bandrank_kernels.windowed_attention.capacity import FEWEST_ROWS, row_bucket
-from bandrank_kernels.windowed_attention.cuda import Dtype, plan_forward, plan_tiles
+from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
-from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE, plan_candidate_tiles
+from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE, plan_candidate_tiles, plan_tiles
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 
 
 @given(st.data(), st.sampled_from([31, 60, 124, 248, 256]))
 def test_tiles_of_a_batch_fit_in_its_bucket(data: st.DataObject, tile_rows: int) -> None:
-    """Whatever its lengths: `plan_tiles` would raise."""
+    """They fit whatever its lengths: `plan_tiles` would raise."""
     rows = data.draw(layouts(SPARSE))
     capacity = Capacity.of(rows)
 
@@ -31,7 +32,7 @@ def test_tiles_of_a_batch_fit_in_its_bucket(data: st.DataObject, tile_rows: int)
 
 @given(st.integers(FEWEST_ROWS + 1, 100_000))
 def test_a_batch_fills_four_fifths_of_its_bucket(num_rows: int) -> None:
-    """And buckets are multiples of eight rows."""
+    """It does, and buckets are multiples of eight rows."""
     bucket = row_bucket(num_rows)
 
     assert num_rows <= bucket <= 1.25 * num_rows
@@ -40,7 +41,7 @@ def test_a_batch_fills_four_fifths_of_its_bucket(num_rows: int) -> None:
 
 @given(st.data(), st.sampled_from([("float16", AMPERE), ("float16", TURING), ("float32", AMPERE)]))
 def test_launches_of_a_bucket_are_alike(data: st.DataObject, card: tuple[Dtype, tuple[int, int]]) -> None:
-    """Batches with one capacity have one kernel, grid, window and scratch; the window is the pattern's own."""
+    """Batches with one capacity have one kernel, grid, window and scratch; the window is that of the pattern."""
     dtype, capability = card
     patterns = [AttentionPattern(window, query_to_cls=False, query_to_candidate=False) for window in (0, 4, 16, None)]
     pattern = data.draw(st.sampled_from(patterns))
@@ -71,7 +72,7 @@ def test_no_bucket_asks_for_more_tiles_of_globals_than_its_queries(query_rows: i
 
 
 def test_tables_that_are_not_the_batchs_are_marked() -> None:
-    """Of both, in the places behind the batch's own."""
+    """In both tables the entries behind those of the batch are marked as unused."""
     rows = PackedRows(np.array([0, 5]), np.array([0, 70, 80]), np.array([0, 0]))
     plan = CudaPlan(
         rows, SPARSE, device=CPU, dtype=torch.float16, head_dim=32, capability=AMPERE, capacity=Capacity.of(rows)

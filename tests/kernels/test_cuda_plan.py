@@ -28,22 +28,21 @@ from bandrank_kernels.windowed_attention import (
     plan_attention,
 )
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan, _log_groups
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
 
 ROWS = packed_rows([11, 3], [[70, 0, 17], [64]], shared=True)
 EMPTY = PackedRows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
-SPARSE = sparse_pattern(4)
+SPARSE = AttentionPattern.sparse(4)
 
 
 def cuda_plan(
     dtype: torch.dtype, *, rows: PackedRows = ROWS, run: Callable[[Launch, torch.device], None] = run_here
 ) -> CudaPlan:
-    """For tensors in the CPU's memory, as for a card with tensor cores."""
+    """A plan as for a card with tensor cores, for tensors in the CPU's memory."""
     return CudaPlan(rows, SPARSE, device=CPU, dtype=dtype, head_dim=32, capability=(8, 0), run=run)
 
 
 def other_plan(dtype: torch.dtype) -> AttentionPlan:
-    """The same in plain torch."""
+    """The same plan in plain torch."""
     return plan_attention(ROWS, SPARSE, device=CPU, dtype=dtype, head_dim=32, backend="vectorized")
 
 
@@ -53,7 +52,7 @@ def random_rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) 
 
 
 def random_qkv(num_heads: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    """Of `ROWS`."""
+    """Random queries, keys and values of `ROWS`."""
     return random_rows(ROWS.num_rows, 3, num_heads, 32, dtype=dtype, seed=seed)
 
 
@@ -69,13 +68,13 @@ def recording(launches: list[Launch]) -> Callable[[Launch, torch.device], None]:
 
 @needs_compiler
 def test_layers_of_a_batch_share_a_plan() -> None:
-    """One launch each, counters ready for the next, whatever the number of heads and the dtype."""
+    """Each makes one launch and leaves counters ready for the next, whatever the number of heads and the dtype."""
     launches: list[Launch] = []
     plan = cuda_plan(torch.float16, run=recording(launches))
     for layer, (num_heads, dtype) in enumerate([(2, torch.float16), (2, torch.float16), (1, torch.float32)]):
         qkv = random_qkv(num_heads, dtype, seed=layer)
-        found, expected = plan.attend(qkv), other_plan(torch.float64).attend(qkv.double())
-        assert (found.double() - expected).norm() < (4e-4 if dtype == torch.float16 else 2e-6) * expected.norm()
+        actual, expected = plan.attend(qkv), other_plan(torch.float64).attend(qkv.double())
+        assert (actual.double() - expected).norm() < (4e-4 if dtype == torch.float16 else 2e-6) * expected.norm()
 
     assert [launch.kernel.expression.partition("<")[0] for launch in launches] == [
         "narrow_forward",
@@ -86,15 +85,15 @@ def test_layers_of_a_batch_share_a_plan() -> None:
 
 @needs_compiler
 def test_gradients_flow_through_a_plan() -> None:
-    """From the result to a projection whose rows lie apart, in two launches; towards may be expanded, as of a sum."""
+    """They reach a projection whose rows lie apart; the gradient may be expanded, as that of a sum is."""
     wide = random_rows(ROWS.num_rows, 4, 2, 32).requires_grad_()
     weights = random_rows(32)
-    found, expected = (
+    actual, expected = (
         torch.autograd.grad((plan.attend(wide[:, :3]) * weights).sum() + plan.attend(wide[:, :3]).sum(), wide)[0]
         for plan in (cuda_plan(torch.float32), other_plan(torch.float32))
     )
 
-    torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-5)
 
 
 @needs_compiler
@@ -127,34 +126,34 @@ def test_the_last_layer_reads_cls_alone(dtype: torch.dtype) -> None:
         exact = other_plan(torch.float64).attend_cls(query.double(), hidden.double(), 0.2)
         shifted = torch.empty(hidden.numel() + 1, dtype=dtype)[1:].view(hidden.shape).copy_(hidden)
         for rows in (hidden, hidden.float(), shifted):
-            found = plan.attend_cls(query, rows, 0.2)
-            assert (found.double() - exact).norm() < (4e-4 if dtype == torch.float16 else 2e-6) * exact.norm()
+            actual = plan.attend_cls(query, rows, 0.2)
+            assert (actual.double() - exact).norm() < (4e-4 if dtype == torch.float16 else 2e-6) * exact.norm()
 
     assert len(launches) == 9
 
 
 def test_the_last_layer_is_differentiable() -> None:
-    """In plain torch, with nothing launched."""
+    """Its gradient runs in plain torch, with nothing launched."""
     query, hidden = random_rows(ROWS.num_candidates, 2, 64), random_rows(ROWS.num_rows, 64, seed=1).requires_grad_()
     launches: list[Launch] = []
-    found, expected = (
+    actual, expected = (
         torch.autograd.grad(plan.attend_cls(query, hidden, 0.2).square().sum(), hidden)[0]
         for plan in (cuda_plan(torch.float32, run=recording(launches)), other_plan(torch.float32))
     )
 
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     assert not launches
 
 
 def test_more_heads_than_the_last_layers_kernels_have_go_to_plain_torch(caplog: pytest.LogCaptureFixture) -> None:
-    """Which is logged, once."""
+    """That is logged once."""
     _log_groups.cache_clear()
     query, hidden = random_rows(ROWS.num_candidates, 17, 64), random_rows(ROWS.num_rows, 64)
     launches: list[Launch] = []
     plan = cuda_plan(torch.float32, run=recording(launches))
     for _ in range(2):
-        found = plan.attend_cls(query, hidden, 0.2)
-        torch.testing.assert_close(found, other_plan(torch.float32).attend_cls(query, hidden, 0.2))
+        actual = plan.attend_cls(query, hidden, 0.2)
+        torch.testing.assert_close(actual, other_plan(torch.float32).attend_cls(query, hidden, 0.2))
 
     assert not launches
     assert caplog.messages == [
@@ -167,7 +166,7 @@ def test_more_heads_than_the_last_layers_kernels_have_go_to_plain_torch(caplog: 
 def test_a_whole_cross_encoder_scores_as_in_plain_torch(
     dtype: torch.dtype, bar: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a launch in each layer, of which the last is [CLS]'s alone; one plan, made for the batch."""
+    """Each layer makes a launch, the last one for [CLS] alone, and all share one plan of the batch."""
     encoder = replace(tiny_encoder_config(), hidden_size=64, num_heads=2)
     config = CrossEncoderConfig(
         encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=SPARSE, max_tokens=512, max_query_tokens=64
@@ -185,9 +184,9 @@ def test_a_whole_cross_encoder_scores_as_in_plain_torch(
         monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
         monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=recording(launches)))
         scorer.encoder.to(dtype)
-        found = scorer(batch)
+        actual = scorer(batch)
 
-    torch.testing.assert_close(found, expected, rtol=0, atol=bar)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=bar)
     names = [launch.kernel.expression.partition("<")[0] for launch in launches]
     assert names == (
         ["simt_forward", "absorbed_simt"] if dtype == torch.float32 else ["narrow_forward", "absorbed_mma"]
@@ -205,7 +204,7 @@ def test_a_batch_of_nothing_is_not_launched() -> None:
 
 
 def test_many_tensors_go_in_one_transfer() -> None:
-    """Shapes, dtypes and numbers as they were, at aligned addresses in one allocation; empty ones too."""
+    """Shapes, dtypes and numbers arrive unchanged, at aligned addresses in one allocation; empty tensors too."""
     tensors = [torch.arange(5), torch.zeros(0, 8, dtype=torch.int32), torch.ones(3, 2).bool(), torch.rand(7).half()]
     copies = to_device(tensors, CPU)
 

@@ -1,4 +1,4 @@
-"""Kernels on the CPU: what is computed is what CUDA says, and mistakes are found."""
+"""Kernels on the CPU: results are those that CUDA defines, and mistakes are found."""
 
 import numpy as np
 import pytest
@@ -106,16 +106,16 @@ def test_lanes_exchange_values(schedule: Schedule) -> None:
     Emulation(EXCHANGES, ["exchanges"]).launch(
         "exchanges", grid=ONE, block=(64, 1, 1), arguments=[out, numbers], schedule=schedule
     )
-    found = out[:-1].reshape(64, 8).T
+    actual = out[:-1].reshape(64, 8).T
 
-    np.testing.assert_array_equal(found[0], lane ^ 5)
-    np.testing.assert_array_equal(found[1], np.where(lane < 29, lane + 3, lane))
-    np.testing.assert_array_equal(found[2], np.where(lane >= 3, lane - 3, lane))
-    assert set(found[3].view(np.uint32)) == {sum(1 << i for i in range(0, 32, 3))}
-    np.testing.assert_array_equal(found[4], np.where(lane < 8, 7 - lane, 1))
-    assert set(found[5]) == {10}
-    assert set(found[6]) == {0x77663322}
-    assert set(found[7]) == {1}
+    np.testing.assert_array_equal(actual[0], lane ^ 5)
+    np.testing.assert_array_equal(actual[1], np.where(lane < 29, lane + 3, lane))
+    np.testing.assert_array_equal(actual[2], np.where(lane >= 3, lane - 3, lane))
+    assert set(actual[3].view(np.uint32)) == {sum(1 << i for i in range(0, 32, 3))}
+    np.testing.assert_array_equal(actual[4], np.where(lane < 8, 7 - lane, 1))
+    assert set(actual[5]) == {10}
+    assert set(actual[6]) == {0x77663322}
+    assert set(actual[7]) == {1}
     assert out[-1] == 64
 
 
@@ -133,7 +133,7 @@ __global__ void reverse(const float* in, float* out, int n) {
 
 
 def reverse(source: str, schedule: Schedule, *, shared_bytes: int = 512) -> np.ndarray[tuple[int, ...], np.dtype]:
-    """What the kernel makes of 0 .. 127."""
+    """The result of the kernel for 0 .. 127."""
     out = np.full(128, np.nan, np.float32)
     Emulation(source, ["reverse"]).launch(
         "reverse",
@@ -154,7 +154,7 @@ def without(source: str, text: str, instead: str = "") -> str:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_block_barrier_orders_shared_memory(schedule: Schedule) -> None:
-    """What was written before it is read after it."""
+    """Numbers written before it are read after it."""
     np.testing.assert_array_equal(reverse(REVERSE, schedule), np.arange(128)[::-1])
 
 

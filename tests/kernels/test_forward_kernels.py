@@ -22,8 +22,9 @@ from support.forward_kernels import (
 )
 from support.layouts import packed_rows
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardPlan
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan
 
 pytestmark = needs_compiler
 NUM_HEADS = 2
@@ -58,7 +59,7 @@ MANY = ((11, 0, 3, 1), ((60, 0, 17, 121), (5, 33), (), (64, 1, 62)))
 
 
 def narrow_shapes() -> Iterator[Shape]:
-    """For kernels with windows up to 16: tile and step borders, every number of key tiles, many queries."""
+    """Shapes for the kernels of windows up to 16: tile and step borders, every number of key tiles, many queries."""
     for index, length in enumerate(SINGLE + LONG):
         for window in (NARROW_WINDOWS[(index + shift) % 7] for shift in (0, 3, 5)):
             yield Shape(window, (11,), ((length,),))
@@ -74,7 +75,7 @@ def narrow_shapes() -> Iterator[Shape]:
 
 
 def wide_shapes() -> Iterator[Shape]:
-    """For kernels with any window: slices of 31, one stage and several, queries of any length."""
+    """Shapes for the kernels of any window: slices of 31, one stage and several, queries of any length."""
     for index, length in enumerate(SINGLE + LONG):
         yield Shape(WIDE_WINDOWS[index % 5], (11,), ((length,),))
     for index, query in enumerate((0, 1, 15, 16, 17, 32, 63, 64, 150)):
@@ -111,7 +112,7 @@ def test_there_are_enough_cases() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """All kernels of the cases, a file at a time; one by one they would take four times as long."""
+    """Compiles all kernels of the cases, a file at a time; one by one they would take four times as long."""
     prepare(*(plan_of(*case.values).variant.kernel for case in CASES))
 
 
@@ -135,10 +136,10 @@ def test_a_forward_kernel_is_exact(kernel: str, shape: Shape, dtype: Dtype, head
     planned = plan_of(kernel, shape, dtype, head_dim)
     truth = exact(from_bits(qkv, dtype), shape.rows, shape.window)
 
-    found, again = (attend(planned, qkv, schedule=schedule, seed=seed) for seed, schedule in enumerate(SCHEDULES))
+    actual, again = (attend(planned, qkv, schedule=schedule, seed=seed) for seed, schedule in enumerate(SCHEDULES))
 
     assert planned.variant.file == f"{kernel}.cuh"
-    assert relative_error(found, truth) < BARS[dtype]
-    assert lse_error(found, truth) < LSE_BAR
-    np.testing.assert_array_equal(again.out, found.out)
-    np.testing.assert_array_equal(again.lse, found.lse)
+    assert relative_error(actual, truth) < BARS[dtype]
+    assert lse_error(actual, truth) < LSE_BAR
+    np.testing.assert_array_equal(again.out, actual.out)
+    np.testing.assert_array_equal(again.lse, actual.lse)

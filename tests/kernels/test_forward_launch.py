@@ -1,4 +1,4 @@
-"""Around the forward kernels: tiles, strides, grids of fixed size, refusals; and that planted mistakes are found."""
+"""Tiles, strides, grids of fixed size and refusals of the forward kernels; and that planted mistakes are found."""
 
 from dataclasses import replace
 
@@ -24,17 +24,11 @@ from support.forward_kernels import (
 )
 from support.layouts import layouts, packed_rows
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import (
-    SHIPPED,
-    Dtype,
-    ForwardPlan,
-    choose_variant,
-    is_readable,
-    plan_forward,
-    plan_tiles,
-    why_unsupported,
-)
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward, why_unsupported
+from bandrank_kernels.windowed_attention.cuda.tiles import plan_tiles
+from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, choose_variant
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 ROWS = packed_rows([11, 3], [[260, 0, 17], [64]], shared=True)
@@ -48,15 +42,15 @@ KERNELS = list(PLANS)
 
 
 def run(planned: ForwardPlan, **options: object) -> tuple[Attended, Attended]:
-    """What the kernel gives, and what it should."""
+    """The result of the kernel, and the right one."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
-    found = attend(planned, qkv, **options)  # type: ignore[arg-type]  # attend's own
-    return found, exact(from_bits(qkv, "float16"), ROWS, planned.window)
+    actual = attend(planned, qkv, **options)  # type: ignore[arg-type]  # attend's own
+    return actual, exact(from_bits(qkv, "float16"), ROWS, planned.window)
 
 
-def is_right(found: Attended, truth: Attended) -> bool:
-    """Within the bars of float16."""
-    return relative_error(found, truth) < BARS["float16"] and lse_error(found, truth) < LSE_BAR
+def is_right(actual: Attended, truth: Attended) -> bool:
+    """Whether the result is within the bars of float16."""
+    return relative_error(actual, truth) < BARS["float16"] and lse_error(actual, truth) < LSE_BAR
 
 
 @given(st.data(), st.sampled_from([31, 60, 124]))
@@ -100,16 +94,16 @@ def test_unused_tiles_do_nothing(kernel: str) -> None:
     """A grid larger than the batch gives the same bits."""
     planned = PLANS[kernel]
     larger = replace(planned, tiles=plan_tiles(ROWS, planned.variant.tile_rows, capacity=len(planned.tiles) + 3))
-    (found, truth), (again, _) = run(planned), run(larger)
+    (actual, truth), (again, _) = run(planned), run(larger)
 
-    assert is_right(found, truth)
-    np.testing.assert_array_equal(again.out, found.out)
+    assert is_right(actual, truth)
+    np.testing.assert_array_equal(again.out, actual.out)
 
 
 @needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_may_lie_apart(kernel: str) -> None:
-    """As a part of wider rows, qkv is read in place."""
+    """A qkv that is a part of wider rows is read in place."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
     wide = np.full((ROWS.num_rows, 4, 2, 32), np.nan, np.float16)
     wide[:, :3] = qkv
@@ -120,7 +114,7 @@ def test_rows_may_lie_apart(kernel: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_other_candidates_touch_no_bit(kernel: str) -> None:
-    """Rows of one candidate made NaN leave the others, and the query they share, as they are."""
+    """Rows of one candidate made NaN do not change the others, nor the query that they share."""
     qkv = random_qkv(ROWS, "float16", 2, 32)
     before = attend(PLANS[kernel], qkv).out
     broken = [0, *ROWS.candidate_rows(0)]
@@ -138,10 +132,10 @@ def test_large_scores_do_not_overflow(kernel: str) -> None:
     """Scores of thousands, whose exponentials no float holds."""
     qkv = random_qkv(ROWS, "float16", 2, 32) * np.float16(30)
     planned = PLANS[kernel]
-    found, truth = attend(planned, qkv), exact(from_bits(qkv, "float16"), ROWS, planned.window)
+    actual, truth = attend(planned, qkv), exact(from_bits(qkv, "float16"), ROWS, planned.window)
 
-    assert relative_error(found, truth) < BARS["float16"]
-    assert np.abs(found.lse / truth.lse - 1).max() < 1e-5
+    assert relative_error(actual, truth) < BARS["float16"]
+    assert np.abs(actual.lse / truth.lse - 1).max() < 1e-5
 
 
 MISTAKES = {
@@ -152,7 +146,7 @@ MISTAKES = {
         Mistake("cls-globals", "globals"),
         Mistake("cls-factor", "1.f"),
         # Rows that are not written.
-        Mistake("written", "$ || place == end - 1"),
+        Mistake("written", "$ || position == end - 1"),
         # What the kernels share: the merge of [CLS], the layout of V.
         Mistake("last-tile", "before != tile.num_tiles - 2"),
         Mistake("interleave", "__byte_perm(even.pair[j / 2], odd.pair[j / 2], 0x5410u)"),
@@ -168,7 +162,7 @@ MISTAKES = {
         Mistake("arrivals", "false"),
     ),
     "simt": (
-        Mistake("last-key", "is_cls ? $ : place + w"),
+        Mistake("last-key", "is_cls ? $ : position + w"),
         Mistake("globals", "tile.query_rows + !is_query"),
         Mistake("one-tile", "$ && !is_cls"),
         Mistake("merge-factor", "1.f"),
@@ -181,7 +175,7 @@ MISTAKES = {
     ("kernel", "number"), [(kernel, number) for kernel in KERNELS for number in range(len(MISTAKES[kernel]))]
 )
 def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
-    """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
+    """At least one of the two schedules shows it: wrong numbers, NaN, or a launch that goes wrong."""
     planned = PLANS[kernel]
     planted = plant(planned.variant.kernel, MISTAKES[kernel])
 
@@ -204,7 +198,7 @@ def test_a_mistake_is_noticed(kernel: str, number: int) -> None:
 def test_what_the_kernels_cannot_do_is_refused(
     pattern: AttentionPattern, facts: dict[str, object], reason: str
 ) -> None:
-    """With the reason, before anything is planned."""
+    """The reason is given before anything is planned."""
     asked = {"head_dim": 32, "dtype": "float16", "capability": (9, 0), **facts}
 
     assert why_unsupported(SPARSE, head_dim=32, dtype="float16") is None
@@ -214,7 +208,7 @@ def test_what_the_kernels_cannot_do_is_refused(
 
 @given(st.data())
 def test_only_shipped_variants_are_chosen(data: st.DataObject) -> None:
-    """Those that were assembled and whose registers are known; without tensor cores where there are none."""
+    """Only kernels with known registers are chosen, without tensor cores where there are none."""
     dtype: Dtype = data.draw(st.sampled_from(["float16", "bfloat16", "float32"]))
     capability = data.draw(st.sampled_from([(7, 5), (8, 0), (8, 9), (9, 0), (12, 0)]))
     variant = choose_variant(

@@ -1,5 +1,6 @@
 """The backward kernels of windowed attention, run on the CPU: the gradients of the reference, to rounding."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,16 +13,16 @@ from emulation.mistakes import Mistake, assert_noticed, plant
 from support.layouts import CPU, packed_rows
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Kernel
-from bandrank_kernels.windowed_attention import PackedRows, plan_attention
-from bandrank_kernels.windowed_attention.cuda import Dtype
+from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention
 from bandrank_kernels.windowed_attention.cuda.gradient import GradientPlan, plan_tables
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient, GradientPart
-from bandrank_kernels.windowed_attention.ops import attend, sparse_pattern
+from bandrank_kernels.windowed_attention.reference import dense_mask
 
 pytestmark = needs_compiler
 
-FLOAT_BAR = 3e-6  # ||found - exact|| / ||exact|| that sums in float32 may add
+FLOAT_BAR = 3e-6  # ||actual - exact|| / ||exact|| that sums in float32 may add
 VARIANTS: list[tuple[Dtype, int]] = [("float32", 32), ("float16", 64), ("bfloat16", 32), ("float32", 64)]
 WINDOWS = [0, 1, 3, 4, 9, 16, 31, 64, None]
 LENGTHS = [0, 1, 2, 15, 16, 30, 31, 32, 33, 60, 61, 62, 63, 64, 65, 93, 94, 124, 130]
@@ -64,16 +65,21 @@ class Layer:
         self.qkv = torch.randn(shape, generator=generator).to(kind)
         self.towards = torch.randn(shape[0], *shape[2:], generator=generator).to(kind)
         exact = self.qkv.double().requires_grad_()
-        pattern = sparse_pattern(window)
+        pattern = AttentionPattern.sparse(window)
         plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=head_dim, backend="reference")
-        (self.right,) = torch.autograd.grad(plan.attend(exact), exact, self.towards.double())
-        out, lse = attend(exact.detach(), rows, window)
-        self.out, self.lse = out.to(kind), lse.float()
+        out, towards = plan.attend(exact), self.towards.double()
+        (self.right,) = torch.autograd.grad(out, exact, towards)
+        self.out = out.detach().to(kind).contiguous()
+        query, key, value = exact.detach().unbind(1)
+        scores = torch.einsum("ihd,jhd->hij", query, key) * head_dim**-0.5
+        scores.masked_fill_(~dense_mask(rows, pattern), -torch.inf)
+        self.lse = (scores.logsumexp(-1).T / math.log(2)).float().contiguous()
         # The output that the backward pass is given was rounded, and its result is: no kernel is closer than this.
-        layout = [torch.from_numpy(part) for part in (rows.cu_queries, rows.cu_candidates, rows.candidate_query)]
-        closest = torch.ops.bandrank.windowed_attention_backward(
-            self.towards.double(), exact.detach(), self.out.double(), lse, *layout, window
-        )
+        shares, along = scores.softmax(-1), (towards * self.out.double()).sum(-1).T
+        of_scores = shares * (torch.einsum("ihd,jhd->hij", towards, value) - along[..., None]) * head_dim**-0.5
+        by_query = torch.einsum("hij,jhd->ihd", of_scores, key)
+        by_key, by_value = (torch.einsum("hij,ihd->jhd", *pair) for pair in ((of_scores, query), (shares, towards)))
+        closest = torch.stack([by_query, by_key, by_value], 1)
         self.bar = 1.05 * self.errors(closest.to(kind)) + FLOAT_BAR * norms(self.right)
         longest = int(np.diff(rows.cu_candidates).max(initial=0))
         width = longest if window is None else min(window, longest)
@@ -85,7 +91,7 @@ class Layer:
         seed: int = 0,
         kernels: tuple[Kernel | None, Kernel | None] = (None, None),
     ) -> Tensor:
-        """What the kernels give; all they write starts as NaN. kernels: in place of the plan's."""
+        """The result of the kernels; all that they write starts as NaN. kernels: used instead of those of the plan."""
         tables = self.plan.tables
         result = torch.full_like(self.qkv, torch.nan)
         launches = self.plan.launches(
@@ -104,17 +110,17 @@ class Layer:
             emulate(replace(launch, kernel=kernel or launch.kernel), schedule, seed)
         return result
 
-    def errors(self, found: Tensor) -> Tensor:
-        """(3,) of the gradients by queries, keys and values."""
-        return norms(found.double() - self.right)
+    def errors(self, actual: Tensor) -> Tensor:
+        """(3,) errors of the gradients by queries, keys and values."""
+        return norms(actual.double() - self.right)
 
-    def is_right(self, found: Tensor) -> bool:
-        """Every number written, and each of the three within the bar."""
-        return bool((self.errors(found) <= self.bar).all())
+    def is_right(self, actual: Tensor) -> bool:
+        """Whether every number is written, and each of the three is within the bar."""
+        return bool((self.errors(actual) <= self.bar).all())
 
 
 def norms(qkv: Tensor) -> Tensor:
-    """(3,) of all queries, keys and values."""
+    """(3,) norms of all queries, keys and values."""
     return torch.linalg.vector_norm(qkv, dim=(0, 2, 3))
 
 
@@ -124,17 +130,17 @@ def test_gradients_are_exact(shape: Shape, dtype: Dtype, head_dim: int) -> None:
     window, queries, candidates, num_heads = shape
     rows = packed_rows(queries, candidates, shared=True)
     layer = Layer(rows, window, dtype, num_heads=num_heads, head_dim=head_dim)
-    found, again = (layer.run(schedule, seed) for seed, schedule in enumerate(SCHEDULES))
+    actual, again = (layer.run(schedule, seed) for seed, schedule in enumerate(SCHEDULES))
 
-    assert layer.is_right(found)
-    assert torch.equal(found, again)
+    assert layer.is_right(actual)
+    assert torch.equal(actual, again)
 
 
 SMALL = packed_rows([35, 3], [[70, 0, 17], [64]], shared=True)
 MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     "rows": (
-        Mistake("first-key", "is_cls ? $ : max_of(0, place - w - 1)"),
-        Mistake("last-key", "min_of(tile.num_rows - 1, place + w)"),
+        Mistake("first-key", "is_cls ? $ : max_of(0, position - w - 1)"),
+        Mistake("last-key", "min_of(tile.num_rows - 1, position + w)"),
         Mistake("sees-globals", "works"),
         Mistake("query-globals", "sees_globals && number < globals"),
         Mistake("root", "sum * params.root"),
@@ -146,7 +152,7 @@ MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     ),
     "columns": (
         Mistake("cls"),
-        Mistake("last-row", "place + w"),
+        Mistake("last-row", "position + w"),
         Mistake("all-parts", "total.count"),
         Mistake("more", "0"),
         Mistake("slices-summed", "$ && other < kSlices - 1"),
@@ -160,7 +166,7 @@ MISTAKES: dict[GradientPart, tuple[Mistake, ...]] = {
     ("part", "number"), [(part, number) for part in MISTAKES for number in range(len(MISTAKES[part]))]
 )
 def test_a_mistake_is_noticed(part: GradientPart, number: int) -> None:
-    """By one of the two schedules at least: wrong numbers, NaN, or a launch that goes wrong."""
+    """At least one of the two schedules shows it: wrong numbers, NaN, or a launch that goes wrong."""
     layer = Layer(SMALL, 4, "float32", num_heads=2, head_dim=32)
     planted = plant(Gradient("float32", 32, part).kernel, MISTAKES[part])
     kernels = (planted, None) if part == "rows" else (None, planted)

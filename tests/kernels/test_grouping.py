@@ -24,7 +24,7 @@ def test_runs_within_a_budget(costs: list[float], budget: int) -> None:
 
 @given(LENGTHS, BUDGETS)
 def test_padded_runs(lengths: list[int], max_rows: int) -> None:
-    """The same of sequences that are padded to the longest of their run."""
+    """Runs of sequences are cut when padded to the longest of their run."""
 
     def padded(part: list[int]) -> int:
         return max(part) * len(part)
@@ -38,7 +38,7 @@ def test_padded_runs(lengths: list[int], max_rows: int) -> None:
 
 @given(LENGTHS, BUDGETS)
 def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
-    """From short to long, equal lengths in order; the longest of a group is 15% or 8 rows longer than its shortest."""
+    """Groups go from short to long, equal lengths in order; lengths of a group differ by 15% or 8 rows at most."""
     groups = [[(lengths[index], index) for index in group] for group in like_lengths(np.array(lengths, int), max_rows)]
 
     assert list(chain.from_iterable(groups)) == sorted(zip(lengths, range(len(lengths)), strict=True))

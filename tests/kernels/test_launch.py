@@ -39,7 +39,7 @@ def test_what_cupy_is_handed() -> None:
     ],
 )
 def test_what_cuda_would_refuse_is_refused_before(change: dict[str, Any], message: str) -> None:
-    """With the kernel's name and the limit: CUDA's own answer is 'invalid argument'."""
+    """The message has the kernel's name and the limit: CUDA itself says 'invalid argument'."""
     LAUNCH.check(65536)
     with pytest.raises(ValueError, match=message):
         replace(LAUNCH, **change).check(65536)
@@ -70,7 +70,7 @@ def test_a_struct_has_all_its_fields_and_no_other() -> None:
     ],
 )
 def test_16_byte_pieces(tensor: Tensor, expected: bool) -> None:
-    """Of the address, of the strides of dimensions that are longer than 1, and of the row itself."""
+    """The address, the strides of dimensions longer than 1, and the row itself must all be whole pieces."""
     assert is_vectorizable(tensor) is expected
 
 

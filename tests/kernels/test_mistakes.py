@@ -15,7 +15,7 @@ LISTS = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests").rg
 
 
 def test_every_marker_is_used() -> None:
-    """And every mistake has its marker."""
+    """Every marker has a mistake, and every mistake its marker."""
     marked = {name for source in SOURCES for name in MARKER.findall(source)}
     listed = {name for text in LISTS for name in re.findall(r"\bMistake\(\s*\"([a-z-]+)\"", text)}
 
@@ -37,7 +37,7 @@ def test_every_marker_is_used() -> None:
     ],
 )
 def test_the_value_of_a_line_is_replaced(line: str, planted: str) -> None:
-    """The condition, what is returned, what is assigned, or a whole statement."""
+    """The value is the condition, the returned or the assigned expression, or a whole statement."""
     source = plant(Kernel(f"first;\n  {line}  // @here why\nlast;", "k"), [Mistake("here", "x $")]).source
 
     assert source.split("\n")[1:] == ["first;", f"  {planted.format('awake_mistake == 0')}  // @here why", "last;"]
@@ -53,6 +53,6 @@ def test_two_mistakes_of_a_line_sleep_in_each_other() -> None:
 
 @pytest.mark.parametrize("source", ["x\na = 0;", "x\na = 0;  // @here\nb = 0;  // @here"])
 def test_a_marker_is_there_once(source: str) -> None:
-    """Neither not at all nor twice."""
+    """A marker that is missing or there twice is an error."""
     with pytest.raises(LookupError, match="lines are marked @here"):
         plant(Kernel(source, "k"), [Mistake("here")])

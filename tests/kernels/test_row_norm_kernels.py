@@ -33,9 +33,9 @@ def run(
     seed: int = 0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """What the kernel writes into an output full of NaN. Raises EmulationError if it writes anywhere else.
+    """The output of the kernel, which starts as NaN. Raises EmulationError if the kernel writes anywhere else.
 
-    kernel: in place of the launch's.
+    kernel: used instead of that of the launch.
     """
     shape = addends[0].total, len(weight)
     size = shape[0] * shape[1]
@@ -50,7 +50,7 @@ def run(
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    """All instances at once."""
+    """Compiles all instances at once."""
     prepare(*cuda.instances())
 
 
@@ -58,7 +58,7 @@ def _compiled() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype, schedule: Schedule) -> None:
-    """Whole outputs and nothing but them, for every number of parts, whole or not, and of rows."""
+    """Whole outputs and nothing else are written, for every number of parts, whole or not, and of rows."""
     shapes = [(num_rows, hidden_size) for hidden_size in HIDDEN_SIZES for num_rows in (1, 4, 7, 33)]
     for num_rows, hidden_size in (*shapes, (300, 384)):
         addends, norm = make_addends(kind, num_rows, hidden_size, dtype), make_norm(hidden_size, dtype)
@@ -68,7 +68,7 @@ def test_the_kernel_equals_the_reference(kind: Kind, dtype: torch.dtype, schedul
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_alone_has_the_bits_it_has_in_company(dtype: torch.dtype) -> None:
-    """Under every schedule: the order of the sums depends on hidden_size alone."""
+    """The bits are the same under every schedule: the order of the sums depends on hidden_size alone."""
     addends, norm = make_addends("add", 33, 384, dtype), make_norm(384, dtype)
     together = [run(addends, *norm, schedule=schedule, seed=seed) for schedule in SCHEDULES for seed in range(3)]
 
@@ -96,7 +96,7 @@ def test_a_sum_may_be_larger_than_float16() -> None:
 
 
 def test_a_number_outside_its_table_makes_its_row_nan() -> None:
-    """And no other; nothing outside the table is read, whatever is there."""
+    """No other row is NaN, and nothing outside the table is read."""
     addends, norm = make_addends("embed", 9, 384, torch.float16), make_norm(384, torch.float16)
     expected = exact(addends, *norm)
     for which, row, number in ((0, 2, 50), (1, 3, -1), (2, 7, 2**40)):
@@ -141,7 +141,7 @@ def test_no_rows_are_no_launch() -> None:
     ],
 )
 def test_what_the_kernel_cannot_do_is_said(dtype: torch.dtype, hidden_size: int, reason: str | None) -> None:
-    """As a clause of a message; nothing, where it can."""
+    """The reason is a clause of a message, and None where the kernel can run."""
     assert cuda.why_unsupported(dtype, hidden_size) == reason
 
 

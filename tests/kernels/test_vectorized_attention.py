@@ -198,7 +198,7 @@ def test_memory_is_linear_in_rows() -> None:
     """A candidate of 16,384 rows under window 4 takes, beyond its qkv, less than twice its size.
 
     Its output takes a third. A boolean mask of all pairs of rows would take 3.5 times its size, their float32 scores
-    in 12 heads 170 times. Measured in a process of its own, as a process's peak never falls.
+    in 12 heads 170 times. Measured in a separate process, for the peak of a process never falls.
     """
     measured = subprocess.run([sys.executable, "-c", GROWTH], check=True, capture_output=True, text=True)
 

@@ -1,4 +1,4 @@
-"""What windowed attention is: the reference against the pattern's own words, and cases worked by hand."""
+"""The definition of windowed attention: the reference against the words of the pattern, and cases worked by hand."""
 
 import math
 from dataclasses import replace
@@ -17,8 +17,8 @@ from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, wi
 def may_attend(rows: PackedRows, pattern: AttentionPattern, source: int, target: int) -> bool:
     """The pattern's definition for one pair of rows."""
 
-    def place(row: int) -> tuple[str, int, int]:
-        """Its group, its candidate or query, and its place there."""
+    def group_of(row: int) -> tuple[str, int, int]:
+        """The group of a row, its candidate or query, and its position there."""
         if row < rows.num_candidates:
             return "cls", row, 0
         if row < rows.first_candidate_row:
@@ -28,7 +28,7 @@ def may_attend(rows: PackedRows, pattern: AttentionPattern, source: int, target:
         owner = int(np.searchsorted(cu, row, side="right")) - 1
         return group, owner, row - int(cu[owner])
 
-    (group, owner, index), (other_group, other_owner, other_index) = place(source), place(target)
+    (group, owner, index), (other_group, other_owner, other_index) = group_of(source), group_of(target)
     if group == other_group:
         near = group != "candidate" or pattern.window is None or abs(index - other_index) <= pattern.window
         return owner == other_owner and near
@@ -84,7 +84,7 @@ def test_window_0_is_the_row_itself(backend: Backend) -> None:
 
     attended = windowed_attention(qkv, rows, pattern, backend=backend).flatten().tolist()
 
-    assert attended[2:] == pytest.approx([(30 + 60 + own) / 3 for own in (3, 6, 9)], abs=EXACT)
+    assert attended[2:] == pytest.approx([(30 + 60 + value) / 3 for value in (3, 6, 9)], abs=EXACT)
 
 
 @pytest.mark.parametrize("window", [0, 4, 64, None])
@@ -95,15 +95,15 @@ def test_other_candidates_touch_no_bit(window: int | None, shared: bool) -> None
     rows = packed_rows([3, 5], [[30, 33, 31], [32, 7]], shared=shared)
     chosen = 1
     query = int(rows.candidate_query[chosen])
-    own = [chosen, *rows.query_rows(query), *rows.candidate_rows(chosen)]
-    others = np.setdiff1d(np.arange(rows.num_rows), own)
+    members = [chosen, *rows.query_rows(query), *rows.candidate_rows(chosen)]
+    others = np.setdiff1d(np.arange(rows.num_rows), members)
     qkv = random_qkv(rows, dtype=torch.float32)
     changed = qkv.clone()
     changed[torch.from_numpy(others)] *= -1e6
 
     before, after = (windowed_attention(x, rows, pattern) for x in (qkv, changed))
 
-    assert torch.equal(after[own], before[own])
+    assert torch.equal(after[members], before[members])
 
 
 @pytest.mark.parametrize("window", [0, 4, 64, None])
@@ -115,8 +115,8 @@ def test_company_does_not_matter(window: int | None) -> None:
     whole = windowed_attention(qkv, together, pattern)
     for candidate, length in enumerate(np.diff(together.cu_candidates)):
         query = together.query_rows(int(together.candidate_query[candidate]))
-        own = [candidate, *query, *together.candidate_rows(candidate)]
+        members = [candidate, *query, *together.candidate_rows(candidate)]
 
-        alone = windowed_attention(qkv[own], packed_rows([len(query)], [[int(length)]], shared=True), pattern)
+        alone = windowed_attention(qkv[members], packed_rows([len(query)], [[int(length)]], shared=True), pattern)
 
-        torch.testing.assert_close(alone, whole[own], rtol=0, atol=EXACT)
+        torch.testing.assert_close(alone, whole[members], rtol=0, atol=EXACT)

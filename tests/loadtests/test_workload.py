@@ -1,4 +1,4 @@
-"""The load test's own judgement: it asks valid questions and sees through wrong answers."""
+"""The load test sends valid requests and detects wrong answers."""
 
 import importlib.util
 import random
@@ -11,7 +11,7 @@ import pytest
 
 
 def load_workload() -> ModuleType:
-    """The module beside the locust file, which is a script folder and no package."""
+    """The module beside the locust file; its folder holds scripts and is no package."""
     path = Path(__file__).parents[2] / "loadtests" / "workload.py"
     spec = importlib.util.spec_from_file_location("loadtests_workload", path)
     assert spec is not None
@@ -55,20 +55,20 @@ def test_every_request_is_valid() -> None:
         ids = [c["id"] for c in workload.candidates_of(request) if isinstance(c, dict)]
 
         assert request["query"]
-        assert workload.num_candidates(request) in {1, 10, 100}
+        assert len(workload.candidates_of(request)) in {1, 10, 100}
         assert all(texts)
         assert len(set(ids)) == len(ids)
         assert request.get("top_n", 1) >= 1
 
 
-def test_two_runs_ask_the_same() -> None:
-    """The seed alone decides what is asked."""
+def test_two_runs_send_the_same_requests() -> None:
+    """The requests depend on the seed alone."""
     assert requests(20) == requests(20)
     assert requests(20) != requests(20, seed=2)
 
 
 def test_popular_texts_come_more_often() -> None:
-    """Of 1000 positions the first is drawn 1 / H(1000) = 0.1336 of the time, the hundredth a hundredth of that."""
+    """Of 1000 indices the first is drawn 1 / H(1000) = 0.1336 of the time, the hundredth a hundredth of that."""
     zipf, rng = workload.Zipf(1000, 1.0), random.Random(0)
     draws = [zipf.draw(rng) for _ in range(20_000)]
 
@@ -104,7 +104,7 @@ B = {"index": 1, "id": "b", "relevance_score": 0.4, "document": {"text": "y"}}
         (None, "no list"),
     ],
 )
-def test_a_wrong_answer_is_seen(results: list[dict[str, Any]] | None, message: str) -> None:
+def test_wrong_answers_are_detected(results: list[dict[str, Any]] | None, message: str) -> None:
     """Each way in which a ranking can be wrong is named."""
     with pytest.raises(workload.WrongAnswerError, match=message):
         workload.check_answer(REQUEST, {"results": results})

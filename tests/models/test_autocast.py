@@ -35,16 +35,16 @@ def test_scores_are_float32_and_near_those_without(name: str) -> None:
     )
 
     exact = scorer(batch)
-    wanted = _gradients(scorer, exact)
+    expected = _gradients(scorer, exact)
     with torch.autocast("cpu", torch.bfloat16):
         scores = scorer(batch)
-    found = _gradients(scorer, scores)
+    gradients = _gradients(scorer, scores)
 
     assert scores.dtype == torch.float32
     spread = max(1.0, float(exact.detach().abs().max()))
     torch.testing.assert_close(scores, exact, rtol=0, atol=0.1 * spread)
-    assert found.keys() == wanted.keys()
-    cosine = torch.nn.functional.cosine_similarity(_flat(found), _flat(wanted), dim=0)
+    assert gradients.keys() == expected.keys()
+    cosine = torch.nn.functional.cosine_similarity(_flat(gradients), _flat(expected), dim=0)
     assert cosine > 0.9
 
 

@@ -5,7 +5,8 @@ import torch
 from support.other_encoder import turned
 from torch.nn.functional import gelu, layer_norm, silu
 
-from bandrank.models.layers.block import BlockShape, PostNormBlock, PreNormBlock
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.block import BlockOptions, PostNormBlock, PreNormBlock
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.feed_forward import feed_forward, up_size
 from bandrank.models.layers.linear import Linear
@@ -14,7 +15,7 @@ from bandrank.models.layers.positions import Rotary
 from bandrank_kernels.windowed_attention import PackedRows, plan_attention
 
 CLOSE = 1e-5  # float32 in another order; numbers are of the order of 1
-SHAPE = BlockShape(hidden_size=8, num_heads=2, intermediate_size=12, layer_norm_eps=1e-5)
+CONFIG = EncoderConfig(9, 8, 1, 2, 12, 4, num_token_types=0, layer_norm_eps=1e-5)
 
 
 def test_rotary_positions_are_complex_products() -> None:
@@ -63,7 +64,7 @@ def test_feed_forwards() -> None:
 def test_where_the_norms_are(block_class: type[PostNormBlock | PreNormBlock]) -> None:
     """Behind each residual, or before each half; with attention to itself alone, a row's output is its value's."""
     torch.manual_seed(0)
-    block = block_class(SHAPE)
+    block = block_class(CONFIG, BlockOptions())
     rows = torch.randn(3, 8)
     for norm in (block.attention_norm, block.out_norm):
         torch.nn.init.normal_(norm.weight)
@@ -96,7 +97,7 @@ def test_where_the_norms_are(block_class: type[PostNormBlock | PreNormBlock]) ->
 
 def test_embeddings_without_tables() -> None:
     """Encoders that know positions by rotation, or not at all, norm the word vectors."""
-    embeddings = Embeddings(vocab_size=9, hidden_size=8, layer_norm_eps=1e-5)
+    embeddings = Embeddings(CONFIG, position_table=False)
     ids, zeros = torch.tensor([3, 1, 3]), torch.zeros(3, dtype=torch.int64)
 
     expected = layer_norm(embeddings.word.weight[ids], (8,))

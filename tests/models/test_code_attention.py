@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from bandrank.models.layers.code_attention import attend_codes, attend_codes_apart, attend_codes_together
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 
 
 def texts(*lengths: int, size: int = 8) -> Ragged:
@@ -34,18 +35,18 @@ def test_a_code_sees_the_average_by_softmax() -> None:
 def test_together_is_apart(lengths: tuple[int, ...], num_codes: int) -> None:
     """What is seen, and its gradients; a text without states is zeros."""
     states, codes = texts(*lengths), codes_of(num_codes)
-    found = []
+    results = []
     for attend in (attend_codes_apart, attend_codes_together):
         leaves = codes.clone().requires_grad_(), states.values.clone().requires_grad_()
         seen = attend(leaves[0], Ragged(leaves[1], states.cu_seqlens), 0.7)
         assert seen.shape == (len(lengths), num_codes, 8)
         weights = torch.arange(seen.numel()).reshape(seen.shape).sin()
         if sum(lengths):
-            found.append([seen.detach(), *torch.autograd.grad((weights * seen).sum(), leaves)])
+            results.append([seen.detach(), *torch.autograd.grad((weights * seen).sum(), leaves)])
         else:
-            found.append([seen.detach()])
+            results.append([seen.detach()])
 
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
 
 def test_products_in_the_hundreds_do_not_overflow() -> None:

@@ -23,7 +23,8 @@ from support.tokenizer import CLS_ID, TOKENIZER_FILE
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import ENCODERS, EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.families import ENCODERS, HEADS
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.patterns import FULL, WindowPlans, plan_within, sparse
 from bandrank.models.plain import parse
@@ -163,6 +164,16 @@ def test_plans_of_several_windows_travel_with_a_batch(pattern: AttentionPattern)
         assert torch.equal(plan_within(bound, window).attend(qkv), each.attend(qkv))
     with pytest.raises(NotImplementedError):
         plan.attend(qkv)
+
+
+def test_a_family_may_score_by_another_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Architectures that score a [CLS] state take the head of the encoder's family."""
+    monkeypatch.setitem(HEADS, "other", lambda config: torch.nn.Linear(config.hidden_size, 1, bias=False))
+
+    heads = {name: scorer_of(name).state_dict() for name in ("cross_encoder", "deformer")}
+
+    for weights in heads.values():
+        assert {name for name in weights if name.startswith("head.")} == {"head.weight"}
 
 
 def test_the_class_of_a_config_is_its_kind() -> None:

@@ -16,7 +16,8 @@ from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.loading import load_model
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 from bandrank_training.start import packaged_minilm
 
 CLOSE = 1e-5  # float32; cosines, or dot products of vectors of length 5

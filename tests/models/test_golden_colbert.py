@@ -15,7 +15,8 @@ from transformers import BertModel
 
 from bandrank.models.architectures import ColBERT
 from bandrank.models.layers.maxsim import maxsim
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 
 CPU = torch.device("cpu")
 CLOSE = 1e-4  # float32 in another order of summation: 3e-6 of a sum of 32 cosines
@@ -116,8 +117,8 @@ def test_queries_are_filled_up_to_their_length() -> None:
     """Whatever a query's length, it has max_query_tokens vectors; without augmentation one for each token."""
     queries = Ragged.from_token_ids([[CLS_ID, 1, SEP_ID], [CLS_ID, 1, *[60] * 29, SEP_ID]])
     with torch.inference_mode():
-        assert tiny_colbert()._encode_queries(queries).lengths.tolist() == [32, 32]
-        assert tiny_colbert(augment=False)._encode_queries(queries).lengths.tolist() == [3, 32]
+        assert tiny_colbert().encode_queries(queries).lengths.tolist() == [32, 32]
+        assert tiny_colbert(augment=False).encode_queries(queries).lengths.tolist() == [3, 32]
 
 
 def test_templates() -> None:
@@ -174,7 +175,7 @@ def test_initialised_from_an_encoder() -> None:
     [
         ({"max_query_tokens": 2}, "max_query_tokens must be within 3..512, got 2"),
         ({"max_candidate_tokens": 513}, "max_candidate_tokens must be within 3..512, got 513"),
-        ({"floor": True, "similarity": "l2"}, "floor goes with the cosine alone"),
+        ({"floor": True, "similarity": "l2"}, "floor needs similarity 'cosine', got 'l2'"),
     ],
 )
 def test_fields_that_cannot_be(fields: dict[str, Any], message: str) -> None:

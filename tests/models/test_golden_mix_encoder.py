@@ -28,7 +28,7 @@ from transformers import BertModel
 from bandrank.models.architectures import MixEncoder
 from bandrank.models.architectures.mix_encoder import MixEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import build_encoder
+from bandrank.models.encoders.families import build_encoder
 
 CPU = torch.device("cpu")
 # float32 in another order of summation. The vectors are about 6 long: 1e-4 is 3e-6 of what their product could be.
@@ -79,10 +79,10 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
     old = gate.get("old.weight", torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE))  # missing where H is always zeros
     gate_weight = torch.cat([gate["hint.weight"], gate["new.weight"], old], 1)
 
-    for place, layer in enumerate(config.interaction_layers):
+    for index, layer in enumerate(config.interaction_layers):
         own = bert.encoder.layer[layer].attention.self
         keys, values = own.key(entering[layer]), own.value(entering[layer])
-        chunk = weights_of(scorer, f"interactions.{place}.chunk.")
+        chunk = weights_of(scorer, f"interactions.{index}.chunk.")
         queries, own_keys, own_values = linear(embeddings, chunk, "qkv").chunk(3, -1)
         attended = torch.stack([
             attention(row, torch.cat([keys, own_keys]), torch.cat([values, own_values]), NUM_HEADS) for row in queries
@@ -92,7 +92,7 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
             norm(linear(attended, chunk, "attention_out") + embeddings, chunk, "attention_norm"), chunk
         )
 
-        compressed = linear(hint, weights_of(scorer, f"interactions.{place}."), "compress_query")
+        compressed = linear(hint, weights_of(scorer, f"interactions.{index}."), "compress_query")
         new = linear(attention(compressed, keys, values, NUM_HEADS), chunk, "attention_out")
         share = torch.sigmoid(gate_weight @ torch.cat([hint, new, summary]) + gate["hint.bias"])
         mixed = share * new + (1 - share) * summary  # and no residual
@@ -205,12 +205,12 @@ def test_initialised_from_an_encoder() -> None:
 
     ours, theirs = scorer.state_dict(), build_encoder(donor.config.encoder).state_dict() | donor.encoder.state_dict()
     assert all(torch.equal(ours[f"encoder.{name}"], tensor) for name, tensor in theirs.items())
-    for place, layer in enumerate((1, 3)):
+    for index, layer in enumerate((1, 3)):
         of_layer = weights_of(donor.encoder, f"layers.{layer}.")
-        assert all(torch.equal(ours[f"interactions.{place}.chunk.{name}"], of_layer[name]) for name in of_layer)
+        assert all(torch.equal(ours[f"interactions.{index}.chunk.{name}"], of_layer[name]) for name in of_layer)
         for part in ("weight", "bias"):
             query = of_layer[f"qkv.{part}"][:HIDDEN_SIZE]
-            assert torch.equal(ours[f"interactions.{place}.compress_query.{part}"], query)
+            assert torch.equal(ours[f"interactions.{index}.compress_query.{part}"], query)
     assert torch.equal(scorer.context_codes, codes)
     assert torch.equal(scorer.gate.hint.weight, gate)
     assert all(parameter.requires_grad for parameter in scorer.parameters())

@@ -24,9 +24,9 @@ from support.tokenizer import CLS_ID
 from transformers import BertModel
 
 from bandrank.models.architectures import VIRT
-from bandrank.models.encoders import build_encoder
-from bandrank.models.layers.padded import padded_groups
-from bandrank.models.ragged import offsets
+from bandrank.models.architectures.virt import padded_groups
+from bandrank.models.encoders.families import build_encoder
+from bandrank_kernels.arrays import offsets
 
 CPU = torch.device("cpu")
 CLOSE = 1e-5  # float32 in another order of summation; dot products of these vectors are of the order of 1 too
@@ -82,17 +82,17 @@ def test_initialised_from_an_encoder() -> None:
 @pytest.mark.parametrize("lengths", [[], [0], [3], [0, 5, 0, 500, 1, 40, 41, 42, 499], list(range(200))])
 @pytest.mark.parametrize("max_rows", [1, 64, 1 << 20])
 def test_groups_of_like_lengths(lengths: list[int], max_rows: int) -> None:
-    """Each row of each sequence has one place; a group is small, and wastes little."""
+    """Each row of each sequence is in one group; a group is small and has little padding."""
     cu_seqlens = offsets(lengths)
-    found: list[int] = []
+    grouped: list[int] = []
     for chosen, rows, real in padded_groups(cu_seqlens, max_rows):
         for index, indices, kept in zip(chosen, rows, real, strict=True):
             assert indices[kept].tolist() == list(range(cu_seqlens[index], cu_seqlens[index + 1]))
         assert rows.size == 0 or ((rows >= 0).all() and (rows < max(1, cu_seqlens[-1])).all())
         assert len(chosen) == 1 or rows.size <= max_rows
         assert np.diff(cu_seqlens)[chosen].max() <= max(1.15 * np.diff(cu_seqlens)[chosen].min(), 8 + real.sum(1).min())
-        found += chosen.tolist()
-    assert sorted(found) == list(range(len(lengths)))
+        grouped += chosen.tolist()
+    assert sorted(grouped) == list(range(len(lengths)))
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def test_batches_of_a_bucket_share_a_graph_and_have_the_bits_of_launches() -> No
     """One after the other, and again; the same as without buckets but for rounding."""
     lab = Lab.of()
     for number in (0, 1, 2, 3, 0):
-        found = lab.score(ALIKE[number])
-        assert is_right(found, expected(number))
+        results = lab.score(ALIKE[number])
+        assert is_right(results, expected(number))
         again = lab.runner.score(ALIKE[number], capture=False)
         assert again is not None
-        assert torch.equal(again, found)
+        assert torch.equal(again, results)
 
     assert (len(lab.runner), lab.device.captures, lab.device.replays) == (1, 1, 5)
     assert lab.runner.graph_bytes == 1000
@@ -63,9 +63,9 @@ def test_batches_in_flight_do_not_meet(running: Running) -> None:
     batches = [ALIKE[0], ALIKE[1], SMALL, ALIKE[2], ALIKE[3], SMALL]
     right = [launched(batch) for batch in batches]
     for _ in range(2):
-        found = [lab.score(batch) for batch in batches]
+        results = [lab.score(batch) for batch in batches]
         lab.device.drain()
-        assert all(map(is_right, found, right))
+        assert all(map(is_right, results, right))
 
 
 def test_a_transfer_waits_for_nothing_that_is_computed() -> None:
@@ -95,18 +95,18 @@ def test_two_threads_take_turns() -> None:
     lab = Lab.of()
     lab.score(ALIKE[0])
     inside, entered = threading.Event(), threading.Event()
-    copy, found = lab.device.copy, {}
+    copy, results = lab.device.copy, {}
 
     def slow_copy(to: Tensor, source: Tensor) -> None:
         if threading.current_thread().name == "second":
             entered.set()
         elif not inside.is_set():
             inside.set()
-            found["met"] = entered.wait(0.2)
+            results["met"] = entered.wait(0.2)
         copy(to, source)
 
     def score(number: int) -> None:
-        found[str(number)] = lab.score(ALIKE[number])
+        results[str(number)] = lab.score(ALIKE[number])
 
     lab.device.copy = slow_copy  # type: ignore[method-assign]  # a hook
     first, second = (threading.Thread(target=score, args=(n,), name=name) for n, name in ((1, "first"), (2, "second")))
@@ -116,9 +116,9 @@ def test_two_threads_take_turns() -> None:
     first.join()
     second.join()
 
-    assert found["met"] is False
-    assert is_right(found["1"], expected(1))  # type: ignore[arg-type]  # a tensor
-    assert is_right(found["2"], expected(2))  # type: ignore[arg-type]
+    assert results["met"] is False
+    assert is_right(results["1"], expected(1))  # type: ignore[arg-type]  # a tensor
+    assert is_right(results["2"], expected(2))  # type: ignore[arg-type]
 
 
 def test_what_launches_depend_on_has_graphs_of_its_own() -> None:
@@ -186,7 +186,7 @@ def test_memory_that_is_short_within_a_failed_capture_is_what_is_told() -> None:
 
 
 def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long candidates by their best passage; launches where a gradient is wanted."""
+    """Long candidates by their best passage; launches where gradients are required."""
     config = replace(scorer().config, max_tokens=48, max_query_tokens=20)
     model = random_scorer(CrossEncoder(config), seed=0)
     rng = random.Random(0)
@@ -200,11 +200,11 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
     prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
-        found = [prepared(batch) for _ in range(2)]
+        results = [prepared(batch) for _ in range(2)]
     replays = device.replays
     prepared(batch)
 
-    assert all(is_right(scores, right) for scores in found)
+    assert all(is_right(scores, right) for scores in results)
     assert (replays, device.replays) == (2, 2)
     assert (prepared.why_no_kernels, prepared.why_no_graphs(), prepared.graph_bytes) == (None, None, 1000)
     assert {part.execution.fused_from for part in model.modules() if isinstance(part, LayerNorm)} == {0}

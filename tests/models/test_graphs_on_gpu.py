@@ -11,11 +11,11 @@ from torch import Tensor
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.prepared import Replay, prepare
+from bandrank.models.prepared import prepare
 from bandrank_kernels.launch import cuda_obstacle
 
 GPU = torch.device("cuda", 0)
@@ -35,8 +35,8 @@ def runner() -> GraphRunner:
     torch.manual_seed(0)
     scorer = prepare(CrossEncoder(config), device=GPU, dtype=torch.float16, graphs=True)
     assert scorer.why_no_graphs() is None
-    assert isinstance(scorer.replay, Replay)
-    return scorer.replay.runner
+    assert isinstance(scorer.replay, GraphRunner)
+    return scorer.replay
 
 
 def packed(lengths: list[int], seed: int) -> PackedTokens:
@@ -51,17 +51,17 @@ BATCHES = [packed(lengths, seed) for seed, lengths in enumerate(SHAPES)]
 
 def scores(runner: GraphRunner, number: int, *, capture: bool = True) -> Tensor:
     """Of one of the batches."""
-    found = runner.score(BATCHES[number], capture=capture)
-    assert found is not None
-    return found
+    result = runner.score(BATCHES[number], capture=capture)
+    assert result is not None
+    return result
 
 
 def test_replays_have_the_bits_of_launches(runner: GraphRunner) -> None:
     """A hundred, of batches in turns, with nothing waited for in between."""
     expected = [scores(runner, number, capture=False) for number in range(len(BATCHES))]
-    found = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
+    replayed = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
 
-    assert all(torch.equal(each, expected[number]) for number, each in found)
+    assert all(torch.equal(each, expected[number]) for number, each in replayed)
     assert runner.obstacle is None
     assert 1 < len(runner) < len(BATCHES)
     assert runner.graph_bytes > 0

@@ -31,7 +31,7 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
 
 
 @pytest.mark.parametrize(
-    ("settings", "found"),
+    ("settings", "message"),
     [
         ({"model_type": "roberta"}, "model_type 'roberta' is not supported"),
         ({"model_type": "modernbert"}, "model_type 'modernbert'"),
@@ -42,11 +42,11 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
         ({"hidden_act": "gelu_new"}, "activation 'gelu_new' is not supported"),
     ],
 )
-def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], found: str) -> None:
-    """The message says what was found and what is supported."""
+def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """The message says what the model is and what is supported."""
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", settings)
-    with pytest.raises(BadCheckpoint, match=f"{found}.*{SUPPORTED_IS_NAMED}"):
+    with pytest.raises(BadCheckpoint, match=f"{message}.*{SUPPORTED_IS_NAMED}"):
         load_model(str(folder))
 
 
@@ -66,7 +66,7 @@ def test_an_encoder_without_classifier_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "found"),
+    ("settings", "message"),
     [
         ({"interaction": "flipr"}, "interaction 'flipr' by 'cosine' is not supported"),
         ({"similarity": "dot"}, "interaction 'colbert' by 'dot' is not supported"),
@@ -74,9 +74,9 @@ def test_an_encoder_without_classifier_is_refused(tmp_path: Path) -> None:
         ({"query_maxlen": 2}, "max_query_tokens must be within 3..512, got 2"),
     ],
 )
-def test_a_colbert_of_another_kind_is_refused(tmp_path: Path, settings: dict[str, str], found: str) -> None:
+def test_a_colbert_of_another_kind_is_refused(tmp_path: Path, settings: dict[str, str], message: str) -> None:
     """Settings that would give other scores than the model was trained for."""
-    with pytest.raises(BadCheckpoint, match=found):
+    with pytest.raises(BadCheckpoint, match=message):
         load_model(str(save_colbert(tmp_path, settings=settings)))
 
 
@@ -281,12 +281,12 @@ def test_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("{", "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")]
+    ("text", "message"), [("{", "not JSON"), ("[]", "expected a JSON object"), ("\ud83d", "not JSON")]
 )
-def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, found: str) -> None:
+def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, message: str) -> None:
     """Damaged settings."""
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(BadCheckpoint, match=found):
+    with pytest.raises(BadCheckpoint, match=message):
         load_model(str(tmp_path))
 
 

@@ -34,7 +34,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 
 def as_pickle(folder: Path, **options: bool) -> None:
-    """Puts pytorch_model.bin in the place of model.safetensors."""
+    """Replaces model.safetensors by pytorch_model.bin."""
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin", **options)
     (folder / "model.safetensors").unlink()
 

@@ -27,8 +27,8 @@ def norms(module: nn.Module) -> list[LayerNorm]:
 
 @needs_compiler
 def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for the embeddings, two in each layer, none where a gradient is wanted or rows are few; and plain torch gives
-    the same.
+    """One for the embeddings, two in each layer, none where gradients are required or rows are few; and plain torch
+    gives the same.
     """
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
@@ -41,10 +41,10 @@ def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pyt
         assert not launches
         for each in norms(scorer):
             each.prepare_for(Execution(fused_from=0))
-        found = scorer(batch)
+        scores = scorer(batch)
 
     assert len(launches) == 1 + 2 * scorer.config.encoder.num_layers
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
     assert torch.equal(scorer(batch), expected)
 
 

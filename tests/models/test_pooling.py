@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from bandrank.models.layers.pooling import Pooling, pool
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 
 BY_HAND = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.max(0).values}
 

@@ -93,8 +93,8 @@ def test_interpolation_is_linear_between_exact_ends(num_positions: int) -> None:
     assert stretched.shape == (num_positions, table.shape[1])
     assert (stretched[0] == table[0]).all()
     assert (stretched[-1] == table[kept - 1]).all()
-    place = np.linspace(0, kept - 1, num_positions)
-    expected = np.stack([np.interp(place, np.arange(kept), column) for column in table[:kept].T], 1)
+    index = np.linspace(0, kept - 1, num_positions)
+    expected = np.stack([np.interp(index, np.arange(kept), column) for column in table[:kept].T], 1)
     np.testing.assert_allclose(stretched, expected, rtol=0, atol=1e-9)
 
 
@@ -108,8 +108,8 @@ def test_interpolation_keeps_the_dtype() -> None:
     torch.testing.assert_close(stretched.double(), interpolate_positions(table, 4096), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("have", "want"), [(19, 512), (512, 511), (512, 20)])
-def test_tables_that_cannot_be_stretched(have: int, want: int) -> None:
-    """Too few rows to tell the trained ones, or fewer rows wanted than there are."""
-    with pytest.raises(ValueError, match=f"cannot interpolate a table of {have} positions to {want}"):
-        interpolate_positions(torch.zeros(have, 4), want)
+@pytest.mark.parametrize(("rows", "requested"), [(19, 512), (512, 511), (512, 20)])
+def test_tables_that_cannot_be_stretched(rows: int, requested: int) -> None:
+    """Too few rows to tell the trained ones, or fewer rows requested than there are."""
+    with pytest.raises(ValueError, match=f"cannot interpolate a table of {rows} positions to {requested}"):
+        interpolate_positions(torch.zeros(rows, 4), requested)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.models import score_batch
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, indices_within, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import TokenTemplate
+from bandrank_kernels.arrays import indices_within, offsets
 
 token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
 

@@ -17,8 +17,9 @@ from support.variants import PRECOMPUTING, VARIANTS, random_texts, template_ids
 from bandrank.models import checkpoint
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
 
 # float32 through two layers, in matrix products of another shape; scores are of the order of 1. Dot products of vectors
 # of length 6, and sums over 32 rows, add up terms that are larger than that.
@@ -80,7 +81,7 @@ def test_scores_differ(variant: str) -> None:
 @settings(max_examples=8)
 @given(data=st.data())
 def test_company_order_and_split_do_not_matter(variant: str, data: st.DataObject) -> None:
-    """A candidate scored alone gets the score that it gets in any company, at any place, in any batch."""
+    """A candidate scored alone gets the score that it gets in any company, at any index, in any batch."""
     scorer = scorer_of(variant)
     rng = random.Random(data.draw(st.integers(0, 99), label="seed"))
     lengths = data.draw(st.lists(st.lists(st.integers(0, 90), max_size=4), min_size=1, max_size=3), label="pieces")
@@ -168,10 +169,10 @@ def test_saved_and_loaded_scorer_scores_the_same(variant: str, tmp_path: Path) -
     assert loaded.state_dict().keys() == scorer.state_dict().keys()
     for name, weights in scorer.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], weights), name
-    for found, expected in zip(
+    for score, expected in zip(
         scores_of(loaded, queries, candidates), scores_of(scorer, queries, candidates), strict=True
     ):
-        assert found == pytest.approx(expected, abs=1e-6)
+        assert score == pytest.approx(expected, abs=1e-6)
 
 
 @every_variant

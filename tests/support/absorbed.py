@@ -9,9 +9,9 @@ from support.bands import random_rows
 from support.forward_kernels import AMPERE, BARS
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype, dtype_name
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, dtype_name
 from bandrank_kernels.windowed_attention.cuda.absorbed import TILE_ROWS, AbsorbedPlan, choose_absorbed
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_candidate_tiles
 
@@ -20,7 +20,7 @@ GUARD = 1024  # numbers on either side of an output, which nobody may write: a h
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one launch, and what it is for."""
+    """The sizes of one launch, its dtype and its card."""
 
     dtype: Dtype
     num_heads: int
@@ -58,9 +58,10 @@ def attend_cls(
     seed: int = 0,
     kernel: Kernel | None = None,
 ) -> Tensor:
-    """What the kernel writes into an output full of NaN, with scratch full of NaN.
+    """The output of the kernel, which starts as NaN like its scratch.
 
-    kernel: in place of the plan's.  Raises EmulationError if it writes around the output, or leaves a counter behind.
+    kernel: used instead of that of the plan.  Raises EmulationError if it writes around the output, or leaves a counter
+    behind.
     """
     memory = torch.full((query.numel() + 2 * GUARD,), torch.nan, dtype=query.dtype)
     out = memory[GUARD : GUARD + query.numel()].view(query.shape)
@@ -77,7 +78,7 @@ def attend_cls(
 
 
 def exact(query: Tensor, x: Tensor, scale: float, rows: PackedRows) -> Tensor:
-    """In float64, one candidate at a time."""
+    """The right result in float64, one candidate at a time."""
     query, x = query.double(), x.double()
     out = torch.empty_like(query)
     for candidate in range(rows.num_candidates):
@@ -87,10 +88,10 @@ def exact(query: Tensor, x: Tensor, scale: float, rows: PackedRows) -> Tensor:
     return out
 
 
-def is_right(found: Tensor, truth: Tensor) -> bool:
-    """Within the bars, as a whole and for the candidate that is furthest off."""
-    errors = (found.double() - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
-    bar = BARS[dtype_name(found.dtype)]
-    whole = (found.double() - truth).norm() / truth.norm()
+def is_right(actual: Tensor, truth: Tensor) -> bool:
+    """Whether the result is within the bars, as a whole and for the candidate that is furthest off."""
+    errors = (actual.double() - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
+    bar = BARS[dtype_name(actual.dtype)]
+    whole = (actual.double() - truth).norm() / truth.norm()
     # A candidate without rows averages two or three numbers: the weights' rounding is not evened out.
     return bool(whole < bar) and bool((errors < 2 * bar).all())

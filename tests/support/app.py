@@ -12,7 +12,6 @@ from support.server import Scrape
 from support.serving import files_of
 
 from bandrank.api.app import create_app
-from bandrank.api.limits import Limits
 from bandrank.api.service import Service
 from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
@@ -35,7 +34,7 @@ class RunningApp:
         return await self.client.post("/rerank", json=body)
 
     async def scrape(self) -> Scrape:
-        """What /metrics says now."""
+        """The current metrics."""
         return Scrape((await self.client.get("/metrics")).text)
 
 
@@ -49,14 +48,10 @@ async def running_app(
     started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """An application that serves `scorer` on the CPU, behind `fast` if given, from its start to its end; not `started`,
-    it waits for that.
-    """
+    """An application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it."""
     settings = settings or Settings(device="cpu")
     files = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
-    serving = assemble([files], settings, on_death=on_death)
-    limits = Limits(max_body_bytes=settings.max_body_bytes, max_candidates=settings.max_candidates)
-    service = Service(serving, limits)
+    service = Service(assemble([files], settings, on_death=on_death), settings)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncExitStack() as at_end:
@@ -69,7 +64,7 @@ async def running_app(
 
 
 async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any]) -> list[Message]:
-    """POST /rerank by a client that sends `messages` and then goes away, once `hung_up` returns; what it was sent."""
+    """Sends `messages` to POST /rerank, hangs up once `hung_up` returns, and returns the messages of the answer."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -100,7 +95,7 @@ async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Cal
 
 
 def assert_error(response: httpx.Response, status: int, error_type: str) -> str:
-    """Checks status and the one flat body; returns its message."""
+    """Checks the status and the flat body of an error; returns its message."""
     assert response.status_code == status, response.text[:500]
     assert response.headers["content-type"] == "application/json"
     body = response.json()

@@ -1,4 +1,4 @@
-"""Bands for tests: random ones, whose places outside the sequence are NaN, and the products as dense matrices."""
+"""Bands for tests: random ones, NaN outside the sequence, and bands as dense matrices."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ LENGTHS = [0, 1, 2, 15, 16, 17, 33, 64, 65, 130, 300]
 
 
 def outside(length: int, window: int) -> Tensor:
-    """(length, 2 * window + 1) bool: the places that belong to no pair of rows."""
+    """(length, 2 * window + 1) bool: the entries that belong to no pair of rows."""
     other = torch.arange(length)[:, None] + torch.arange(-window, window + 1)
     return (other < 0) | (other >= length)
 
@@ -19,13 +19,13 @@ def random_rows(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) 
 
 
 def random_band(*batch: int, length: int, window: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
-    """NaN where nobody may look."""
+    """A random band, NaN outside the sequence, where nobody may look."""
     band = random_rows(*batch, length, 2 * window + 1, dtype=dtype, seed=seed)
     return band.masked_fill_(outside(length, window), torch.nan)
 
 
 def dense(band: Tensor) -> Tensor:
-    """(..., length, columns) -> (..., length, length): the band in its place, zeros elsewhere; place by place."""
+    """(..., length, columns) -> (..., length, length): the band on its diagonals, zeros elsewhere; entry by entry."""
     length, columns = band.shape[-2:]
     matrix = band.new_zeros((*band.shape[:-1], length))
     for row in range(length):

@@ -11,9 +11,10 @@ from emulation.compiled import EmulationError, Schedule
 from emulation.launches import emulate
 from torch import Tensor
 
+from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
-from bandrank_kernels.windowed_attention.cuda import Dtype, ForwardPlan, plan_forward
+from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, plan_forward
 
 Array = npt.NDArray[Any]
 AMPERE, TURING = (8, 0), (7, 5)
@@ -32,7 +33,7 @@ class Attended:
 
 
 def to_bits(numbers: Array, dtype: Dtype) -> Array:
-    """Rounded to the dtype; bfloat16 as uint16."""
+    """The numbers rounded to the dtype, bfloat16 as uint16."""
     if dtype != "bfloat16":
         return numbers.astype(dtype)
     bits = numbers.astype(np.float32).view(np.uint32).astype(np.uint64)
@@ -45,7 +46,7 @@ def as_tensor(stored: Array, dtype: Dtype) -> Tensor:
 
 
 def from_bits(stored: Array, dtype: Dtype) -> Array:
-    """In float64."""
+    """The stored numbers in float64."""
     if dtype == "bfloat16":
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float64)
@@ -76,7 +77,7 @@ def attend(
 ) -> Attended:
     """Runs the kernel. Outputs and scratch start as NaN; the counters must be zero again.
 
-    qkv: may have any stride between rows.  kernel: in place of the plan's.
+    qkv: may have any stride between rows.  kernel: used instead of that of the plan.
     """
     num_rows, _, num_heads, head_dim = qkv.shape
     dtype = plan.variant.dtype
@@ -94,7 +95,7 @@ def attend(
 
 
 def exact(qkv: Array, rows: PackedRows, window: int | None) -> Attended:
-    """The same in float64, one sequence at a time, straight from the pattern's words.
+    """The same in float64, one sequence at a time, straight from the definition of the pattern.
 
     qkv: (num_rows, 3, num_heads, head_dim) float64.
     """
@@ -102,46 +103,46 @@ def exact(qkv: Array, rows: PackedRows, window: int | None) -> Attended:
     result = Attended(np.empty((num_rows, num_heads, head_dim)), np.empty((num_rows, num_heads)))
     write = partial(_attend_rows, qkv, result)
     for query in range(rows.num_queries):
-        own = np.array(rows.query_rows(query), np.int64)
-        write(own, np.broadcast_to(own, (len(own), len(own))))
+        members = np.array(rows.query_rows(query), np.int64)
+        write(members, np.broadcast_to(members, (len(members), len(members))))
     for candidate in range(rows.num_candidates):
         query = np.array(rows.query_rows(int(rows.candidate_query[candidate])), np.int64)
-        own = np.array(rows.candidate_rows(candidate), np.int64)
+        members = np.array(rows.candidate_rows(candidate), np.int64)
         seen_by_all = np.concatenate([[candidate], query])
-        write(np.array([candidate]), np.concatenate([seen_by_all, own])[None])
-        width = len(own) if window is None else min(window, len(own))
-        for begin in range(0, len(own), 256):  # a block at a time: its rows and their windows
-            block = np.arange(begin, min(begin + 256, len(own)))
-            near = np.arange(max(0, begin - width), min(block[-1] + width + 1, len(own)))
+        write(np.array([candidate]), np.concatenate([seen_by_all, members])[None])
+        width = len(members) if window is None else min(window, len(members))
+        for begin in range(0, len(members), 256):  # a block at a time: its rows and their windows
+            block = np.arange(begin, min(begin + 256, len(members)))
+            near = np.arange(max(0, begin - width), min(block[-1] + width + 1, len(members)))
             hidden = np.zeros((len(block), len(seen_by_all) + len(near)), bool)
             hidden[:, len(seen_by_all) :] = np.abs(block[:, None] - near[None, :]) > width
-            keys = np.concatenate([seen_by_all, own[near]])
-            write(own[block], np.broadcast_to(keys, hidden.shape), hidden)
+            keys = np.concatenate([seen_by_all, members[near]])
+            write(members[block], np.broadcast_to(keys, hidden.shape), hidden)
     return result
 
 
-def _attend_rows(qkv: Array, result: Attended, own: Array, keys: Array, hidden: Array | bool = False) -> None:
-    """own: (n,) rows that see keys (n, m) rows, the same for all of them, but for the hidden ones."""
-    if not len(own):
+def _attend_rows(qkv: Array, result: Attended, members: Array, keys: Array, hidden: Array | bool = False) -> None:
+    """members: (n,) rows that see keys (n, m) rows, the same for all of them, but for the hidden ones."""
+    if not len(members):
         return
-    query, key, value = qkv[own, 0], qkv[keys[0], 1], qkv[keys[0], 2]
+    query, key, value = qkv[members, 0], qkv[keys[0], 1], qkv[keys[0], 2]
     scores = np.einsum("nhd,mhd->hnm", query, key, optimize=True) / np.sqrt(qkv.shape[3])
     scores = np.where(hidden, -np.inf, scores)
     high = scores.max(-1, keepdims=True)
     weights = np.exp(scores - high)
     sums = weights.sum(-1, keepdims=True)
-    result.out[own] = np.einsum("hnm,mhd->nhd", weights / sums, value, optimize=True)
-    result.lse[own] = (high + np.log(sums))[..., 0].T / np.log(2)
+    result.out[members] = np.einsum("hnm,mhd->nhd", weights / sums, value, optimize=True)
+    result.lse[members] = (high + np.log(sums))[..., 0].T / np.log(2)
 
 
-def relative_error(found: Attended, truth: Attended) -> float:
+def relative_error(actual: Attended, truth: Attended) -> float:
     """Of the whole output, by its norm; infinite if a number of it, or of the log-sum-exps, is NaN."""
-    if np.isnan(found.out).any() or np.isnan(found.lse).any():
+    if np.isnan(actual.out).any() or np.isnan(actual.lse).any():
         return np.inf
-    return float(np.linalg.norm(found.out - truth.out) / np.linalg.norm(truth.out)) if truth.out.size else 0.0
+    return float(np.linalg.norm(actual.out - truth.out) / np.linalg.norm(truth.out)) if truth.out.size else 0.0
 
 
-def lse_error(found: Attended, truth: Attended) -> float:
+def lse_error(actual: Attended, truth: Attended) -> float:
     """The largest; NaN counts as infinite."""
-    differences = np.abs(found.lse - truth.lse)
+    differences = np.abs(actual.lse - truth.lse)
     return float(np.where(np.isnan(differences), np.inf, differences).max(initial=0.0))

@@ -23,7 +23,7 @@ class Died(BaseException):
 
 
 def main() -> int:
-    """The service's exit code."""
+    """Runs the service; returns its exit code."""
     arrived, passes = int(os.environ[ARRIVED_FD]), int(os.environ[PASSES_FD])
 
     def wait(_: ScoreBatch) -> None:

@@ -141,6 +141,6 @@ def expected(number: int, window: int | None = 4) -> Tensor:
     return launched(ALIKE[number], window)
 
 
-def is_right(found: Tensor, right: Tensor) -> bool:
+def is_right(actual: Tensor, right: Tensor) -> bool:
     """But for the rounding of products."""
-    return found.shape == right.shape and bool(((found - right).abs() <= ROUNDING).all())
+    return actual.shape == right.shape and bool(((actual - right).abs() <= ROUNDING).all())

@@ -23,7 +23,7 @@ def packed_rows(
 ) -> PackedRows:
     """The layout of queries with their candidates: candidate_lengths[q] are those of query q.
 
-    shared: one copy of each query; otherwise each candidate has its own, and a query without candidates has none.
+    shared: one copy of each query; otherwise each candidate has a copy, and a query without candidates has none.
     """
     owner = np.array([query for query, group in enumerate(candidate_lengths) for _ in group], np.int64)
     lengths = np.array(query_lengths, np.int64)

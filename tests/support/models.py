@@ -21,12 +21,13 @@ from bandrank.models.architectures import BiEncoder, CrossEncoder
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.loading import LoadedModel
 from bandrank.models.prepared import prepare
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bandrank_kernels import dispatch
 from bandrank_kernels.launch import Launch
-from bandrank_kernels.row_norms import Addend, cuda, ops
+from bandrank_kernels.row_norms import Addend, cuda, interface
 from bandrank_kernels.row_norms.reference import norm_of_sum
 
 Kind = Literal["add", "embed"]
@@ -45,16 +45,16 @@ def make_norm(hidden_size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def exact(addends: list[Addend], weight: Tensor, bias: Tensor, eps: float = EPS) -> Tensor:
-    """In float64, on the same rounded inputs."""
+    """The right result, in float64 on the same rounded inputs."""
     wide = [Addend(rows.double(), numbers) for rows, numbers in addends]
     return norm_of_sum(wide, weight.double(), bias.double(), eps)
 
 
-def is_close(found: Tensor, expected: Tensor) -> bool:
-    """Whether every number is; NaN where NaN is expected, and nowhere else."""
-    bound = HALF_ULP[found.dtype] * expected.abs() + SUMS
-    near = (found.double() - expected).abs() <= bound
-    return bool((near | (found.isnan() & expected.isnan())).all())
+def is_close(actual: Tensor, expected: Tensor) -> bool:
+    """Whether every number is close to the expected one; NaN where NaN is expected, and nowhere else."""
+    bound = HALF_ULP[actual.dtype] * expected.abs() + SUMS
+    near = (actual.double() - expected).abs() <= bound
+    return bool((near | (actual.isnan() & expected.isnan())).all())
 
 
 def run_kernels_here(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
@@ -67,6 +67,6 @@ def run_kernels_here(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
         run_here(request, device)
 
     monkeypatch.setattr(dispatch, "cuda_obstacle", lambda _: None)
-    monkeypatch.setattr(ops, "_backend", ops._backend.__wrapped__)  # the choice is not kept
+    monkeypatch.setattr(interface, "_backend", interface._backend.__wrapped__)  # the choice is not kept
     monkeypatch.setattr(cuda, "launch", launch)
     return launches

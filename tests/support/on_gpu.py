@@ -30,7 +30,7 @@ def capture(launched: Launched) -> tuple[Sequence[Tensor], torch.cuda.CUDAGraph]
 
 
 def assert_replays(launched: Launched, *inputs: Tensor) -> None:
-    """That replays on new numbers in the same place, twice, have the bits of launches. inputs: are turned around."""
+    """Asserts that two replays on new numbers in the same memory have the bits of launches. inputs: are reversed."""
     outputs, graph = capture(launched)
     for _ in range(2):
         for tensor in inputs:
@@ -47,9 +47,9 @@ def assert_runs_on_the_current_stream(launched: Callable[[Tensor], Sequence[Tens
     stream.wait_stream(torch.cuda.current_stream(GPU))
     with torch.cuda.stream(stream), awaiting_nothing():
         late.copy_(given)
-        found = launched(late)
+        actual = launched(late)
     stream.synchronize()
-    assert_same_bits(found, expected)
+    assert_same_bits(actual, expected)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def poisoned() -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def assert_same_bits(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+def assert_same_bits(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
     """Of each tensor."""
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert torch.equal(one, other)

@@ -11,9 +11,9 @@ from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, vocab_size
 from torch import Tensor
 from torch.nn.functional import layer_norm, silu
 
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.stack import Stack
-from bandrank.models.layers.block import BlockShape, PreNormBlock
+from bandrank.models.layers.block import BlockOptions, PreNormBlock
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.positions import Rotary
 
@@ -32,24 +32,17 @@ class OtherConfig(EncoderConfig):
 
 def other_encoder(config: OtherConfig) -> Stack:
     """What a family's file in `models/encoders` would hold."""
-    embeddings = Embeddings(
-        vocab_size=config.vocab_size, hidden_size=config.hidden_size, layer_norm_eps=EPS, bias=False
-    )
     blocks = []
     for index in range(config.num_layers):
         local = index % 2 == 1
-        shape = BlockShape(
-            hidden_size=config.hidden_size,
-            num_heads=config.num_heads,
-            intermediate_size=config.intermediate_size,
-            layer_norm_eps=EPS,
+        options = BlockOptions(
             activation="swiglu",
             bias=False,
             rotary=Rotary(base=100.0 if local else 1000.0),
             window=config.local_window if local else None,
         )
-        blocks.append(PreNormBlock(shape, final=index == config.num_layers - 1))
-    return Stack(config, embeddings, blocks)
+        blocks.append(PreNormBlock(config, options, final=index == config.num_layers - 1))
+    return Stack(config, Embeddings(config, position_table=False, bias=False), blocks)
 
 
 def turned(heads: Tensor, positions: Tensor, base: float) -> Tensor:

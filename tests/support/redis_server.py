@@ -21,7 +21,7 @@ SENTINEL_READY = b"Sentinel ID is"
 
 
 class RedisServer:
-    """A server with an empty data set in a folder of its own; not persistent, so a restart loses what it had."""
+    """A server with an empty data set in a separate folder; it is not persistent, so that a restart loses its data."""
 
     def __init__(self, folder: Path, arguments: Sequence[str], *, port: int, ready: bytes = READY) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it and waits until it takes connections. Raises RuntimeError with its output if it does not."""
+        """Starts the server and waits until it accepts connections. Raises RuntimeError with its output otherwise."""
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(self._command, cwd=self._folder, stdout=output, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + HANG_S
@@ -46,27 +46,27 @@ class RedisServer:
                 raise RuntimeError(f"redis-server was not ready:\n{self.log.read_text(errors='replace')}")
 
     def kill(self) -> None:
-        """Ends it at once, as a crash would."""
+        """Ends the server at once, like a crash."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
         self._process.wait()
 
     def freeze(self) -> None:
-        """Makes it hang: connections stay open, and nothing is answered."""
+        """Makes the server hang: connections stay open, and nothing is answered."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Lets it go on."""
+        """Lets the server go on."""
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ends it, in whatever state it is."""
+        """Ends the server in any state."""
         if self._process is not None and self._process.poll() is None:
             self.thaw()
             self.kill()
 
     def do(self, *command: Any, **login: Any) -> Any:
-        """The answer to one command, sent by a connection of its own."""
+        """The answer to one command, sent on a separate connection."""
         with redis.Redis(port=self.port, socket_timeout=HANG_S, **login) as client:
             return client.execute_command(*command)
 
@@ -86,11 +86,11 @@ def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iter
 
 @contextlib.contextmanager
 def redis_sentinel(folder: Path, *, master: str, port: int, password: str) -> Iterator[RedisServer]:
-    """A running Sentinel that watches the server on a port, and needs nobody's consent to replace it."""
+    """A running Sentinel that watches the server on a port and may replace it alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    own_port = free_port()
+    sentinel_port = free_port()
     lines = [
-        f"port {own_port}",
+        f"port {sentinel_port}",
         "bind 127.0.0.1",
         f"sentinel monitor {master} 127.0.0.1 {port} 1",
         f"sentinel auth-pass {master} {password}",
@@ -99,7 +99,7 @@ def redis_sentinel(folder: Path, *, master: str, port: int, password: str) -> It
     ]
     (folder / "sentinel.conf").write_text("\n".join(lines) + "\n", encoding="ascii")
     arguments = ["sentinel.conf", "--sentinel"]
-    with _running(RedisServer(folder, arguments, port=own_port, ready=SENTINEL_READY)) as server:
+    with _running(RedisServer(folder, arguments, port=sentinel_port, ready=SENTINEL_READY)) as server:
         yield server
 
 
@@ -125,7 +125,7 @@ def redis_cluster(folder: Path, *, nodes: int = 3) -> Iterator[list[RedisServer]
 
 
 def free_port(*, cluster: bool = False) -> int:
-    """A loopback port that nobody listens on; with the one that a cluster's node adds 10,000 to."""
+    """A loopback port that nobody uses; for a cluster's node, 10,000 above it is free too."""
     while True:
         port = random.randrange(20_000, 30_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -1,4 +1,4 @@
-"""One replica's cache of representations, with a stand-in for the scorer that counts what it encodes."""
+"""A replica's cache of representations, with a stand-in for the scorer that counts what it encodes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,19 +24,19 @@ FINGERPRINT = bytes(range(16))
 
 @cache
 def payload_of(key: bytes) -> bytes:
-    """The one right payload of a key."""
+    """The expected payload of a key."""
     numbers = np.random.default_rng(list(key)).standard_normal((1 + key[0] % 3, SIZE), np.float32)
     return CODEC.payloads(torch.from_numpy(numbers), np.array([0, len(numbers)]))[0]
 
 
 def texts_of(rng: Random, count: int) -> list[str]:
-    """Different texts."""
+    """Distinct random texts."""
     return [f"text {number}" for number in rng.sample(range(10**9), count)]
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What the cache had of some keys, counted by its metrics: fetches that overlap count each other's hits."""
+    """What a fetch returned, and the hits that the metrics counted meanwhile, those of overlapping fetches included."""
 
     payloads: list[bytes | None]
     memory_hits: int
@@ -46,7 +46,7 @@ class Fetched:
 
 @dataclass
 class Replica:
-    """A cache and what it has to do with."""
+    """A cache with its metrics and its Redis client."""
 
     cache: RepresentationCache
     metrics: Metrics
@@ -54,25 +54,24 @@ class Replica:
     computed: list[bytes] = field(default_factory=list)
 
     async def fetch(self, texts: Sequence[str]) -> Fetched:
-        """Looks texts up and computes those missing; checks that every payload is right, and the counts add up."""
+        """Looks texts up and computes the missing payloads; checks that every payload is right."""
         keys = [digest(text) for text in texts]
         before = self._hits()
-        lookup = await self.cache.lookup(keys)
+        payloads = await self.cache.lookup(keys)
         memory_hits, redis_hits = (now - then for now, then in zip(self._hits(), before, strict=True))
-        missing = [key for key, payload in zip(keys, lookup.payloads, strict=True) if payload is None]
+        missing = [key for key, payload in zip(keys, payloads, strict=True) if payload is None]
         computed = await self.cache.compute_missing(missing, self._compute) if missing else {}
-        for key, payload in zip(keys, lookup.payloads, strict=True):
+        for key, payload in zip(keys, payloads, strict=True):
             assert (payload or computed[key]) == payload_of(key)
-        assert lookup.misses == len(missing)
-        return Fetched(lookup.payloads, memory_hits, redis_hits, lookup.misses)
+        return Fetched(payloads, memory_hits, redis_hits, len(missing))
 
     async def store(self, texts: Sequence[str]) -> bool:
-        """Fetches texts, and waits until Redis has them; whether it has."""
+        """Fetches texts and waits for the writes to end; returns whether Redis stored them."""
         await self.fetch(texts)
         return await self.cache.drained()
 
     def sample(self, name: str, **labels: str) -> float:
-        """What a metric says."""
+        """The value of a metric."""
         value = self.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
         assert value is not None, (name, labels)
         return value

@@ -66,7 +66,7 @@ class LookupScorer(Scorer):
         return tokens
 
     def score(self, batch: ScoreBatch) -> Tensor:
-        first = [int(batch.candidates[place][0]) for place in range(len(batch.candidates))]
+        first = [int(batch.candidates[index][0]) for index in range(len(batch.candidates))]
         return torch.tensor([self._scores.get(token, 0.0) for token in first], dtype=torch.float32)
 
 
@@ -84,7 +84,7 @@ class EncodedLookupScorer(LookupScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         self._watch(tokens)
-        first = [self._scores.get(int(tokens[place][0]), 0.0) for place in range(len(tokens))]
+        first = [self._scores.get(int(tokens[index][0]), 0.0) for index in range(len(tokens))]
         return Ragged(torch.tensor(first)[:, None], np.arange(len(first) + 1))
 
     def score(self, batch: ScoreBatch) -> Tensor:
@@ -93,7 +93,7 @@ class EncodedLookupScorer(LookupScorer):
 
 @dataclass(frozen=True)
 class EmptyConfig:
-    """Of a scorer that has nothing to configure."""
+    """The config of a scorer without settings."""
 
 
 class Gate:
@@ -130,9 +130,9 @@ class Recorder:
 
 def word_id(word: str) -> int:
     """The id of a word that is one piece of the tiny tokenizer."""
-    found = tiny_tokenizer().token_to_id(word)
-    assert found is not None, word
-    return found
+    actual = tiny_tokenizer().token_to_id(word)
+    assert actual is not None, word
+    return actual
 
 
 def lookup(**scores: float) -> LookupScorer:

@@ -17,7 +17,7 @@ from bandrank.settings import Settings
 def files_of(
     scorer: Scorer, *, fast: Scorer | None = None, name: str = "tiny", depth: int = 50, fusion: Fusion | None = None
 ) -> ModelFiles:
-    """What a served model of these scorers is made of. fusion: with whose scores those of `scorer` are summed."""
+    """The files of a served model with these scorers. fusion: how those of `fast` are added to those of `scorer`."""
     main = replace(loaded(scorer, name=name), fusion=fusion)
     return ModelFiles(name, main, None if fast is None else loaded(fast, name=f"{name}-fast"), depth)
 
@@ -31,9 +31,9 @@ async def served(
     clock: Callable[[], float] = time.monotonic,
     fusion: Fusion | None = None,
 ) -> AsyncIterator[ServedModel]:
-    """A model on the CPU over an engine of its own, which is closed at the end."""
+    """A served model on the CPU with a separate engine, which is closed at the end."""
     settings = settings or Settings(device="cpu")
     files = files_of(scorer, fast=fast, depth=settings.cascade_depth, fusion=fusion)
     serving = assemble([files], settings, clock=clock)
     yield serving.models.default
-    await serving.engine.close()
+    await serving.models.close()

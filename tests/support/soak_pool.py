@@ -94,7 +94,7 @@ async def _score(model: str, queries: Sequence[str], texts: Sequence[str]) -> li
         ranking = await serving.models.default.rank(query, texts)
         by_index = {candidate.index: candidate.score for candidate in ranking.candidates}
         scores.append([by_index[index] for index in range(len(texts))])
-    await serving.engine.close()
+    await serving.models.close()
     return scores
 
 

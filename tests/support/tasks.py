@@ -14,7 +14,7 @@ HANG_S = 60.0  # only a bug takes that long
 
 @dataclass
 class Clock:
-    """Says `now`, which the test sets."""
+    """A clock that the test sets."""
 
     now: float = 0.0
 
@@ -38,11 +38,11 @@ LANE = NamedLane("lane")
 
 
 def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any, Any] = LANE) -> AnyTask:
-    """A task whose candidates cost these rows; their token ids are their places in the task."""
+    """A task whose candidates cost these rows; their token ids are their indices in the task."""
     return Task(
         lane=lane,
         query=[0],
-        candidates=[[place] for place in range(len(rows))],
+        candidates=[[index] for index in range(len(rows))],
         rows=rows,
         arrived=0.0,
         deadline=deadline,
@@ -50,7 +50,7 @@ def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Gives the event loop turns until `holds` does. Raises TimeoutError if it never does."""
+    """Runs the event loop until `holds` is true. Raises TimeoutError if it never is."""
     async with asyncio.timeout(HANG_S):
         while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
             await asyncio.sleep(0)

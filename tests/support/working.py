@@ -12,7 +12,7 @@ from bandrank.metrics import Metrics
 
 
 class Dies(BaseException):
-    """What no handler of ordinary errors stops."""
+    """An error that handlers of ordinary errors do not catch."""
 
 
 def open_queue(*tasks: Task, clock: Callable[[], float] | None = None) -> TaskQueue:
@@ -30,7 +30,7 @@ def work_off(
     clock: Callable[[], float] = time.monotonic,
     on_death: Callable[[], None] = lambda: None,
 ) -> Metrics:
-    """Scores what waits, in a thread that starts when all of it is there, and returns when the thread has ended."""
+    """Scores the queued tasks in a thread, and returns when the thread has ended."""
     metrics = Metrics()
     worker = ScoringWorker(queue, max_batch_rows=max_batch_rows, metrics=metrics, clock=clock, on_death=on_death)
     queue.close()

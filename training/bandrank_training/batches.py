@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
+from bandrank_kernels.arrays import offsets
 from bandrank_training.collection import documents_of, open_collection
 from bandrank_training.groups import BadGroups, Group, read_groups
 from bandrank_training.losses import UNKNOWN, Scored

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from bandrank.models.architectures import VIRT, CrossEncoder, Deformer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.block import Block
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
 from bandrank_training.errors import BadRecipe
 
 
@@ -61,9 +62,9 @@ def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -
     if not isinstance(student, Deformer) or student.config.candidate_cls:
         raise BadRecipe("deformer_states trains a deformer without candidate_cls")
     split = student.config.split
-    with recording([*_layers(student)[split:-1], student.head.pooler]) as seen:
+    with recording([*_layers(student)[split:-1], student.head.get_submodule("pooler")]) as seen:
         student(batch)
-    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.pooler]) as expected:
+    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.get_submodule("pooler")]) as expected:
         teacher.score(_without_cls(batch, candidates=False))
     pairs = zip(seen, expected, strict=True)
     return torch.stack([(ours[-1] - theirs[-1]).square().mean() for ours, theirs in pairs]).mean()

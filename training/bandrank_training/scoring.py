@@ -11,21 +11,23 @@ from functools import partial
 from operator import attrgetter
 from typing import Self
 
-from bandrank.engine.assembly import ScorerOptions, add_prepared, representation_cache
+from bandrank.assembly import add_prepared, representation_cache
 from bandrank.engine.engine import Engine
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Stage
 from bandrank.engine.served import ServedModel
 from bandrank.errors import ScoringFailed
+from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.texts import TextEncoder
+from bandrank.settings import Settings
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import CPU, Placement
 
 CANDIDATES_IN_FLIGHT = 1024  # enough to fill batches, and few enough that scores of the first question come soon
 # 16 GiB of representations; beyond that, those used least recently are computed again.
-OPTIONS = ScorerOptions(cache_dtype="float32", cache_memory_bytes=2**34)
+SETTINGS = Settings(cache_dtype="float32", cache_memory_bytes=2**34)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class OfflineScorer:
 
     def forget(self) -> None:
         """Drops the representations."""
-        self._caches = [representation_cache(model, OPTIONS) for model, _ in self._models]
+        self._caches = [
+            representation_cache(model, SETTINGS, redis=None, metrics=Metrics()) for model, _ in self._models
+        ]
 
     def score(self, questions: Iterable[Question]) -> Iterator[list[float]]:
         """Yields the raw scores of each question's candidates, in the order given, and reads questions as it goes.
@@ -92,7 +96,7 @@ class OfflineScorer:
         for (model, scorer), cache in zip(self._models, self._caches, strict=True):
             role = Role(model.name, weight=model.fusion.weight if model.fusion else None)
             encoder = TextEncoder(model.tokenizer, model.scorer, self._max_candidate_tokens)
-            stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, options=OPTIONS, cache=cache)))
+            stages.append(Stage(role, add_prepared(engine, model.name, scorer, encoder, SETTINGS, cache)))
         engine.start()
         return ServedModel(last.name, tuple(stages), engine, prepared.dtype)
 

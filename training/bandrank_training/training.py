@@ -18,8 +18,9 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
+from bandrank_kernels.arrays import offsets
 from bandrank_training.batches import GroupReader, TrainingBatch
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadRecipe

@@ -38,7 +38,7 @@ class Flops:
 
 
 def full_flops(request: Request) -> Flops:
-    """What full attention over every token of every pair takes: the yardstick for all systems."""
+    """The operations of full attention over every token of every pair: the yardstick for all systems."""
     return Flops(
         linear=LAYERS * LINEAR * request.total_tokens,
         attention=LAYERS * PER_KEY * sum(length**2 for length in request.pair_tokens),
@@ -46,7 +46,7 @@ def full_flops(request: Request) -> Flops:
 
 
 def needed_flops(request: Request, pattern: Pattern, window: int) -> Flops:
-    """The least that gives the same scores: in the last layer only [CLS] attends; a sparse query is encoded once."""
+    """The least work for the same scores: in the last layer only [CLS] attends; a sparse query is encoded once."""
     pairs = request.pair_tokens
     query_rows = QUERY_TOKENS + 1  # with its [SEP]
     if pattern == "full":

@@ -118,7 +118,7 @@ def _openvino(checkpoint: Path, tokenizer: Tokenizer) -> Iterator[System]:
 
 
 def _openvino_precision(compiled: ov.CompiledModel) -> Precision:
-    """What the compiled model's linear layers run in; the hint alone may be ignored."""
+    """The precision that the linear layers of the compiled model run in; the hint may be ignored."""
     layers = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     linear = [layer for layer in layers if layer["layerType"].astype(str) == "FullyConnected"]
     ran = {str(layer["runtimePrecision"].astype(str)) for layer in linear}
@@ -140,7 +140,7 @@ def _over_batches(tokenizer: Tokenizer, logits: Callable[[Batch], Scores]) -> Sc
 
 
 class _Logits(nn.Module):
-    """The classifier with tensors in and out, as exporters want it."""
+    """The classifier with tensors in and out, as exporters need it."""
 
     def __init__(self, checkpoint: Path) -> None:
         super().__init__()

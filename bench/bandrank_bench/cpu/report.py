@@ -27,7 +27,7 @@ class Results:
 
 
 def markdown(results: Results) -> str:
-    """The report: machine, aims, one table per workload, agreement of scores, how it was measured."""
+    """The report: machine, aims, one table per workload, agreement of scores, method."""
     aims = judge({workload.name: rows for workload, rows in results.tables.items()})
     blocks = [
         "# Benchmarks",

@@ -1,8 +1,6 @@
 """Side by side: bandrank and other runtimes on one checkpoint. Run as `python -m bandrank_bench cpu`.
 
-Options: `--quick` (two rounds, no long documents), `--workloads W1,W2,W3`, `--rounds N` (clean samples per system),
-`--out docs/benchmarks.md` (the samples go to the same name with .jsonl), `--only TEXT` (systems whose name contains it;
-sentence-transformers fp32 always takes part), `--skip TEXT` (not those whose name contains it: `--skip emulated`).
+The samples go to a file beside the page, with the suffix .jsonl.
 """
 
 import argparse
@@ -39,13 +37,18 @@ WARM_UP_ROUND, PROBE_ROUND, CHECK_ROUND = 1001, 1002, 1003  # texts that no time
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 1 if systems disagree and nothing is reported."""
-    options = _options(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=0, help="clean samples of each system (default: the workload's)")
+    parser.add_argument("--only", default="", help=f"systems whose name contains this, and {YARDSTICK}")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
+    options = parser.parse_args(arguments)
     from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # needs runtimes that tests do without
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
     disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    warnings.simplefilter("ignore")  # what exporters say of the models' code; a wrong model stops at the check below
-    workloads = [WORKLOADS[name] for name in options.workloads.split(",")]
+    warnings.simplefilter("ignore")  # exporters warn of the models' code; a wrong model stops at the check below
+    workloads = [WORKLOADS[name] for name in options.workloads]
     out: Path = options.out
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         writer = Writer(Tokenizer.from_file(str(checkpoints["full"] / "tokenizer.json")))
         say("loading and converting")
         every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
-        chosen = [system for system in every if _chosen(system.name, options)]
+        chosen = [system for system in every if options.only in system.name or system.name == YARDSTICK]
         systems, left_out = leave_out_slow(chosen, WORKLOADS["W2"].request(writer, PROBE_ROUND))
         checked = _head(WORKLOADS["W1"].request(writer, CHECK_ROUND), CHECKED_PASSAGES)
         references = {
@@ -143,7 +146,6 @@ def measure(
         rounds=rounds,
         calibration=calibration,
         tokens=lambda request: request.total_tokens,
-        on_round=lambda number, count: say(f"{workload.name} round {number}: {count} systems"),
     )
 
 
@@ -161,24 +163,3 @@ def floors(workload: Workload, writer: Writer, ceilings: dict[Precision, float])
 
 def _head(request: Request, count: int) -> Request:
     return Request(request.query, request.passages[:count], request.pair_tokens[:count])
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--workloads", default="")
-    parser.add_argument("--rounds", type=int, default=0)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--skip", default="")
-    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
-    options = parser.parse_args(arguments)
-    options.workloads = options.workloads or ("W1,W2" if options.quick else ",".join(WORKLOADS))
-    options.rounds = options.rounds or (2 if options.quick else 0)
-    if unknown := set(options.workloads.split(",")) - WORKLOADS.keys():
-        parser.error(f"expected workloads out of {', '.join(WORKLOADS)}, got {', '.join(sorted(unknown))}")
-    return options
-
-
-def _chosen(name: str, options: argparse.Namespace) -> bool:
-    skipped = options.skip and options.skip in name
-    return name == YARDSTICK or (options.only in name and not skipped)

@@ -1,4 +1,4 @@
-"""From samples to what they say: medians, ratios to the peers, shares of the floor."""
+"""From samples to medians, ratios to the peers, and shares of the floor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,9 @@ from statistics import median, quantiles
 from bandrank_bench.calibrate import Sample, clean
 from bandrank_bench.systems import System
 
-Floor = Callable[[Sample, System], tuple[float, float]]  # seconds: of full attention, and of the system's own pattern
+Floor = Callable[
+    [Sample, System], tuple[float, float]
+]  # seconds: for full attention, and for the pattern of the system
 
 HTTP_AIM = 1.05  # times the in-process time
 AIMS = {"W1": 1.15, "W2": 1.0, "W3": 3.0}  # of sparse attention, times as fast as the best peer of the same precision
@@ -44,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Aim:
-    """What was to be reached, and what was measured; None where a side has no clean sample."""
+    """A target and the measured value, which is None where a side has no clean sample."""
 
     text: str
     aim: str

@@ -1,4 +1,4 @@
-"""What the fused operation is timed against, each in the layout that suits it best."""
+"""The systems that the fused operation is compared with, each in the layout that suits it best."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,19 +30,17 @@ class System:
     """One way to compute the attention of a layer.
 
     arrange: its layout, from packed qkv (num_rows, 3, num_heads, head_dim); not timed, as a model could keep it.
-    attend: what is timed.  pack: its results as packed rows, to be compared with ours; None where it computes another
-    function.  capturable: False where the host must wait for the card.
+    attend: the timed part.  pack: its results as packed rows, to be compared with ours; None if its function differs.
     """
 
     name: str
     arrange: Callable[[Tensor], Sequence[Tensor]]
     attend: Callable[..., Sequence[Tensor]]
     pack: Callable[[Sequence[Tensor]], Tensor] | None = None
-    capturable: bool = True
 
 
 def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
-    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, rows as they are in memory."""
+    """Q, K and V of whole pairs, (num_candidates, num_heads, sequence, head_dim) each, in the memory layout of rows."""
     return [rows.contiguous().transpose(1, 2) for rows in shape.sequences(qkv).unbind(2)]
 
 
@@ -102,7 +100,7 @@ def varlen(lab: Lab, shape: Shape) -> System:
 
     cls = torch.arange(count, device=lab.device)[:, None]
     query = torch.arange(count, count + seen - 1, device=lab.device).expand(count, -1)
-    shared = torch.cat([cls, query], 1).flatten()  # the rows that each candidate sees beside its own
+    shared = torch.cat([cls, query], 1).flatten()  # the rows that each candidate sees beside the rows of its text
     by_one, by_seen, by_length = starts(1), starts(seen), starts(length)
     of_query = starts(seen - 1, 1)
     aux = module.AuxRequest(lse=True)
@@ -135,37 +133,8 @@ def varlen(lab: Lab, shape: Shape) -> System:
     )
 
 
-def longformer(lab: Lab, shape: Shape) -> System:
-    """Hugging Face's Longformer attention, sliding chunks and global tokens, on rows padded to whole windows.
-
-    Its projections are a part of it and are timed with it; its query and [CLS] see everything, another function.
-    """
-    modeling = import_module("transformers.models.longformer.modeling_longformer")
-    width = 2 * shape.window
-    sequence = -(-shape.sequence // width) * width
-    config = modeling.LongformerConfig(
-        hidden_size=shape.hidden, num_attention_heads=shape.num_heads, attention_window=[width], num_hidden_layers=1
-    )
-    layer = modeling.LongformerSelfAttention(config, layer_id=0).to(lab.device, lab.dtype).eval()
-    positions = torch.arange(sequence, device=lab.device).expand(shape.num_candidates, -1)
-    is_global, is_masked = positions < shape.num_globals, positions >= shape.sequence
-    mask = torch.zeros(positions.shape, device=lab.device, dtype=lab.dtype)
-    mask.masked_fill_(is_global, 10000).masked_fill_(is_masked, -10000)
-
-    def arrange(qkv: Tensor) -> Sequence[Tensor]:
-        rows = shape.sequences(qkv)[:, :, 0].flatten(2)
-        return [pad(rows, (0, 0, 0, sequence - shape.sequence))]
-
-    def attend(hidden: Tensor) -> Sequence[Tensor]:
-        (out,) = layer(hidden, mask, is_index_masked=is_masked, is_index_global_attn=is_global, is_global_attn=True)
-        return [out]
-
-    return System("longformer", arrange, attend, capturable=False)
-
-
-def paper(lab: Lab, shape: Shape, name: str) -> System:
-    """The paper's computation with one softmax, or with its separate passes if the name ends with "as written"."""
-    as_written = name.endswith("as written")
+def paper(lab: Lab, shape: Shape, name: str, *, as_written: bool) -> System:
+    """The paper's computation with one softmax, or with its separate passes as written."""
     attention = PaperAttention(shape, device=lab.device, backend=lab.backend, as_written=as_written)
     return System(name, attention.arrange, attention.attend, attention.pack)
 
@@ -175,7 +144,7 @@ class PaperAttention:
     torch (Schlatt et al. 2024, section 3.3). The kernels are ours; the query is attended once, not once a candidate.
 
     On whole pairs, (num_candidates, num_heads, sequence, head_dim).
-    as_written: the softmax in the separate passes of the paper's published forward, in place of torch's softmax.
+    as_written: the softmax in the separate passes of the paper's published forward, instead of torch's softmax.
     """
 
     def __init__(self, shape: Shape, *, device: torch.device, backend: Backend, as_written: bool = False) -> None:

@@ -25,7 +25,7 @@ BUDGET_S = 570.0  # in all
 
 
 def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
-    """Runs the stages in order, each within its time and what is left of all; prints a short table."""
+    """Runs the stages in order, each within its time and the rest of the whole budget; prints a short table."""
     options = _options(arguments, stages)
     if not options.dry and not torch.cuda.is_available():
         print("torch sees no GPU here; --dry does the same without one, on tiny shapes", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the kernels are to reach, as ratios of times of one run on one card."""
+"""The goals of the kernels, as ratios of times of one run on one card."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,8 +27,9 @@ class Measurements:
         return self._fact("model", fact, {"system": system, "lengths": lengths})
 
     def copy_share(self, shape: Shape, num_bytes: float | None = None) -> Measured:
-        """Our time as a copy at the measured bandwidth would take for `num_bytes`, by default those of our operation,
-        over the time it takes.
+        """The time in which a copy at the measured bandwidth moves `num_bytes`, over the time of our operation.
+
+        num_bytes: by default those of our operation.
         """
         bandwidth = self._fact("machine", "bytes_per_s", {})
         fewest = shape.fused_bytes if num_bytes is None else num_bytes
@@ -39,11 +40,11 @@ class Measurements:
         return ratio(self.operation(other, shape), self.operation("ours", shape))
 
     def over_best_full(self, shape: Shape) -> Measured:
-        """The fastest of torch's backends of full attention."""
+        """How many times as long the fastest of torch's backends of full attention takes."""
         return min((times for name in FULL_BACKENDS if (times := self.over(name, shape)) is not None), default=None)
 
     def over_two_kernels(self, shape: Shape) -> Measured:
-        """Separate kernels for scores, softmax and sums that move their bytes as fast as a copy."""
+        """How many times as long separate kernels for scores, softmax and sums take, were they as fast as a copy."""
         return self.copy_share(shape, shape.two_kernel_bytes)
 
     def times(
@@ -53,7 +54,7 @@ class Measurements:
         return ratio(self.request(other, lengths, fact), self.request(ours, over_ours or lengths))
 
     def gain(self, lengths: str, before: str, after: str) -> Measured:
-        """One fact of our requests over another: how many times as long they take without what the other has."""
+        """How many times as long our requests take by the fact `before` as by the fact `after`."""
         return ratio(self.request("ours sparse", lengths, before), self.request("ours sparse", lengths, after))
 
     def megabytes(self, lengths: str) -> Measured:

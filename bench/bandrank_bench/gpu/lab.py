@@ -1,6 +1,6 @@
-"""Where a run takes place: a GPU, or for a dry run the CPU with the same operations in plain torch in tiny sizes.
+"""The device of a run: a GPU, or for a dry run the CPU with the same operations in plain torch in tiny sizes.
 
-Times are those of replays of a CUDA graph, so that the host's part is not in them. Inputs are random: on zeros a card
+Times are those of replays of a CUDA graph, which leave the host's part out. Inputs are random: on zeros a card
 runs faster than on real numbers.
 """
 
@@ -23,11 +23,11 @@ FEW_NUMBERS = 1 << 18  # a megabyte
 
 
 class Skipped(Exception):
-    """What a case needs is not there; the message says what."""
+    """Something that a case needs is missing; the message says what."""
 
 
 class Lab:
-    """The device of a run. backend: of our operations.  dtype: of what is timed."""
+    """The device of a run. backend: that of our operations.  dtype: that of the timed tensors."""
 
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry
@@ -47,7 +47,7 @@ class Lab:
         return numbers.to(self.device, dtype or self.dtype)
 
     def synchronize(self) -> None:
-        """Waits until all is done."""
+        """Waits until the device is idle."""
         if not self.dry:
             torch.cuda.synchronize(self.device)
 
@@ -60,12 +60,12 @@ class Lab:
         return True
 
     def tidy(self) -> None:
-        """Gives freed memory back, so that what comes next finds it in one piece."""
+        """Gives freed memory back, so that the next case gets it in one piece."""
         if not self.dry:
             torch.cuda.empty_cache()
 
     def capture(self, call: Callable[[], object]) -> Callable[[], object]:
-        """The replay of a CUDA graph of what `call` launches, which must not wait for the device; dry, the call."""
+        """Captures the launches of `call`, which must not wait for the device. Returns the replay; dry, the call."""
         if self.dry:
             return call
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
@@ -80,7 +80,7 @@ class Lab:
         return graph.replay
 
     def median_us(self, run: Callable[[], object]) -> float:
-        """Microseconds of what `run` enqueues, once warm, by the device's clock."""
+        """Microseconds of the work that `run` enqueues, once warm, by the clock of the device."""
         run()
         once = self._time_us(run)
         least, most = REPEATS
@@ -100,5 +100,5 @@ class Lab:
         return float(start.elapsed_time(end)) * 1e3
 
     def num_sets(self, input_bytes: int) -> int:
-        """Inputs to rotate over, for a cold cache."""
+        """The number of inputs to rotate over, for a cold cache."""
         return 2 if self.dry else max(2, min(MOST_SETS, math.ceil(COLD_BYTES / input_bytes)))

@@ -1,4 +1,4 @@
-"""What runs here, how fast the card moves bytes and multiplies matrices today, and whether all kernels compile."""
+"""The versions and the card of a run, its speed at copies and matrix products, and whether all kernels compile."""
 
 import platform
 import time
@@ -23,7 +23,7 @@ PRODUCT_SIZE = 8192
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """The ceilings last: the clocks are those of a card at rest."""
+    """The cases, the ceilings last, so that the clocks are those of a card at rest."""
     yield Case("versions", versions)
     yield Case("card", partial(card, lab))
     yield Case("copy", partial(copy, lab))
@@ -70,7 +70,7 @@ def product(lab: Lab, dtype: torch.dtype) -> Facts:
 
 
 def compilations(lab: Lab) -> Iterator[Case]:
-    """Every kernel that is shipped, those that each batch runs first."""
+    """A case for every shipped kernel; those that each batch runs come first."""
     kernels = [kernel for family in FAMILIES for kernel in family.kernels]
     for kernel in kernels[: 2 if lab.dry else None]:
         yield Case(kernel.expression, partial(compiled, lab, kernel))

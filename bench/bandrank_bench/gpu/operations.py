@@ -32,7 +32,7 @@ Build = Callable[[], System]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Ours on all shapes, then the baselines, shapes that goals speak of first: what is cut off is least missed."""
+    """Ours on all shapes, then the baselines. Shapes with goals come first: the least important cases are cut off."""
     shapes = [Shape(length, window, dim) for dim in HEAD_DIMS for length in LENGTHS for window in WINDOWS]
     if lab.dry:
         shapes = list(DRY)
@@ -45,10 +45,9 @@ def cases(lab: Lab) -> Iterator[Case]:
         if shape.window == shapes[0].window:  # full attention knows no window
             for name, backend in backends.items():
                 yield _case(lab, shape, name, partial(baselines.full, shape, name, backend))
-        for name in ("paper", "paper as written"):
-            yield _case(lab, shape, name, partial(baselines.paper, lab, shape, name))
+        for name, as_written in (("paper", False), ("paper as written", True)):
+            yield _case(lab, shape, name, partial(baselines.paper, lab, shape, name, as_written=as_written))
         yield _case(lab, shape, "varlen", partial(baselines.varlen, lab, shape))
-        yield _case(lab, shape, "longformer", partial(baselines.longformer, lab, shape))
     parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
     parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
     for part in parts:
@@ -80,10 +79,10 @@ def timed(lab: Lab, shape: Shape, name: str, build: Build) -> Facts:
         (right,) = part.prepare(lab.backend)(qkv)
         facts["difference"] = _difference(right, system.pack(system.attend(*first)))
     others = [system.arrange(*part.draw(seed)) for seed in range(1, lab.num_sets(qkv.nbytes))]
-    facts["cold_us"] = _microseconds(lab, system, [first, *others], keep=True)
+    facts["cold_us"] = _microseconds(lab, system.attend, [first, *others], keep=True)
     del others
     if qkv.nbytes < COLD_BYTES:  # more than that no cache keeps
-        facts["warm_us"] = _microseconds(lab, system, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
+        facts["warm_us"] = _microseconds(lab, system.attend, [first] * (1 if lab.dry else WARM_CALLS), keep=False)
     return facts
 
 
@@ -98,17 +97,16 @@ def timed_part(lab: Lab, part: Part, backend: Backend) -> Facts:
         _difference(right, other)
     largest = max(tensor.nbytes for tensor in first)
     sets = [first, *(part.draw(seed) for seed in range(1, lab.num_sets(largest)))]
-    system = System(f"{part.name}, {backend}", lambda qkv: [qkv], call)
-    cold_us = _microseconds(lab, system, sets, keep=True)
-    warm_us = _microseconds(lab, system, [first] * WARM_CALLS, keep=False)
+    cold_us = _microseconds(lab, call, sets, keep=True)
+    warm_us = _microseconds(lab, call, [first] * WARM_CALLS, keep=False)
     lab.synchronize()
     started = time.perf_counter()
     for _ in range(HOST_CALLS):
         call(*first)
     host_us = (time.perf_counter() - started) * 1e6 / HOST_CALLS
     lab.synchronize()
-    floor = floor_us(largest)  # of reading the largest input once
-    return {"system": system.name, "floor_us": floor, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
+    floor, name = floor_us(largest), f"{part.name}, {backend}"  # the floor is reading the largest input once
+    return {"system": name, "floor_us": floor, "cold_us": cold_us, "warm_us": warm_us, "host_us": host_us}
 
 
 def _difference(right: Tensor, other: Tensor) -> float:
@@ -118,14 +116,15 @@ def _difference(right: Tensor, other: Tensor) -> float:
     return difference
 
 
-def _microseconds(lab: Lab, system: System, inputs: Sequence[Sequence[Tensor]], *, keep: bool) -> float:
-    """Time of one call. keep: each result in memory of its own, so that none is written where the last one lies."""
+def _microseconds(
+    lab: Lab, call: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], *, keep: bool
+) -> float:
+    """Time of one call. keep: each result stays in memory, so that none overwrites the last one."""
 
     def run() -> list[Tensor]:
         results: list[Tensor] = []
         for tensors in inputs:
-            results = [*(results if keep else []), *system.attend(*tensors)]
+            results = [*(results if keep else []), *call(*tensors)]
         return results
 
-    replay = lab.capture(run) if system.capturable else run
-    return lab.median_us(replay) / len(inputs)
+    return lab.median_us(lab.capture(run)) / len(inputs)

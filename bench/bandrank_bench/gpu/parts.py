@@ -1,4 +1,4 @@
-"""What a layer launches, one part at a time, each callable by any backend."""
+"""The launches of a layer, one part at a time, each callable by any backend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_kernels import Backend
 from bandrank_kernels.row_norms import Addend, add_norm, embed_rows
-from bandrank_kernels.windowed_attention import AttentionPlan, plan_attention
-from bandrank_kernels.windowed_attention.ops import sparse_pattern
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
 EPS = 1e-12  # BERT's
 
@@ -74,6 +73,6 @@ def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
 
 
 def _plan(lab: Lab, shape: Shape, backend: Backend) -> AttentionPlan:
-    """The plan of this backend and no other: asked for by name, it cannot be replaced."""
-    rows, pattern = shape.rows(), sparse_pattern(shape.window)
+    """The plan of this backend and no other: requested by name, it cannot be replaced."""
+    rows, pattern = shape.rows(), AttentionPattern.sparse(shape.window)
     return plan_attention(rows, pattern, device=lab.device, dtype=lab.dtype, head_dim=shape.head_dim, backend=backend)

@@ -1,4 +1,4 @@
-"""The results page: what the files are, and for each goal what the newest of them says.
+"""The results page: a description of the files, and for each goal the value in the newest of them.
 
 python -m bandrank_bench.gpu.report kernels/results
 """
@@ -37,7 +37,7 @@ NOTHING = (
 
 
 def is_measured(records: Sequence[Record]) -> bool:
-    """Whether these are of a run on a GPU."""
+    """Whether these records come from a run on a GPU."""
     return bool(records) and not records[0].facts.get("dry", True)
 
 
@@ -64,7 +64,7 @@ def goals(records: Sequence[Record]) -> str:
 
 
 def stages(records: Sequence[Record]) -> str:
-    """A table of stages and how many of their cases ended how."""
+    """A table of stages and the number of their cases by status."""
     rows = []
     for stage in dict.fromkeys([*(stage.name for stage in STAGES), *(record.stage for record in records[1:])]):
         counts = Counter(record.status for record in records if record.stage == stage)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank.models.ragged import offsets
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import PackedRows
 
 HALF = 2  # bytes of a number
@@ -54,13 +54,13 @@ class Shape:
 
     @property
     def fused_bytes(self) -> int:
-        """Each packed row of Q, K, V read once, and written once."""
+        """Bytes of an operation that reads each packed row of Q, K and V once, and writes each result once."""
         num_rows = self.num_candidates * (1 + self.candidate_rows) + self.num_globals - 1
         return num_rows * 4 * self.hidden * HALF
 
     @property
     def two_kernel_bytes(self) -> int:
-        """The same by perfect separate kernels for band and globals: scores, one softmax, sums, and their sum."""
+        """Bytes of perfect separate kernels for band and globals: scores, one softmax, sums, and their sum."""
         band = (2 * self.window + 1) * self.num_heads
         seen = self.num_globals * self.num_heads
         numbers = (
@@ -83,5 +83,5 @@ class Shape:
 
 
 def floor_us(num_bytes: float, bandwidth: float = BANDWIDTH) -> float:
-    """Microseconds in which memory can move them."""
+    """Microseconds in which memory can move so many bytes."""
     return num_bytes / bandwidth * 1e6

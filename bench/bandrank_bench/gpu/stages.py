@@ -1,6 +1,6 @@
-"""Stages of named cases, tried in order, each of which leaves one record whatever becomes of it.
+"""Stages of named cases, tried in order, each of which leaves one record, however it ends.
 
-A record is a JSON line, written at once, so that a run cut short leaves what was done.
+A record is a JSON line, written at once, so that a run cut short leaves the records of all finished cases.
 """
 
 import json
@@ -23,7 +23,7 @@ class Record:
     """One case of one stage.
 
     status: "skipped" if something it needs is not installed, "cut" if the time of its stage was over.
-    facts: what it measured; an error and its traceback; why it was skipped.
+    facts: its measurements; an error and its traceback; the reason why it was skipped.
     """
 
     stage: str
@@ -57,7 +57,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Case:
-    """Something to try. run: returns what it measured; raises Skipped, or anything else for a failure."""
+    """One measurement or check. run: returns the facts; raises Skipped, or any other exception for a failure."""
 
     name: str
     run: Callable[[], Facts]
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the check, run in a process of its own.
+    """A part of the check, run in a separate process.
 
     module: has a function `listing(lab)` that lists the cases: cheap, and the same each time.
     gate: a failure fails the whole run.
@@ -78,7 +78,7 @@ class Stage:
     listing: str = "cases"
 
     def cases(self, lab: Lab) -> list[Case]:
-        """Imports the module, so that what one stage lacks does not stop the others."""
+        """Imports the module, so that a library that one stage lacks does not stop the others."""
         return list(getattr(import_module(self.module), self.listing)(lab))
 
 
@@ -113,13 +113,13 @@ def run_stage(stage: Stage, lab: Lab, journal: Journal, *, cap_s: float, first: 
 
 
 def run_case(stage: str, case: Case) -> Record:
-    """Never raises."""
+    """The record of a case; never raises."""
     started = time.monotonic()
     status: Status = "ok"
     try:
         facts = case.run()
     except Skipped as reason:
         status, facts = "skipped", {"reason": str(reason)}
-    except Exception as error:  # noqa: BLE001  # whatever a first run on a GPU brings is a result, and others follow
+    except Exception as error:  # noqa: BLE001  # any failure of a first run on a GPU is a result, and other cases follow
         status, facts = "failed", {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
     return Record(stage, case.name, status, round(time.monotonic() - started, 3), facts)

@@ -1,5 +1,5 @@
-"""Runs a stage in processes of its own until all its cases are over: what hangs is killed, what kills the process or
-makes the card unusable to it costs one case, and the next process continues with the case behind it.
+"""Runs a stage in separate processes until all its cases are over: a process that hangs is killed; a case that kills
+its process, or makes the card unusable to it, costs only itself, and the next process continues behind that case.
 
 Such a process is `python -m bandrank_bench.gpu.supervise STAGE FIRST CAP_S FILE`.
 """

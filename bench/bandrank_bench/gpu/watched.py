@@ -1,5 +1,5 @@
-"""What other programs say of our launches: compute-sanitizer and Nsight Compute, which watch a small program of them
-(`python -m bandrank_bench.gpu.watched NAME ...`), and pytest. A machine may have them or not.
+"""Runs other programs on our launches: compute-sanitizer and Nsight Compute, which watch a small program of them
+(`python -m bandrank_bench.gpu.watched NAME ...`), and pytest. Each may be missing.
 """
 
 import csv
@@ -47,7 +47,7 @@ PROFILED = {str(shape): shape for shape in (Shape(164, 4, 32), Shape(4086, 4, 32
 
 
 def launch(lab: Lab, name: str) -> None:
-    """The launches of a name in PROFILED, one forward, or in SMALL, all kernels, of few numbers."""
+    """Makes the launches of a name: one forward in PROFILED, all kernels on few numbers in SMALL."""
     small, shape = name in SMALL, {**SMALL, **PROFILED}[name]
     part = attention(lab, shape)
     (qkv,) = part.draw(0)
@@ -64,7 +64,7 @@ def launch(lab: Lab, name: str) -> None:
 
 
 def sanitizers(lab: Lab) -> Iterator[Case]:
-    """Each tool on all small launches: it sees what comparing numbers cannot, races and memory that is not ours."""
+    """A case for each tool on all small launches: tools see races and foreign memory, which no comparison shows."""
     for tool in SANITIZERS:
         yield Case(tool, partial(sanitized, lab, tool))
 
@@ -83,7 +83,7 @@ def sanitized(lab: Lab, tool: str) -> Facts:
 
 
 def profiles(lab: Lab) -> Iterator[Case]:
-    """Hardware counters of three launches, each in a process of its own."""
+    """Hardware counters of three launches, each in a separate process."""
     for name in PROFILED:
         yield Case(name, partial(profile, lab, name))
 
@@ -105,17 +105,17 @@ def profile(lab: Lab, name: str) -> Facts:
 
 
 def tests(lab: Lab) -> Iterator[Case]:
-    """The tests that need a GPU, each file in a process of its own: they compare every kernel with float64."""
+    """The tests that need a GPU, each file in a separate process: they compare every kernel with float64."""
     for path in sorted(ROOT.glob("tests/*/test_*_on_gpu.py")):
         yield Case(path.stem, partial(tested, lab, path))
 
 
 def tested(lab: Lab, path: Path) -> Facts:
-    """What pytest says at its end. Raises Skipped without pytest, RuntimeError if a test fails or none ran."""
+    """The summary of pytest. Raises Skipped without pytest, RuntimeError if a test fails or none ran."""
     lab.require_gpu()
     if missing := [name for name in ("pytest", "hypothesis") if find_spec(name) is None]:
         raise Skipped(f"not installed: {', '.join(missing)}")
-    # What warns is not what is tested here, and the tests' own set-up needs programs that a GPU machine may lack.
+    # Warnings are not tested here, and the set-up of the tests needs programs that a GPU machine may lack.
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-o", "filterwarnings=default"]
     said = run([sys.executable, "-m", "pytest", *options, "--rootdir", str(ROOT), str(path)], cap_s=TESTS_CAP_S)
     summary = said.strip().splitlines()[-1]
@@ -125,23 +125,23 @@ def tested(lab: Lab, path: Path) -> Facts:
 
 
 def find(tool: str) -> str | None:
-    """Its path, on PATH or where the toolkit puts it."""
+    """The path of a tool, on PATH or in the folders of the toolkit."""
     return shutil.which(tool) or shutil.which(tool, path=os.pathsep.join(FOLDERS))
 
 
 def on_launches(tool: str, options: Sequence[str], launches: Sequence[str], *, cap_s: float) -> str:
-    """What a tool says of a process that makes these launches. Raises Skipped without it, and what `run` raises."""
+    """The output of a tool that watches these launches. Raises Skipped without it, and the errors of `run`."""
     path = find(tool)
     if path is None:
         raise Skipped(f"{tool} is not installed")
-    # Each tensor an allocation of its own, so that a step beyond its end is seen.
+    # Each tensor is a separate allocation, so that a step beyond its end is seen.
     command = [path, *options, sys.executable, "-m", "bandrank_bench.gpu.watched", *launches]
     return run(command, cap_s=cap_s, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
 def run(command: Sequence[str], *, cap_s: float, **environment: str) -> str:
-    """All that a program says. Raises RuntimeError with the end of it if it fails or takes longer than `cap_s`."""
-    # Into a file: a pipe would be waited for as long as anything that the program started holds it.
+    """The output of a program. Raises RuntimeError with the end of it if it fails or takes longer than `cap_s`."""
+    # The output goes to a file: a pipe would be waited for as long as any child of the program holds it.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
             process = subprocess.run(
@@ -163,7 +163,7 @@ def run(command: Sequence[str], *, cap_s: float, **environment: str) -> str:
 
 
 def ask_card(*fields: str) -> Facts:
-    """What nvidia-smi says of the first card; nothing where there is none."""
+    """Fields of the first card by nvidia-smi; none where there is no card."""
     path = find("nvidia-smi")
     if path is None:
         return {}

@@ -14,18 +14,19 @@ from transformers import BertConfig, BertModel
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
 from bandrank_bench.gpu.baselines import PaperAttention, PaperPlan
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import Backend
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, plan_attention
 
@@ -38,7 +39,7 @@ REPEATS = 10
 
 
 def passage_lengths(count: int = NUM_CANDIDATES, mean: float = 77, longest: int = 163) -> list[int]:
-    """Word pieces of candidates as they come: a gamma law of this mean, cut at the longest, which is there."""
+    """Realistic lengths of candidates, in word pieces: a gamma law of this mean, cut at the longest, which occurs."""
     quantiles = np.sort(np.random.default_rng(0).gamma(6.0, size=100_000))[np.linspace(500, 99_499, count).astype(int)]
     scale = mean
     for _ in range(20):  # the cut takes from the mean what the scale gives back
@@ -60,7 +61,7 @@ PATTERNS: dict[str, AttentionPattern] = {"sparse": sparse(WINDOW), "full": FULL}
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Every system on the lengths that a goal asks of it."""
+    """Cases of every system on the lengths that its goals need."""
     size = DRY_SIZE if lab.dry else SIZE
     chosen = DRY_LENGTHS if lab.dry else LENGTHS
     for name, lengths in chosen.items():
@@ -136,7 +137,7 @@ def served(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
     facts = eager(lab, lambda: prepared.score(batch))
     if isinstance(prepared.replay, str):
         return {"not served from a graph": prepared.replay}
-    runner = prepared.replay.runner
+    runner = prepared.replay
     if reason := runner.obstacle or (None if len(runner) else "it has more rows than are captured"):
         return {"not served from a graph": reason}
     replayed, launched = (runner.score(packed(model, batch), capture=capture) for capture in (True, False))
@@ -177,7 +178,7 @@ def paper(lab: Lab, size: EncoderConfig, lengths: Sequence[int]) -> Facts:
 def device_part(
     lab: Lab, model: CrossEncoder, batch: ScoreBatch, plan: AttentionPlan, *, cls_only: bool
 ) -> Callable[[], Tensor]:
-    """`score` without what the host does once a request."""
+    """`score` without the host's work once a request."""
     tokens = packed(model, batch)
     ids, positions, types = (torch.from_numpy(part).to(lab.device) for part in tokens.of_rows)
     inputs = PackedInputs(ids, positions, types, plan, tokens.rows.num_candidates)
@@ -234,7 +235,7 @@ def eager(lab: Lab, score: Callable[[], object]) -> Facts:
 
 @torch.inference_mode()
 def graphed(lab: Lab, run: Callable[[], object]) -> Facts:
-    """Milliseconds of a CUDA graph's replay, or why there can be none."""
+    """Milliseconds of the replay of a CUDA graph, or the reason why there can be none."""
     try:
         return {"graph_ms": lab.median_us(lab.capture(run)) / 1e3}
     except RuntimeError as error:

@@ -1,54 +1,48 @@
-// What the kernels of the band products share: how matrices lie in memory, and what a block works on.
+// Shared by the kernels of the band products: the layout of matrices in memory, and the work of a block.
 //
 //   s  rows of a matrix (length)      w  window       b  columns of the band, 2 w + 1       D  dims of a row
 //
 // A band is s x b, row by row; column j of row i belongs to rows i and i + j - w:
 //
 //   band_qk    A[i][j] = Q[i] . K[i + j - w]                       0 where i + j - w is outside 0 .. s - 1
-//   band_pv    O[i] = sum over j of P[i][j] V[i + j - w]           such places are never read
-//   band_ptv   X[k] = sum over i of P[i][k - i + w] V[i]           likewise
-//
-// band_pv and band_ptv are one kernel: output row o takes rows r = o - w .. o + w, with weight P[o][r - o + w] or, transposed,
-// P[r][o - r + w].
+//   band_pv    O[i] = sum over j of P[i][j] V[i + j - w]           such entries are never read
 
-// Matrix m of a batch begins at first + (m / num_inner) outer + (m % num_inner) inner; all in elements.
-struct Rows {
-  const void* first;
-  long long outer, inner, row;
-};
-
+// Matrix m of a batch begins at left + m left_matrix, and its rows are left_row apart; all in elements.
 struct BandParams {
-  Rows left;   // Q
-  Rows right;  // K or V
-  void* band;  // A or P, contiguous
-  void* sums;  // O or X, contiguous
-  int length, window, dim, num_inner;
+  const void* left;   // Q
+  const void* right;  // K or V
+  void* band;         // A or P, contiguous
+  void* sums;         // O, contiguous
+  long long left_matrix, left_row, right_matrix, right_row;
+  int length, window, dim;
   int num_tiles;  // row tiles of a matrix
   int num_parts;  // blocks that share a row tile: runs of columns of A, or slices of the dims of O
   int staged;     // whether A goes through shared memory
 };
 
 // Block n works on part `part` of row tile `tile` of matrix `matrix`: parts run fastest, for they read the same rows.
-struct Place {
+struct Work {
   int matrix, tile, part;
 };
 
-__device__ __forceinline__ Place place_of_block(const BandParams& p) {
+__device__ __forceinline__ Work work_of_block(const BandParams& p) {
   const int tiles = blockIdx.x / p.num_parts;
   return {tiles / p.num_tiles, tiles % p.num_tiles, static_cast<int>(blockIdx.x) % p.num_parts};
 }
 
 template <class T>
-__device__ __forceinline__ const T* matrix_of(const Rows& rows, int num_inner, int matrix) {
-  return static_cast<const T*>(rows.first) + matrix / num_inner * rows.outer + matrix % num_inner * rows.inner;
+__device__ __forceinline__ const T* left_rows(const BandParams& p, int matrix) {
+  return static_cast<const T*>(p.left) + matrix * p.left_matrix;
 }
 
-// Rows outside the sequence are none.
-__device__ __forceinline__ bool exists(int row, int length) { return 0 <= row && row < length; }
+template <class T>
+__device__ __forceinline__ const T* right_rows(const BandParams& p, int matrix) {
+  return static_cast<const T*>(p.right) + matrix * p.right_matrix;
+}
 
-// Where in P the weight of row r in output row o lies; the two are at most w apart.
-template <bool kTransposed>
-__device__ __forceinline__ long long weight_at(int o, int r, int window) {
-  const long long columns = 2 * window + 1;
-  return kTransposed ? r * columns + (o - r + window) : o * columns + (r - o + window);
+__device__ __forceinline__ bool is_inside(int row, int length) { return 0 <= row && row < length; }
+
+// The index in P of the weight of row r in output row o; the two are at most w apart.
+__device__ __forceinline__ long long weight_index(int o, int r, int window) {
+  return o * (2ll * window + 1) + (r - o + window);
 }

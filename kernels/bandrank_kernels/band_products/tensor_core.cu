@@ -1,7 +1,7 @@
 // Band products of 16-bit numbers on tensor cores (compute capability 8.0), sums in float.
 //
 // A warp has 16 rows, a block of kWarps warps 16 kWarps consecutive ones. Rows have 32 kSlices dims, in whole 16-byte pieces.
-// lane = 4 g + t; fragments are those of mma.sync m16n8k16 in the PTX manual. A dot product does not care for the order of its
+// lane = 4 g + t; fragments are those of mma.sync m16n8k16 in the PTX manual. A dot product does not care about the order of its
 // terms, nor a product for the order of its columns, so that the lanes read what lies together:
 //
 //   Q, K  lane (g, t) holds dims 8 t .. 8 t + 7 of each slice of row g: one 16-byte load, two steps of 16 dims.
@@ -19,7 +19,7 @@ constexpr int kElements = 8;  // in 16 bytes
 template <class T>
 __device__ __forceinline__ uint4 load_16_bytes(const T* p) { return *reinterpret_cast<const uint4*>(p); }
 
-// count numbers from shared memory to `to`, both `lead` numbers behind a 16-byte boundary.
+// Copies `count` numbers from shared memory to `to`, both `lead` numbers behind a 16-byte boundary.
 template <class T>
 __device__ __forceinline__ void copy_out(const T* shared, T* to, int count, int lead) {
   for (int n = static_cast<int>(threadIdx.x) * kElements - lead; n < count; n += kWarps * 32 * kElements) {
@@ -36,26 +36,26 @@ __device__ __forceinline__ void copy_out(const T* shared, T* to, int count, int 
 template <class T, int kSlices>
 __global__ void __launch_bounds__(kWarps * 32) band_qk_mma(const BandParams p) {
   DYNAMIC_SHARED(memory);
-  const Place place = place_of_block(p);
+  const Work work = work_of_block(p);
   const int w = p.window, columns = 2 * w + 1;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int block_row = place.tile * kBlockRows, in_block = threadIdx.x / 32 * kWarpRows, r0 = block_row + in_block;
-  T* band = static_cast<T*>(p.band) + (static_cast<long long>(place.matrix) * p.length + block_row) * columns;
+  const int block_row = work.tile * kBlockRows, in_block = threadIdx.x / 32 * kWarpRows, r0 = block_row + in_block;
+  T* band = static_cast<T*>(p.band) + (static_cast<long long>(work.matrix) * p.length + block_row) * columns;
   const int lead = static_cast<int>(reinterpret_cast<size_t>(band) / sizeof(T) % kElements);
   T* out = p.staged ? reinterpret_cast<T*>(memory) + lead : band;
 
   if (r0 < p.length) {
     const int last = p.length - 1;
-    const T* query = matrix_of<T>(p.left, p.num_inner, place.matrix) + 8 * t;
-    const T* key = matrix_of<T>(p.right, p.num_inner, place.matrix) + 8 * t;
+    const T* query = left_rows<T>(p, work.matrix) + 8 * t;
+    const T* key = right_rows<T>(p, work.matrix) + 8 * t;
     uint4 low[kSlices], high[kSlices];  // rows g and g + 8
 #pragma unroll
     for (int i = 0; i < kSlices; i++) {
-      low[i] = load_16_bytes(query + min_of(r0 + g, last) * p.left.row + 32 * i);
-      high[i] = load_16_bytes(query + min_of(r0 + g + 8, last) * p.left.row + 32 * i);
+      low[i] = load_16_bytes(query + min_of(r0 + g, last) * p.left_row + 32 * i);
+      high[i] = load_16_bytes(query + min_of(r0 + g + 8, last) * p.left_row + 32 * i);
     }
     for (int k0 = -w; k0 < kWarpRows + w; k0 += 8) {  // 8 keys from r0 + k0 on
-      const T* row = key + clamp(r0 + k0 + g, 0, last) * p.right.row;
+      const T* row = key + clamp(r0 + k0 + g, 0, last) * p.right_row;
       float scores[4] = {};
 #pragma unroll
       for (int i = 0; i < kSlices; i++) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kWarps * 32) band_qk_mma(const BandParams p) {
       for (int i = 0; i < 4; i++) {
         const int r = g + i / 2 * 8, k = k0 + 2 * t + i % 2, column = k - r + w;
         if (column < 0 || column >= columns || r0 + r > last) continue;
-        const bool real = exists(r0 + k, p.length);
+        const bool real = is_inside(r0 + k, p.length);
         out[static_cast<long long>(in_block + r) * columns + column] = real ? T(scores[i]) : T(0.f);
       }
     }
@@ -78,22 +78,21 @@ __global__ void __launch_bounds__(kWarps * 32) band_qk_mma(const BandParams p) {
 }
 
 // The bits of the weight of row r in output row o; 0 outside the band and the sequence.
-template <bool kTransposed>
 __device__ __forceinline__ unsigned weight_bits(const unsigned short* band, int o, int r, int window, int length) {
-  const bool real = exists(r, length) && o < length && r - o <= window && o - r <= window;
-  return real ? band[weight_at<kTransposed>(o, r, window)] : 0u;
+  const bool real = is_inside(r, length) && o < length && r - o <= window && o - r <= window;
+  return real ? band[weight_index(o, r, window)] : 0u;
 }
 
-template <class T, int kSlices, bool kTransposed>
-__global__ void __launch_bounds__(kWarps * 32) band_sums_mma(const BandParams p) {
-  const Place place = place_of_block(p);
+template <class T, int kSlices>
+__global__ void __launch_bounds__(kWarps * 32) band_pv_mma(const BandParams p) {
+  const Work work = work_of_block(p);
   const int w = p.window, last = p.length - 1;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int r0 = place.tile * kBlockRows + threadIdx.x / 32 * kWarpRows;
+  const int r0 = work.tile * kBlockRows + threadIdx.x / 32 * kWarpRows;
   if (r0 > last) return;
-  const T* value = matrix_of<T>(p.right, p.num_inner, place.matrix) + 4 * g;
+  const T* value = right_rows<T>(p, work.matrix) + 4 * g;
   const unsigned short* band =
-      static_cast<const unsigned short*>(p.band) + static_cast<long long>(place.matrix) * p.length * (2 * w + 1);
+      static_cast<const unsigned short*>(p.band) + static_cast<long long>(work.matrix) * p.length * (2 * w + 1);
 
   float sums[kSlices][4][4] = {};
   for (int k0 = -w; k0 < kWarpRows + w; k0 += 16) {  // 16 rows of V from r0 + k0 on
@@ -101,12 +100,12 @@ __global__ void __launch_bounds__(kWarps * 32) band_sums_mma(const BandParams p)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int o = r0 + g + i % 2 * 8, r = r0 + k0 + 2 * t + i / 2 * 8;
-      weights[i] = weight_bits<kTransposed>(band, o, r, w, p.length) |
-                   weight_bits<kTransposed>(band, o, r + 1, w, p.length) << 16;
+      weights[i] = weight_bits(band, o, r, w, p.length) |
+                   weight_bits(band, o, r + 1, w, p.length) << 16;
     }
     const T* rows[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) rows[i] = value + clamp(r0 + k0 + 2 * t + i % 2 + i / 2 * 8, 0, last) * p.right.row;
+    for (int i = 0; i < 4; i++) rows[i] = value + clamp(r0 + k0 + 2 * t + i % 2 + i / 2 * 8, 0, last) * p.right_row;
 #pragma unroll
     for (int i = 0; i < kSlices; i++) {
       uint2 v[4];
@@ -121,7 +120,7 @@ __global__ void __launch_bounds__(kWarps * 32) band_sums_mma(const BandParams p)
       }
     }
   }
-  T* out = static_cast<T*>(p.sums) + static_cast<long long>(place.matrix) * p.length * (32 * kSlices) + 8 * t;
+  T* out = static_cast<T*>(p.sums) + static_cast<long long>(work.matrix) * p.length * (32 * kSlices) + 8 * t;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int r = r0 + g + 8 * half;

@@ -28,7 +28,7 @@ class AssemblyError(RuntimeError):
 
 @dataclass(frozen=True)
 class Assembly:
-    """What one kernel uses on one architecture: registers per thread, and bytes per thread spilled to memory."""
+    """The resources of one kernel on one architecture: registers per thread, and bytes per thread spilled to memory."""
 
     registers: int
     spilled_bytes: int
@@ -37,7 +37,7 @@ class Assembly:
 def assemble(source: str, kernels: Sequence[str], arch: str) -> dict[str, Assembly]:
     """Compiles one translation unit to machine code for `arch`, such as "sm_90", with the options that CuPy uses.
 
-    kernels: name expressions.  Returns what each uses. Raises AssemblerNotFound, AssemblyError.
+    kernels: name expressions.  Returns the resources of each. Raises AssemblerNotFound, AssemblyError.
     """
     nvrtc, headers = _nvrtc()
     options = [*OPTIONS, *CUPY_OPTIONS, f"-arch={arch}", f"-I{headers}", "--ptxas-options=-v"]

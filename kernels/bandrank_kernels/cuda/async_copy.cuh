@@ -1,15 +1,15 @@
-// Copies from global to shared memory that go on behind the thread's back (sm_80 and later).
+// Asynchronous copies from global to shared memory (sm_80 and later).
 //
-// A thread's copies are counted in groups, some of which may be empty. After a wait its own copies are there; what other
-// threads copied is there behind a barrier.
+// A thread's copies are counted in groups, some of which may be empty. After a wait a thread sees its copies;
+// behind a barrier it also sees those of other threads.
 
-// 16 bytes, or as many zeros if they are not wanted: nothing is read then.
-__device__ __forceinline__ void copy_async(void* to, const void* from, bool wanted) {
+// Copies 16 bytes; if they are not real, writes as many zeros and reads nothing.
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool real) {
 #ifdef CUDA_ON_CPU
-  cuda_on_cpu::copy_async(to, from, 16, wanted);
+  cuda_on_cpu::copy_async(to, from, 16, real);
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(wanted ? 16 : 0)
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(real ? 16 : 0)
                : "memory");
 #endif
 }
@@ -23,7 +23,7 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Until all groups but the last `kGroups` are there.
+// Waits until all groups but the last `kGroups` have arrived.
 template <int kGroups>
 __device__ __forceinline__ void wait_for_copies() {
 #ifdef CUDA_ON_CPU

@@ -1,7 +1,7 @@
-// What kernels share: 16-bit numbers in pairs, exp2, products on tensor cores, reductions in a quad of lanes.
+// Shared by all kernels: 16-bit numbers in pairs, exp2, products on tensor cores, reductions in a quad of lanes.
 //
 // The same text is compiled by NVRTC, nvcc and, for tests, g++ (CUDA_ON_CPU): only what needs inline PTX has two bodies.
-// A line that ends with `@name` is one that tests break, to see that they notice (tests/emulation/README.md).
+// Tests break the lines that end with `@name`, to see that they notice (tests/emulation/README.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -12,7 +12,7 @@
 #endif
 
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Instead of minus infinity, whose difference with itself is NaN. Times any scale, exp2 of it is 0.
+// Stands for minus infinity, whose difference with itself is NaN. exp2 of it is 0, whatever the scale.
 [[maybe_unused]] constexpr float kHidden = -1e30f;
 
 template <class T> struct IsBfloat16 { static constexpr bool value = false; };

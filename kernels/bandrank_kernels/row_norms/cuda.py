@@ -1,11 +1,12 @@
-"""The CUDA backend: the one launch of norm_of_sum.cu, decided here on shapes alone.
+"""The CUDA backend: plans the one launch of norm_of_sum.cu by shapes alone.
 
-Rows are read where they lie if their columns are contiguous and each row starts at a 16-byte address; others are copied
+Rows are read in place if their columns are contiguous and each row starts at a 16-byte address; others are copied
 first.
 """
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -13,27 +14,15 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, Dtype, dtype_name, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, launch, struct_of
-from bandrank_kernels.row_norms.addends import Addend
+from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, launch, plan_launch, struct_layout
+from bandrank_kernels.row_norms.addend import Addend
 
 FILE = "norm_of_sum.cu"
 # struct Addend and struct NormParams of the source, which a test compares byte by byte.
-ADDEND = np.dtype(
-    [("rows", np.uint64), ("numbers", np.uint64), ("num_rows", np.int64), ("row_stride", np.int64)], align=True
-)
+ADDEND = struct_layout(addresses="rows numbers", longs="num_rows row_stride")
 MOST_ADDENDS = 3
-PARAMS = np.dtype(
-    [
-        ("addends", ADDEND, MOST_ADDENDS),
-        ("weight", np.uint64),
-        ("bias", np.uint64),
-        ("out", np.uint64),
-        ("num_rows", np.int64),
-        ("hidden_size", np.int32),
-        ("eps", np.float32),
-    ],
-    align=True,
-)
+NORM = struct_layout(addresses="weight bias out", longs="num_rows", ints="hidden_size", floats="eps")
+PARAMS = np.dtype([("addends", ADDEND, MOST_ADDENDS), *((name, NORM[name]) for name in NORM.names or ())], align=True)
 NO_ADDEND = (0, 0, 0, 0)
 
 # As in the source.
@@ -74,23 +63,21 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
     num_rows, hidden_size = out.shape
     addends = [_readable(addend) for addend in addends]
     weight, bias = _in_pieces(weight), _in_pieces(bias)
-    params = struct_of(
-        PARAMS,
+    planned = plan_launch(
+        kernel(out.dtype, -(-hidden_size // PART_COLUMNS), len(addends)),
+        blocks=-(-num_rows // ROWS_PER_BLOCK),
+        threads=32 * ROWS_PER_BLOCK,
+        layout=PARAMS,
         addends=[*(_struct(addend) for addend in addends), *[NO_ADDEND] * (MOST_ADDENDS - len(addends))],
-        weight=weight.data_ptr(),
-        bias=bias.data_ptr(),
-        out=out.data_ptr(),
+        weight=weight,
+        bias=bias,
+        out=out,
         num_rows=num_rows,
         hidden_size=hidden_size,
         eps=eps,
     )
-    return Launch(
-        kernel=kernel(out.dtype, -(-hidden_size // PART_COLUMNS), len(addends)),
-        blocks=-(-num_rows // ROWS_PER_BLOCK),
-        threads=32 * ROWS_PER_BLOCK,
-        params=params,
-        holds=(weight, bias, out, *(tensor for addend in addends for tensor in addend if tensor is not None)),
-    )
+    read = tuple(tensor for addend in addends for tensor in addend if tensor is not None)
+    return replace(planned, holds=planned.holds + read)
 
 
 def _struct(addend: Addend) -> tuple[int, int, int, int]:

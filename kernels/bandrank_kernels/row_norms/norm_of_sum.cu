@@ -6,7 +6,7 @@
 //
 //              lane 0    lane 1            lane 31
 //   part 0     0 ..  7   8 ..  15   ...   248 .. 255
-//   part 1   256 .. 263  264 .. 271 ...   504 .. 511     columns from hidden_size on are nobody's
+//   part 1   256 .. 263  264 .. 271 ...   504 .. 511     columns from hidden_size on belong to no lane
 //
 // They stay in registers as floats between the one read of the rows and the one write. The order of the sums depends on
 // hidden_size alone. A kernel cannot raise: a number outside its table makes the row NaN, and reads nothing.
@@ -21,7 +21,7 @@ template <class T> constexpr int kBlocksPerSm = sizeof(T) == 4 ? 6 : 8;
 
 struct Addend {
   const void* rows;          // num_rows rows, row_stride numbers apart, each at a 16-byte address
-  const long long* numbers;  // of the row that each row of the sum takes; null: its own
+  const long long* numbers;  // of the row that each row of the sum takes; null: the same number
   long long num_rows;
   long long row_stride;
 };
@@ -36,7 +36,7 @@ struct NormParams {
   float eps;
 };
 
-// Eight numbers as they lie in memory.
+// Eight consecutive numbers in memory.
 template <class T>
 struct alignas(16) Columns {
   T numbers[kColumns];
@@ -44,13 +44,13 @@ struct alignas(16) Columns {
 
 constexpr int kPieceBytes = 16;  // of one load or store
 
-// Zeros, if they are not wanted. Loads of read-only memory may pass stores.
+// Loads columns, or zeros if they are not real. Loads of read-only memory may pass stores.
 template <class T>
-__device__ __forceinline__ Columns<T> load_columns(const T* from, bool wanted = true) {
+__device__ __forceinline__ Columns<T> load_columns(const T* from, bool real = true) {
   Columns<T> columns;
 #pragma unroll
   for (int i = 0; i < sizeof columns / kPieceBytes; i++)
-    reinterpret_cast<uint4*>(&columns)[i] = wanted ? __ldg(reinterpret_cast<const uint4*>(from) + i) : make_uint4(0, 0, 0, 0);
+    reinterpret_cast<uint4*>(&columns)[i] = real ? __ldg(reinterpret_cast<const uint4*>(from) + i) : make_uint4(0, 0, 0, 0);
   return columns;
 }
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ void store_columns(T* to, const Columns<T>& columns) 
     reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(&columns)[i];
 }
 
-// The same bits in every lane.
+// Returns the same bits in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);  // @lanes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from bandrank_kernels.row_norms.addends import Addend
+from bandrank_kernels.row_norms.addend import Addend
 
 
 def norm_of_sum(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float) -> Tensor:

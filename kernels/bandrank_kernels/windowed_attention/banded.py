@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from bandrank_kernels.arrays import Bools, Ints
 from bandrank_kernels.grouping import padded_runs
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Sources
+from bandrank_kernels.windowed_attention.pieces import Heads, Piece, Sources
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans
 
@@ -26,7 +26,7 @@ MAX_CHUNK_KEYS = 1 << 12
 
 
 @dataclass(frozen=True)
-class BlockChunk(HeadsPiece):
+class BlockChunk(Piece):
     """Blocks that are attended together. Gathers from queries (num_rows, num_heads, head_dim), and keys and values
     (num_rows, 2, num_heads, head_dim).
 
@@ -48,23 +48,20 @@ class BlockChunk(HeadsPiece):
         return queries[self.row_range], key_values.index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
-        heads = self.heads(query, key_value)
-        return self.rows(scaled_dot_product_attention(heads.query, heads.key, heads.value, attn_mask=heads.bias))
+        heads = self._heads(query, key_value)
+        attended = scaled_dot_product_attention(heads.query, heads.key, heads.value, attn_mask=heads.bias)
+        return attended.transpose(1, 2).flatten(0, 1)
 
     def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
         """A closed form: SDPA's backward of many blocks with few keys takes up to three times as long on a CPU."""
-        heads = self.heads(query, key_value).contiguous()
-        return heads.gradients(heads.scores().softmax(-1), self.spread(rows_gradient).contiguous())
+        return self._heads(query, key_value).contiguous().gradients(self._spread(rows_gradient).contiguous())
 
-    def heads(self, query: Tensor, key_value: Tensor) -> Heads:
+    def _heads(self, query: Tensor, key_value: Tensor) -> Heads:
         num_blocks, _, _, num_keys = self.bias.shape
         keys, values = key_value.view(num_blocks, num_keys, 2, *query.shape[1:]).unbind(2)
-        return Heads(self.spread(query), keys.transpose(1, 2), values.transpose(1, 2), self.bias.to(query.dtype))
+        return Heads(self._spread(query), keys.transpose(1, 2), values.transpose(1, 2), self.bias.to(query.dtype))
 
-    def rows(self, attended: Tensor) -> Tensor:
-        return attended.transpose(1, 2).flatten(0, 1)
-
-    def spread(self, rows: Tensor) -> Tensor:
+    def _spread(self, rows: Tensor) -> Tensor:
         num_blocks, _, height, _ = self.bias.shape
         return rows.reshape(num_blocks, height, *rows.shape[1:]).transpose(1, 2)
 

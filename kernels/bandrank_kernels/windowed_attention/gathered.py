@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank_kernels.grouping import like_lengths
-from bandrank_kernels.windowed_attention.pieces import Heads, HeadsPiece, Piece, Sources
+from bandrank_kernels.windowed_attention.pieces import Piece, Sources
 from bandrank_kernels.windowed_attention.spans import Spans
 
 MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it in the last-level cache of a CPU
 
 
 @dataclass(frozen=True)
-class SequenceGroup(HeadsPiece):
+class SequenceGroup(Piece):
     """Sequences padded together; every query row of a sequence sees all its key rows. Gathers from queries
     (num_rows, num_heads, head_dim), and keys and values (num_rows, 2, num_heads, head_dim).
 
@@ -39,21 +39,11 @@ class SequenceGroup(HeadsPiece):
         return query, key_values.index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
-        heads = self.heads(query, key_value)
-        return self.rows(scaled_dot_product_attention(heads.query, heads.key, heads.value, attn_mask=heads.bias))
-
-    def heads(self, query: Tensor, key_value: Tensor) -> Heads:
-        queries = query.view(*self.query_index.shape, *query.shape[1:])
-        keys, values = key_value.view(*self.key_index.shape, 2, *query.shape[1:]).unbind(2)
-        return Heads(queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), self.bias_for(query))
-
-    def rows(self, attended: Tensor) -> Tensor:
+        queries = query.view(*self.query_index.shape, *query.shape[1:]).transpose(1, 2)
+        keys, values = key_value.view(*self.key_index.shape, 2, *query.shape[1:]).transpose(1, 3).unbind(2)
+        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=self.bias_for(query))
         rows = attended.transpose(1, 2).flatten(0, 1)
         return rows if len(self.out_indices) == len(rows) else rows.index_select(0, self.out_indices)
-
-    def spread(self, rows: Tensor) -> Tensor:
-        padded = rows.new_zeros((self.query_index.numel(), *rows.shape[1:])).index_copy_(0, self.out_indices, rows)
-        return padded.view(*self.query_index.shape, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
         out.index_copy_(0, self.out_rows, rows)

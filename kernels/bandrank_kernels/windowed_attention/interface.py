@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+from bandrank_kernels.cuda import dtype_name
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.launch import cuda_obstacle, device_capability
 from bandrank_kernels.windowed_attention.capacity import Capacity
-from bandrank_kernels.windowed_attention.cuda import dtype_name, why_absorbed_unsupported, why_unsupported
+from bandrank_kernels.windowed_attention.cuda.absorbed import why_absorbed_unsupported
+from bandrank_kernels.windowed_attention.cuda.forward import why_unsupported
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
@@ -66,7 +68,7 @@ def windowed_attention(
     """Attention of one layer over packed rows (Schlatt et al. 2024, 3.2); for more layers use `plan_attention`.
 
     qkv: (num_rows, 3, num_heads, head_dim).  Returns (num_rows, num_heads, head_dim).
-    Raises ValueError if the shape does not fit the rows, and what `plan_attention` raises.
+    Raises ValueError if the shape does not fit the rows, and the errors of `plan_attention`.
     """
     if qkv.dim() != 4 or qkv.shape[:2] != (rows.num_rows, 3):
         raise ValueError(f"qkv must be ({rows.num_rows}, 3, num_heads, head_dim), got {tuple(qkv.shape)}")

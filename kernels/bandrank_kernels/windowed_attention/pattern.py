@@ -1,13 +1,14 @@
 """Who attends to whom in a cross-encoder (Schlatt et al. 2024, section 3; Longformer, Beltagy et al. 2020)."""
 
 from dataclasses import dataclass
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPattern:
     """Which rows a row attends to, by the group it is in: [CLS], query, candidate.
 
-    Every group attends to itself: [CLS] to its own [CLS], a query row to all rows of its query, a candidate row to
+    Every group attends to itself: [CLS] to itself, a query row to all rows of its query, a candidate row to
     the rows of its candidate that are at most `window` positions away (0: itself alone; None: all). The six
     switches say which other groups it sees; the default is full attention. Raises ValueError for a negative window.
     """
@@ -23,6 +24,11 @@ class AttentionPattern:
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 0:
             raise ValueError(f"window must be at least 0, or None for no limit; got {self.window}")
+
+    @classmethod
+    def sparse(cls, window: int | None) -> Self:
+        """The sparse cross-encoder's pattern, the only fused one: query rows see neither [CLS] nor candidates."""
+        return cls(window, query_to_cls=False, query_to_candidate=False)
 
     @property
     def shares_queries(self) -> bool:

@@ -1,8 +1,8 @@
 """A layer's attention as pieces that are gathered, attended and written one after the other, forward and backward.
 
-Autograd through gathers and in-place writes would fill a gradient of the whole layer's size for each piece; here the
-backward pass gathers a piece again, attends again, and adds its gradients to the one tensor they belong to. So a layer
-keeps nothing but its inputs for the backward pass.
+Autograd through gathers and in-place writes would fill a gradient of the size of the whole layer for each piece; here
+the backward pass gathers a piece again, attends again, and adds its gradients to the one tensor they belong to. So a
+layer keeps nothing but its inputs for the backward pass.
 """
 
 import math
@@ -68,15 +68,15 @@ class Heads:
         scores = (self.query * self._scale) @ self.key.transpose(-1, -2)
         return scores if self.bias is None else scores.add_(self.bias)
 
-    def gradients(self, shares: Tensor, towards: Tensor, along: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def gradients(self, towards: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients by queries (n * num_rows, ...), and by keys and values as gathered (n * num_keys, 2, ...).
 
-        shares: the softmax of the scores.  towards: the gradient by the attended values, of the queries' shape.
-        along: (n, num_heads, num_rows) the sums of P * dP along each row, if known from the attended values.
-        With dP = towards V^T and dS = P * (dP - along): dQ = dS K, dK = dS^T Q, dV = P^T towards.
+        towards: the gradient by the attended values, of the queries' shape.  With P the softmax of the scores,
+        dP = towards V^T and dS = P * (dP - sum of P * dP along the row): dQ = dS K, dK = dS^T Q, dV = P^T towards.
         """
+        shares = self.scores().softmax(-1)
         of_scores = towards @ self.value.transpose(-1, -2)
-        along = torch.linalg.vecdot(of_scores, shares) if along is None else along
+        along = torch.linalg.vecdot(of_scores, shares)
         of_scores.sub_(along[..., None]).mul_(shares).mul_(self._scale)
         query = (of_scores @ self.key).transpose(1, 2)
         key, value = of_scores.transpose(-1, -2) @ self.query, shares.transpose(-1, -2) @ towards
@@ -89,22 +89,6 @@ class Heads:
     @property
     def _scale(self) -> float:
         return 1 / math.sqrt(self.query.shape[-1])
-
-
-class HeadsPiece(Piece):
-    """A piece of self-attention, with separate keys and values."""
-
-    @abstractmethod
-    def heads(self, query: Tensor, key_value: Tensor) -> Heads:
-        """The result of `gather` as padded attentions."""
-
-    @abstractmethod
-    def rows(self, attended: Tensor) -> Tensor:
-        """(n, num_heads, num_rows, ...) -> the piece's rows of the result, without padding."""
-
-    @abstractmethod
-    def spread(self, rows: Tensor) -> Tensor:
-        """The inverse of `rows`, with zeros for padding."""
 
 
 def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The interface of what a backend plans for one batch."""
+"""The interface of a backend's plan for one batch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class AttentionPlan(ABC):
-    """What the layers of one batch share, made once per batch on one device: index tensors, masks, tile lists.
+    """The index tensors, masks and tile lists that all layers share, made once per batch on one device.
 
     host_tables: its tensors that are still in host memory, so that they can travel with the batch's other inputs
     (`bind`). Tables that are not bound are copied to the device when they are first needed.
@@ -18,11 +18,11 @@ class AttentionPlan(ABC):
 
     @property
     def signature(self) -> Hashable:
-        """What its launches depend on, apart from its capacity, the contents of its tables and tensors' addresses."""
+        """All that its launches depend on, except its capacity, the contents of its tables and addresses."""
         return None
 
     def bind(self, tables: Sequence[Tensor]) -> Self:
-        """The plan with scratch of its own, on copies of its `host_tables` that are on the device."""
+        """The same plan with new scratch, on copies of its `host_tables` that are on the device."""
         assert not tables, "tables for a plan that has none in host memory. This is a bug."
         return self
 

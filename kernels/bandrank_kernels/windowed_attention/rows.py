@@ -60,7 +60,7 @@ class PackedRows:
         )
 
     def candidate_rows(self, candidate: int) -> range:
-        """The rows of one candidate, its [CLS] not among them."""
+        """The rows of one candidate, without its [CLS]."""
         first = self.first_candidate_row
         return range(first + int(self.cu_candidates[candidate]), first + int(self.cu_candidates[candidate + 1]))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from bandrank_kernels.windowed_attention.banded import plan_blocks
 from bandrank_kernels.windowed_attention.gathered import ClsGroup, SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import HeadsPiece, attend_pieces, split
+from bandrank_kernels.windowed_attention.pieces import Piece, attend_pieces, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
@@ -39,7 +39,7 @@ class VectorizedPlan(AttentionPlan):
             return plan_groups(queries, seen, device=device, dtype=dtype)
 
         self._cls_groups = plan_cls_groups(rows, pattern, device=device, dtype=dtype)
-        self._pieces: list[HeadsPiece]
+        self._pieces: list[Piece]  # exactly one writes each row
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
             self._pieces = [*groups(sequence, sequence)]
@@ -52,11 +52,6 @@ class VectorizedPlan(AttentionPlan):
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
-
-    @property
-    def pieces(self) -> Sequence[HeadsPiece]:
-        """Pieces of which exactly one writes each row."""
-        return self._pieces
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         return attend_cls_groups(self._cls_groups, query, rows, scale)

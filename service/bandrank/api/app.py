@@ -1,10 +1,10 @@
-"""The ASGI application: routes, errors, and metrics of every answer."""
+"""The ASGI application: routes, errors, and the metrics of every answer."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
@@ -22,12 +22,22 @@ log = logging.getLogger(__name__)
 
 
 def create_app(service: Service) -> FastAPI:
-    """The application around a service; starts it before the first request, closes it after the last."""
+    """The application around a service, which it starts before the first request and closes after the last."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.start()
+        log.info("ready", extra={"models": list(service.models.by_name)})
+        watching = asyncio.create_task(service.watch())
+        yield
+        watching.cancel()
+        await service.close()
+
     app = _App(
         title="bandrank",
         version=__version__,
         description="Re-ranks a search engine's candidates.",
-        lifespan=_lifespan(service),
+        lifespan=lifespan,
     )
     app.state.service = service
     for dialect in DIALECTS:
@@ -40,26 +50,13 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """Describes the bodies too that endpoints read themselves."""
+    """An application whose description includes the bodies that endpoints read themselves."""
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
         requests = [dialect.request for dialect in DIALECTS]
         description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
         return description
-
-
-def _lifespan(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await service.start()
-        log.info("ready", extra={"models": list(service.models.by_name)})
-        watching = asyncio.create_task(service.watch())
-        yield
-        watching.cancel()
-        await service.close()
-
-    return lifespan
 
 
 class RerankMetrics:
@@ -84,7 +81,7 @@ class RerankMetrics:
 
         try:
             await self._app(scope, receive, watch)
-        except Exception:  # a bug; the answer is written outside of this middleware
+        except Exception:  # a bug; an outer middleware writes the answer
             status = "500"
             raise
         finally:

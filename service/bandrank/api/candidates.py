@@ -1,4 +1,4 @@
-"""Registering candidates by id, in one body or as a stream of lines."""
+"""Endpoints that register candidates by id, in one body or as a stream of lines, and delete them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,22 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from bandrank.api.body import read_body
-from bandrank.api.dependencies import ServiceOfApp
 from bandrank.api.dialects.native import ErrorBody
-from bandrank.api.parsing import body_schema, parse
+from bandrank.api.parsing import body_schema, parse, read_body
+from bandrank.api.service import ServiceOfApp
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import InputTooLarge, InvalidInput, Overloaded
 
 router = APIRouter()
 
-LINES_AT_ONCE = 256  # stored and encoded together; a stream is read as fast as that goes
-ERRORS_TOLD = 20
+LINES_AT_ONCE = 256  # stored and encoded together; a stream is read no faster
+MAX_ERRORS = 20  # listed in a response
 NDJSON = "application/x-ndjson"
 
 
 class RegisteredCandidate(BaseModel):
-    """A candidate to be ranked by its id later."""
+    """A candidate that later requests may name by its id."""
 
     id: Annotated[str, Field(min_length=1, max_length=512)]
     text: str
@@ -35,7 +34,7 @@ class RegisterRequest(BaseModel):
 
 
 class DeleteRequest(BaseModel):
-    """Ids to forget; ids that are not registered are no error."""
+    """Ids to delete; an id that is not registered is no error."""
 
     ids: list[str]
 
@@ -48,10 +47,9 @@ class LineError(BaseModel):
 
 
 class RegisterResponse(BaseModel):
-    """How many candidates were registered, and how many representations of their texts were computed for it; the others
-    were in the cache.
+    """The number of registered candidates, and of representations computed for them; the others were cached.
 
-    errors: the first lines that could not be read, of num_errors.
+    errors: the first of the num_errors lines that could not be read.
     """
 
     registered: int
@@ -61,7 +59,7 @@ class RegisterResponse(BaseModel):
 
 
 class DeleteResponse(BaseModel):
-    """How many ids were registered until now."""
+    """The number of deleted ids that were registered."""
 
     deleted: int
 
@@ -73,13 +71,14 @@ class DeleteResponse(BaseModel):
     openapi_extra=body_schema(RegisterRequest, also={NDJSON: RegisteredCandidate}),
 )
 async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
-    """Registers candidates, which later requests may name by id, and encodes them for the scorer that precomputes.
+    """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
 
-    As application/x-ndjson, one candidate a line, a body may be of any length; lines that cannot be read are reported.
+    As application/x-ndjson, with one candidate a line, a body may have any length; lines that cannot be read are
+    reported.
     """
     if request.headers.get("content-type", "").split(";")[0].strip() == NDJSON:
-        return await _register_lines(service.registry, _lines(request, service.limits.max_body_bytes))
-    body = parse(RegisterRequest, await read_body(request, service.limits.max_body_bytes))
+        return await _register_lines(service.registry, _lines(request, service.max_body_bytes))
+    body = parse(RegisterRequest, await read_body(request, service.max_body_bytes))
     return await _register(service.registry, body.candidates)
 
 
@@ -90,13 +89,13 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
     openapi_extra=body_schema(DeleteRequest),
 )
 async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:
-    """Forgets registered candidates."""
-    body = parse(DeleteRequest, await read_body(request, service.limits.max_body_bytes))
-    return DeleteResponse(deleted=await service.registry.forget(body.ids))
+    """Deletes registered candidates."""
+    body = parse(DeleteRequest, await read_body(request, service.max_body_bytes))
+    return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 
 async def _register(registry: CandidateRegistry, candidates: list[RegisteredCandidate]) -> RegisterResponse:
-    """Stores and encodes candidates; the last one of an id counts."""
+    """Stores and encodes candidates; of several with the same id the last one counts."""
     texts = {candidate.id: candidate.text for candidate in candidates}
     return RegisterResponse(registered=len(texts), encoded=await registry.register(texts))
 
@@ -111,7 +110,7 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
             try:
                 part = await _register(registry, queued)
                 break
-            except Overloaded as error:  # a stream can wait: it is read no further meanwhile
+            except Overloaded as error:  # a stream can wait: meanwhile it is not read any further
                 await asyncio.sleep(max(0.1, error.retry_after_s))
         answer.registered += part.registered
         answer.encoded += part.encoded
@@ -124,7 +123,7 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                 queued.append(parse(RegisteredCandidate, line))
             except InvalidInput as error:
                 answer.num_errors += 1
-                if len(answer.errors) < ERRORS_TOLD:
+                if len(answer.errors) < MAX_ERRORS:
                     answer.errors.append(LineError(line=number, error=str(error)))
         if len(queued) == LINES_AT_ONCE:
             await flush()

@@ -63,7 +63,7 @@ class Connections:
         self.metrics = metrics
         self.open: set[BoundedProtocol] = set()
         self.silent: OrderedDict[BoundedProtocol, None] = OrderedDict()  # those that nothing is owed to, oldest first
-        metrics.watch_connections(lambda: len(self.open))
+        metrics.connections.set_function(lambda: len(self.open))
 
     def protocol(self) -> Callable[..., "BoundedProtocol"]:
         """What uvicorn makes for each connection."""

@@ -1,4 +1,4 @@
-"""Errors as responses, in the dialect of the path that was asked."""
+"""Turns errors into responses, in the dialect of the request's path."""
 
 import logging
 import math
@@ -18,33 +18,27 @@ CLIENT_GONE = 499
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Answers every error of the application."""
-    app.add_exception_handler(BandrankError, _bandrank_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientDisconnect, _client_gone)
-    app.add_exception_handler(Exception, _unexpected_error)
+    """Adds a handler for every error of the application; async, because others would run in another thread."""
 
+    @app.exception_handler(BandrankError)
+    async def bandrank_error(request: Request, error: BandrankError) -> Response:
+        headers = {}
+        if isinstance(error, Overloaded):
+            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        return _respond(request, Problem(error.status, str(error), error.error_type), headers)
 
-def _bandrank_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BandrankError), "registered for BandrankError alone. This is a bug."
-    headers = {}
-    if isinstance(error, Overloaded):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    return _respond(request, Problem(error.status, str(error), error.error_type), headers)
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        return _respond(request, Problem(error.status_code, str(error.detail), "http"), error.headers or {})
 
+    @app.exception_handler(ClientDisconnect)
+    async def client_gone(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_GONE)  # nobody reads it, but the metrics count it
 
-def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "registered for HTTPException alone. This is a bug."
-    return _respond(request, Problem(error.status_code, str(error.detail), "http"), error.headers or {})
-
-
-def _client_gone(_: Request, __: Exception) -> Response:
-    return Response(status_code=CLIENT_GONE)  # nobody reads it; the metrics count it
-
-
-def _unexpected_error(request: Request, error: Exception) -> Response:
-    log.error("a request failed unexpectedly", exc_info=error)
-    return _respond(request, Problem(500, "internal error; the log has the cause", "internal"), {})
+    @app.exception_handler(Exception)
+    async def unexpected_error(request: Request, error: Exception) -> Response:
+        log.error("a request failed unexpectedly", exc_info=error)
+        return _respond(request, Problem(500, "internal error; the log has the cause", "internal"), {})
 
 
 def _respond(request: Request, problem: Problem, headers: Mapping[str, str]) -> Response:

@@ -1,19 +1,40 @@
-"""From a body to a validated request. Endpoints read bodies themselves, to bound their size."""
+"""Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
 
-from bandrank.errors import InvalidInput
+from bandrank.errors import InputTooLarge, InvalidInput
 
 Model = TypeVar("Model", bound=BaseModel)
 
 REF = "#/components/schemas/{model}"
+# A body that is too large is read on, and thrown away, up to this many times the limit, so that the client gets the
+# answer instead of a broken pipe.
+DRAIN_FACTOR = 8
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body. Raises InputTooLarge if it has more than `max_bytes`; no more than that is held in memory."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size <= max_bytes:
+            chunks.append(chunk)
+        else:
+            chunks.clear()
+            if size > DRAIN_FACTOR * max_bytes:
+                break
+    if size > max_bytes:
+        raise InputTooLarge(f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request")
+    return b"".join(chunks)
 
 
 def parse(kind: type[Model], body: bytes) -> Model:
-    """The validated request. Raises InvalidInput with a sentence per fault, the first three of them."""
+    """The validated request. Raises InvalidInput, whose message lists the first three faults."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -27,14 +48,14 @@ def parse(kind: type[Model], body: bytes) -> Model:
 
 
 def body_schema(kind: type[BaseModel], *, also: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
-    """What OpenAPI says of a body that the endpoint reads itself. also: other media types and what they hold."""
+    """The OpenAPI description of a body that the endpoint reads itself. also: models by further media types."""
     kinds = {"application/json": kind, **(also or {})}
     content = {media: {"schema": _schema(model)} for media, model in kinds.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def shared_schemas(*kinds: type[BaseModel]) -> dict[str, Any]:
-    """The schemas that those of `kinds` refer to."""
+    """The schemas to which those of `kinds` refer."""
     return {
         name: schema
         for kind in kinds

@@ -1,35 +1,36 @@
-"""The endpoint of every dialect: a body in, a ranking out."""
+"""The endpoint of each dialect: a body in, a ranking out."""
 
 import asyncio
 import math
 import time
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.body import read_body
-from bandrank.api.dependencies import ServiceOfApp
 from bandrank.api.dialects.dialect import Dialect
-from bandrank.api.parsing import body_schema
+from bandrank.api.parsing import body_schema, read_body
+from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import answer
-from bandrank.errors import InvalidInput
+from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
 BUDGET_HEADER = "X-Budget-Ms"
 
 
 def router_of(dialect: Dialect) -> APIRouter:
-    """The dialect's endpoint, at each of its paths."""
+    """A router with the dialect's endpoint at each of its paths."""
     router = APIRouter()
 
     async def rerank(request: Request, service: ServiceOfApp) -> Response:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
-        call = dialect.read(await read_body(request, service.limits.max_body_bytes))
-        service.limits.check_candidates(len(call.candidates))
+        call = dialect.read(await read_body(request, service.max_body_bytes))
+        if (num_candidates := len(call.candidates)) > service.max_candidates:
+            raise InputTooLarge(f"too many candidates: {num_candidates} (limit {service.max_candidates})")
         budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s), service.models, service.registry)
@@ -49,21 +50,20 @@ def router_of(dialect: Dialect) -> APIRouter:
 
 
 def _budget_of_header(request: Request) -> float | None:
-    """Seconds, or None without the header, which has milliseconds. Raises InvalidInput."""
+    """The header's milliseconds in seconds; None without the header. Raises InvalidInput."""
     text = request.headers.get(BUDGET_HEADER)
     if text is None:
         return None
-    try:
+    budget_ms = math.nan
+    with suppress(ValueError):
         budget_ms = float(text)
-    except ValueError:
-        budget_ms = math.nan
     if not budget_ms > 0:
         raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}")
     return budget_ms / 1000
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled as soon as the client hangs up. Raises ClientDisconnect then."""
+    """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
 
     async def hung_up() -> None:
         while (await request.receive())["type"] != "http.disconnect":

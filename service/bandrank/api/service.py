@@ -1,17 +1,20 @@
-"""What the endpoints share: the engine, its models, and whether they are able to answer."""
+"""What the endpoints share: the engine, its models, and whether they can answer."""
 
 import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
+from typing import Annotated
 
 import torch
+from fastapi import Depends, Request
 
 from bandrank import __version__
-from bandrank.api.limits import Limits
 from bandrank.engine.batching import STOPPING
 from bandrank.errors import BandrankError
 from bandrank.serving import Serving
+from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -21,31 +24,40 @@ LAST_WORDS_S = 3.0
 
 
 class Service:
-    """The served models. Made before the server listens, closed after it has answered its last request."""
+    """The served models; made before the server listens, closed after it has answered its last request."""
 
-    def __init__(self, serving: Serving, limits: Limits) -> None:
-        self.engine, self.models, self.registry = serving.engine, serving.models, serving.registry
-        self.limits = limits
-        self.metrics = self.engine.metrics
+    def __init__(self, serving: Serving, settings: Settings) -> None:
+        self.models, self.registry = serving.models, serving.registry
+        self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
+        self.metrics = self.models.default.engine.metrics
         self.created = int(time.time())
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
-            self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
-        if self.engine.device.type == "cuda":
-            self.metrics.watch_device(self._device_memory)
+            self.metrics.build_info.labels(__version__, model.name, str(model.engine.device), dtype).set(1)
+        self.metrics.watch_device(
+            {
+                "allocated": lambda: self._on_cards(torch.cuda.memory_allocated),
+                "peak": lambda: self._on_cards(torch.cuda.max_memory_allocated),
+                "reserved": lambda: self._on_cards(torch.cuda.memory_reserved),
+                "graphs": lambda: sum(
+                    scorer.prepared.graph_bytes for engine in self.models.engines for scorer in engine.text_scorers
+                ),
+                "total": lambda: self._on_cards(lambda card: torch.cuda.get_device_properties(card).total_memory),
+            }
+        )
 
     async def start(self) -> None:
-        """Warms up: the first batch of a process is slow, and a model that cannot score must not start to serve."""
+        """Scores a first batch, which is slow. Raises what scoring raises: a model that cannot score must not start."""
         await self._self_test()
         self.metrics.ready.set(1)
 
     async def why_not_ready(self) -> str | None:
-        """None if requests are answered, else the reason, from a real self-test if no batch was scored of late."""
+        """None if the service can score, else the reason. Runs a self-test unless a batch was scored within FRESH_S."""
         if (reason := self.why_not_alive()) is not None:
             pass
-        elif not self.engine.worker.alive:
+        elif not all(engine.worker.alive for engine in self.models.engines):
             reason = STOPPING
-        elif not self.engine.scored_within(FRESH_S):
+        elif not all(engine.scored_within(FRESH_S) for engine in self.models.engines):
             try:
                 await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
             except TimeoutError:
@@ -57,17 +69,18 @@ class Service:
 
     def why_not_alive(self) -> str | None:
         """None if the process can go on, else why it has to be restarted."""
-        if self.engine.worker.died:
-            return "the scoring thread is dead; restart the service"
-        if self.engine.hung:
-            return f"the scoring thread has hung for {self.engine.worker.stuck_s:.0f} s; restart the service"
+        for engine in self.models.engines:
+            if engine.worker.died:
+                return "the scoring thread is dead; restart the service"
+            if engine.hung:
+                return f"the scoring thread has hung for {engine.worker.stuck_s:.0f} s; restart the service"
         return None
 
     async def watch(self) -> None:
         """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
         stopped from outside.
         """
-        while not self.engine.hung:  # noqa: ASYNC110  # a thread that hangs sets no event
+        while not any(engine.hung for engine in self.models.engines):  # noqa: ASYNC110  # a thread that hangs sets no event
             await asyncio.sleep(1.0)
         self.metrics.ready.set(0)
         log.critical("%s", self.why_not_alive())
@@ -75,20 +88,24 @@ class Service:
         os._exit(1)
 
     async def close(self) -> None:
-        """Answers what is admitted, then ends the threads."""
+        """Answers the admitted requests, then ends the threads."""
         self.metrics.ready.set(0)
-        await self.engine.close()
+        await self.models.close()
+
+    def _on_cards(self, count: Callable[[torch.device], int]) -> int:
+        """The sum of a count over the GPUs in use."""
+        return sum(
+            count(device) for device in {engine.device for engine in self.models.engines} if device.type == "cuda"
+        )
 
     async def _self_test(self) -> None:
         for model in self.models.by_name.values():
             await model.self_test()
 
-    def _device_memory(self) -> dict[str, int]:
-        device = self.engine.device
-        return {
-            "allocated": torch.cuda.memory_allocated(device),
-            "peak": torch.cuda.max_memory_allocated(device),
-            "reserved": torch.cuda.memory_reserved(device),
-            "graphs": sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
-            "total": torch.cuda.get_device_properties(device).total_memory,
-        }
+
+async def _service(request: Request) -> Service:  # async, because FastAPI calls other functions in another thread
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceOfApp = Annotated[Service, Depends(_service)]

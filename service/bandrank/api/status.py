@@ -1,10 +1,10 @@
-"""Endpoints about the service itself: what it serves, whether it is able to, and its metrics."""
+"""Endpoints about the service itself: its models, its health and its metrics."""
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
-from bandrank.api.dependencies import ServiceOfApp
 from bandrank.api.dialects.native import ErrorBody
+from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 
@@ -30,7 +30,7 @@ class ModelList(BaseModel):
 
 @router.get("/v1/models")
 async def models(service: ServiceOfApp) -> ModelList:
-    """The names that requests may give in `model`."""
+    """Lists the names that requests may give in `model`."""
     served = service.models.by_name.items()
     return ModelList(
         data=[ModelOut(id=name, created=service.created, strategies=model.strategies) for name, model in served]
@@ -39,7 +39,7 @@ async def models(service: ServiceOfApp) -> ModelList:
 
 @router.get("/healthz", responses={503: {"model": ErrorBody}})
 async def healthz(service: ServiceOfApp) -> dict[str, str]:
-    """The process is alive, and its scoring thread neither dead nor hung."""
+    """Says that the process is alive, and that its scoring thread has neither died nor hung."""
     if (reason := service.why_not_alive()) is not None:
         raise NotReady(reason)
     return {"status": "alive"}
@@ -47,7 +47,7 @@ async def healthz(service: ServiceOfApp) -> dict[str, str]:
 
 @router.get("/readyz", responses={503: {"model": ErrorBody}})
 async def readyz(service: ServiceOfApp) -> dict[str, str]:
-    """The service scores: a batch succeeded a moment ago, or a self-test does now."""
+    """Says whether the service scores: a batch succeeded a moment ago, or a self-test succeeds now."""
     if (reason := await service.why_not_ready()) is not None:
         raise NotReady(reason)
     return {"status": "ready", "model": service.models.default.name}
@@ -55,5 +55,5 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
 
 @router.get("/metrics")
 async def metrics(service: ServiceOfApp) -> Response:
-    """Prometheus' text format."""
+    """All metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)

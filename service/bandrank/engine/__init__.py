@@ -1,1 +1,1 @@
-"""Text in, ranking out; knows no HTTP."""
+"""Texts in, rankings out; knows no HTTP."""

@@ -1,4 +1,4 @@
-"""Which waiting candidates make the next batch.
+"""The queue of tasks, and which of their candidates make the next batch.
 
 Order: a task's turn is the cost of the rows that the queue had handed out when the task arrived, plus its own cost. A
 row's cost is relative to that of other models, so that requests to a large model and to a small one are weighed alike.
@@ -18,7 +18,7 @@ from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.throughput import Throughput
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
-# The queue and the scoring thread treat tasks of all lanes alike; lanes know the forms of their candidates and results.
+# The queue and the scoring thread treat tasks of all lanes alike; lanes know the types of their candidates and results.
 AnyTask: TypeAlias = Task[Any, Any]
 AnySlice: TypeAlias = TaskSlice[Any, Any]
 
@@ -27,7 +27,7 @@ STOPPING = "the service is stopping; try another replica"
 
 
 def deadline_exceeded() -> DeadlineExceeded:
-    """The error of a request whose time is up."""
+    """The error for a request that ran out of time."""
     return DeadlineExceeded(
         "the request could not be scored in time; send fewer or shorter candidates, or try again later"
     )
@@ -38,7 +38,7 @@ def take(waiting: Sequence[AnyTask], max_batch_rows: int) -> list[AnySlice]:
     rows.
 
     All are of the first task's lane. A task's candidates are taken in order. A candidate that does not fit leaves room
-    for those of later tasks. One candidate that alone is over the budget makes a batch of its own when its turn comes.
+    for those of later tasks. A candidate that alone exceeds the budget makes a batch when its turn comes.
     """
     batch: list[AnySlice] = []
     room: float = max_batch_rows
@@ -84,19 +84,19 @@ class TaskQueue:
 
     @property
     def waiting_rows(self) -> float:
-        """Rows that wait."""
+        """The number of queued rows."""
         with self._changed:
             return sum(self._rows.values())
 
     @property
     def wait_s(self) -> float:
-        """How long what waits will take, at the measured speed of each lane."""
+        """The seconds that the queue will take, at the measured speed of each lane."""
         with self._changed:
             return self.throughput.total(self._rows)
 
     @property
     def waiting_tasks(self) -> int:
-        """Tasks that wait, in whole or in part."""
+        """The number of tasks that are queued, in whole or in part."""
         return len(self._waiting)
 
     def check_open(self) -> None:
@@ -162,14 +162,14 @@ class TaskQueue:
             return batch
 
     def discard(self, task: AnyTask, reason: str) -> None:
-        """Gives an unfinished task up: what still waits of it frees its place at once."""
+        """Abandons an unfinished task; its queued rows are freed at once."""
         if task.future.cancel():
             self._on_drop(reason)
         with self._changed:
             self._drop_dead()
 
     def close(self, refusal: ScoringFailed | None = None) -> None:
-        """Takes no more tasks. Those that wait are handed out still, unless `refusal` says why they cannot be."""
+        """Refuses further tasks. Queued tasks are still handed out, unless `refusal` says why they cannot be scored."""
         with self._changed:
             self._refusal = refusal or NotReady(STOPPING)
             if refusal is not None:
@@ -188,7 +188,7 @@ class TaskQueue:
         return self.throughput.total(rows)
 
     def _drop_dead(self) -> None:
-        """Removes tasks that nobody waits for, or whose deadline has passed. The lock is held."""
+        """Removes tasks that are settled or cancelled, or whose deadline has passed. The lock must be held."""
         now = self.clock()
         alive = []
         for entry in self._waiting:
@@ -203,7 +203,7 @@ class TaskQueue:
         self._keep(alive)
 
     def _keep(self, waiting: list[tuple[float, int, AnyTask]]) -> None:
-        """These wait from now on. The lock is held."""
+        """Replaces the queued tasks. The lock must be held."""
         self._waiting = waiting
         if not waiting:
             self._rows.clear()  # also of the rounding that fractions of rows leave behind

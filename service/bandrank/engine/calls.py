@@ -1,4 +1,4 @@
-"""What every dialect asks and answers from; it knows no HTTP."""
+"""The neutral request and answer into which every dialect translates; knows no HTTP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from bandrank.engine.served import Models
 class Call:
     """A request to rank candidates.
 
-    top_n: how many results to give; None or 0 for all.  model: None for the default one.  budget_s: within which the
-    answer is due.  return_texts: whether results carry the candidates' texts.  raw_scores: the scorer's own scores
-    instead of their sigmoid.
+    top_n: the number of results; None or 0 for all.  model: its name; None for the default model.
+    budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
+    raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     """
 
     query: str
@@ -32,7 +32,7 @@ class Call:
 class Answer:
     """A ranking, whose indices are those of the call's candidates.
 
-    model: the name of the one that ranked.  texts: by index; None where a candidate is unresolved.
+    model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
     """
 
     model: str
@@ -47,12 +47,11 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     """
     model = models.find(call.model)
     start = model.engine.clock()
-    resolved = await registry.resolve(call.candidates)
+    texts, unresolved = await registry.resolve(call.candidates)
     left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
-    ranking = await model.rank(call.query, resolved.texts, strategy=call.strategy, budget_s=left_s)
-    texts: list[str | None] = [None] * len(call.candidates)
-    for index, text in zip(resolved.indices, resolved.texts, strict=True):
-        texts[index] = text
+    ranked = {index: text for index, text in enumerate(texts) if text is not None}
+    ranking = await model.rank(call.query, list(ranked.values()), strategy=call.strategy, budget_s=left_s)
+    indices = list(ranked)
     for candidate in ranking.candidates:
-        candidate.index = resolved.indices[candidate.index]
-    return Answer(model.name, ranking, texts, resolved.unresolved)
+        candidate.index = indices[candidate.index]
+    return Answer(model.name, ranking, texts, unresolved)

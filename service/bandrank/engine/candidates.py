@@ -8,9 +8,9 @@ from bandrank.errors import NotReady, StoreFull
 
 
 class CandidateStore:
-    """A map from id to text that outlives the cache: nothing in it expires.
+    """A map from id to text, in which nothing expires.
 
-    Without Redis it holds up to `max_bytes` of texts, in this process alone, until the process ends.
+    Without Redis it holds up to `max_bytes` of ids and texts, in this process alone and until the process ends.
     """
 
     def __init__(self, redis: RedisClient | None, *, max_bytes: int) -> None:
@@ -20,21 +20,21 @@ class CandidateStore:
         self._bytes = 0
 
     async def put_many(self, texts: Mapping[str, str]) -> None:
-        """Registers texts; a known id gets the new one. Raises StoreFull, NotReady if Redis does not answer.
+        """Registers texts; a known id gets the new text. Raises StoreFull, and NotReady if Redis does not answer.
 
-        After an error some may be registered, and none is cut short.
+        After an error some of the texts may be registered, each of them whole.
         """
         if self._redis is not None:
             values = {_key(name): text.encode() for name, text in texts.items()}
-            if not await self._redis.set_many(values, ttl_s=None):
+            if await self._redis.set_many(values, ttl_s=None) < len(values):
                 raise NotReady("Redis did not store the candidates; send them again")
             return
         size = self._bytes + sum(_size(name, text) for name, text in texts.items())
         size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)
         if size > self._max_bytes:
             raise StoreFull(
-                f"registered candidates would take {size} bytes of {self._max_bytes}; the operator can change the "
-                "setting redis_url or candidate_store_bytes"
+                f"registered candidates would take {size} bytes (limit {self._max_bytes}); delete some, or ask the "
+                "operator to change the setting redis_url or candidate_store_bytes"
             )
         self._texts.update(texts)
         self._bytes = size
@@ -45,11 +45,11 @@ class CandidateStore:
             return [self._texts.get(name) for name in ids]
         values = await self._redis.get_many([_key(name) for name in ids])
         if values is None:
-            raise NotReady("Redis does not answer: candidates cannot be found by id; send their texts")
+            raise NotReady("Redis does not answer: candidates cannot be looked up by id; send their texts")
         return [None if value is None else value.decode() for value in values]
 
     async def delete_many(self, ids: Sequence[str]) -> int:
-        """Forgets ids; returns how many were registered. Raises NotReady if Redis does not answer."""
+        """Deletes ids; returns how many of them were registered. Raises NotReady if Redis does not answer."""
         if self._redis is None:
             texts = [(name, self._texts.pop(name)) for name in dict.fromkeys(ids) if name in self._texts]
             self._bytes -= sum(_size(name, text) for name, text in texts)

@@ -27,9 +27,9 @@ class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
     max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
-    be queued.  request_timeout_s: after which a request has failed, and beyond which none is queued.
+    be queued.  request_timeout_s: seconds after which a request fails; one that would queue for longer is refused.
     hang_timeout_s: a batch that takes longer has hung the scoring thread.
-    redis: closed with the engine.  on_death: called from the scoring thread if it dies.
+    redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Engine:
             self._idle.set()
 
     def scored_within(self, seconds: float) -> bool:
-        """Whether a batch was scored that recently."""
+        """Whether a batch was scored in the last `seconds`."""
         return self.clock() - self.worker.last_success <= seconds
 
     @property
@@ -96,7 +96,7 @@ class Engine:
         return self.worker.stuck_s > self.hang_timeout_s
 
     async def close(self) -> None:
-        """Admits no more requests; returns when those admitted are answered and what they computed is stored.
+        """Admits no more requests; returns when those admitted are answered and their representations are stored.
 
         A scoring thread that has hung is left behind.
         """

@@ -1,4 +1,4 @@
-"""What the scoring thread computes: representations of candidates, or their scores for a query."""
+"""The two kinds of work of the scoring thread: encoding candidates, and scoring them for queries."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -12,14 +12,15 @@ from bandrank.engine.tasks import Candidate, Payload, TaskSlice, TokenIds
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.prepared import PreparedScorer
-from bandrank.models.ragged import Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Candidate]], Ragged]
 
 
 class EncodeLane:
-    """From token ids of candidates to payloads of their representations."""
+    """Turns token ids of candidates into payloads of their representations."""
 
     overlaps = False  # the codec waits for the device, to see that all numbers are finite
 
@@ -40,7 +41,7 @@ class EncodeLane:
 
 
 class ScoreLane(Generic[Candidate]):
-    """From candidates, as `to_ragged` reads them, to raw scores for their query."""
+    """Turns candidates, which `to_ragged` reads, into raw scores for their query."""
 
     def __init__(self, name: str, scorer: PreparedScorer, to_ragged: ToRagged[Candidate]) -> None:
         self.name = name
@@ -50,7 +51,7 @@ class ScoreLane(Generic[Candidate]):
 
     @property
     def overlaps(self) -> bool:
-        """On a GPU, unless stored representations go there, which are not in pinned memory."""
+        """True on a GPU, except for stored representations, which are not copied from pinned memory."""
         return self._scorer.device.type == "cuda" and not self._scorer.scorer.precomputes
 
     def begin(self, slices: Sequence[TaskSlice[Candidate, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
@@ -62,7 +63,7 @@ class ScoreLane(Generic[Candidate]):
 def _by_slice(
     scores: npt.NDArray[np.float32], slices: Sequence[TaskSlice[Candidate, float]], order: Sequence[int]
 ) -> list[Sequence[float] | Exception]:
-    """The scores of a batch by slice; the slices lie in the batch in `order`."""
+    """The scores of a batch by slice, or a slice's error; the batch has the slices in `order`."""
     results: list[Sequence[float] | Exception] = [()] * len(slices)
     start = 0
     for index in order:
@@ -76,9 +77,9 @@ def _by_slice(
 def collate(
     slices: Sequence[TaskSlice[Candidate, float]], to_ragged: ToRagged[Candidate]
 ) -> tuple[ScoreBatch, list[int]]:
-    """One batch of the slices, and the indices of the slices in the order in which their candidates lie in it.
+    """A batch of slices, and the indices of the slices in the order in which the batch has their candidates.
 
-    Slices with the same query, from whichever requests, lie side by side and share it.
+    Slices with the same query, whether from one request or several, are adjacent and share it.
     """
     by_query: dict[tuple[int, ...], list[int]] = {}
     for index, part in enumerate(slices):

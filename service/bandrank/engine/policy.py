@@ -1,21 +1,21 @@
-"""Which stages of a model a request runs, and over how many candidates each."""
+"""Decides which stages of a model a request runs, and over how many candidates each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bandrank.errors import InvalidInput
 
-AUTO, CASCADE = "auto", "cascade"  # strategies that every model knows, beside the names of its stages
+AUTO, CASCADE = "auto", "cascade"  # the strategies beside the names of a model's stages
 
 PredictSeconds = Callable[[int], float]
 
 
 @dataclass(frozen=True)
 class Role:
-    """A stage as a plan sees it.
+    """The role of a stage in the plans of its model.
 
-    name: what requests call it.  depth: how many candidates a cascade leaves to it; None for all.
-    weight: of the scores of the stage before, which are added to its own; None if its scores stand alone.
+    name: the name that requests use.  depth: how many candidates a cascade leaves to it; None for all.
+    weight: the factor of the previous stage's scores, which are added to this stage's; None if nothing is added.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Step:
-    """A stage, by its index, that scores the best `depth` candidates of the step before."""
+    """Runs the stage of an index over the best `depth` candidates of the previous step."""
 
     stage: int
     depth: int
@@ -35,8 +35,8 @@ class Step:
 class Plan:
     """Steps in the order in which they run.
 
-    strategy: the name that the answer tells.  bounded: whether the request's budget and the service's load may cut the
-    steps after the first short; the first one always scores every candidate, for nothing could stand in its place.
+    strategy: the name that the answer reports.  bounded: whether the request's budget and the service's load may cut
+    the steps after the first short. The first step always scores every candidate, as no other scores could replace it.
     """
 
     strategy: str
@@ -49,10 +49,10 @@ def make_plan(
 ) -> Plan:
     """The plan for a request.
 
-    roles: the model's stages, the cheapest first.  budget_s: within which the answer is due, or None.
-    predict_s: seconds until the stage of an index would have scored all candidates, with the work queued now before it.
-    "auto" runs the last stage over all candidates where a cascade would leave them all to it and the budget allows,
-    and else the cascade.
+    roles: the model's stages, the cheapest first.  budget_s: seconds within which the answer is due, or None.
+    predict_s: seconds until the stage of an index would have scored all candidates, after the work that is queued now.
+    "auto" runs the last stage over all candidates if a cascade would leave them all to it and the budget allows that,
+    and otherwise the cascade.
     Raises InvalidInput for a strategy that the model does not have.
     """
     names = [role.name for role in roles]
@@ -65,10 +65,10 @@ def make_plan(
     def is_late(index: int) -> bool:
         return budget_s is not None and predict_s(index) > budget_s
 
-    def over_all(index: int, *, behind_another: bool) -> tuple[Step, ...]:
-        """The stage over every candidate, behind the stages whose scores its own are added to."""
-        behind_another = index > 0 and (behind_another or roles[index].weight is not None)
-        before = over_all(index - 1, behind_another=False) if behind_another else ()
+    def over_all(index: int, *, after_another: bool) -> tuple[Step, ...]:
+        """The stage over every candidate, after the stages whose scores are added to its scores."""
+        after_another = index > 0 and (after_another or roles[index].weight is not None)
+        before = over_all(index - 1, after_another=False) if after_another else ()
         return (*before, Step(index, num_candidates))
 
     if strategy == AUTO:
@@ -79,11 +79,11 @@ def make_plan(
     if strategy not in names:
         raise InvalidInput(f"strategy {strategy[:40]!r} is not served here; there are {', '.join(strategies(roles))}")
     index = names.index(strategy)
-    # A stage that would be late runs behind a cheaper one, which answers for the candidates that it does not reach.
-    steps = over_all(index, behind_another=is_late(index))
+    # A stage that would be late runs after a cheaper one, whose scores stand for the candidates that it does not reach.
+    steps = over_all(index, after_another=is_late(index))
     return Plan(strategy, steps, bounded=budget_s is not None and len(steps) > 1)
 
 
 def strategies(roles: Sequence[Role]) -> list[str]:
-    """The strategies that a model of these stages knows."""
+    """The strategies of a model with these stages."""
     return [AUTO, *(role.name for role in roles), *([CASCADE] if len(roles) > 1 else [])]

@@ -1,4 +1,4 @@
-"""Registering and encoding a whole corpus ahead of its queries."""
+"""Registers and encodes a whole corpus ahead of its queries."""
 
 import gzip
 import json
@@ -13,12 +13,12 @@ from tqdm import tqdm
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import InvalidInput
 
-LINES_AT_ONCE = 256  # the only part of a corpus that is in memory
+LINES_AT_ONCE = 256  # the part of a corpus that is in memory at a time
 
 
 @dataclass
 class Precomputed:
-    """Candidates registered; representations of their texts that were computed now, and those that were cached."""
+    """The number of registered candidates, and of their representations that were computed now or were cached."""
 
     registered: int = 0
     encoded: int = 0
@@ -28,9 +28,9 @@ class Precomputed:
 async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
     """Registers every candidate of a corpus by id and puts its representation into the cache.
 
-    path: JSON lines with `id` (or `_id`), `text`, and perhaps `title`, which goes before the text; .gz is unpacked.
-    Run again after an interruption it goes on where it stopped: what is cached is not encoded again.
-    Raises InvalidInput for a line that cannot be read, with its number, and what `CandidateRegistry.register` raises.
+    path: JSON lines with `id` (or `_id`), `text`, and optionally `title`, which goes before the text; .gz is unpacked.
+    Cached representations are not encoded again, so that an interrupted run can be repeated.
+    Raises InvalidInput with the number of a line that cannot be read, and what `CandidateRegistry.register` raises.
     """
     done = Precomputed()
     with path.open("rb") as raw, tqdm(total=os.fstat(raw.fileno()).st_size, unit="B", unit_scale=True) as progress:

@@ -1,4 +1,4 @@
-"""Runs a plan: each stage over the survivors of the one before; and merges what the stages say into one ranking."""
+"""Runs a plan, each stage over the survivors of the previous one, and merges the stages' scores into one ranking."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.errors import InputTooLarge, Overloaded
 
 
-@dataclass(slots=True)  # not frozen: that makes a thousand of them three times as dear
+@dataclass(slots=True)  # not frozen, which would make a thousand of them three times as slow
 class RankedCandidate:
-    """A candidate by its index in the request, its raw score (higher is better), and the stage that gave the score."""
+    """A candidate's index in the request, its raw score (higher is better), and the stage that gave the score."""
 
     index: int
     score: float
@@ -25,8 +25,8 @@ class RankedCandidate:
 class Ranking:
     """Candidates from best to worst, and what the answer cost.
 
-    strategy: the one that was used.  reports: one a stage, in the order in which they ran.  bounded: whether the budget
-    could have cut the answer short.  degraded: the budget or the load left fewer candidates to a stage than planned.
+    strategy: the strategy that was used.  reports: one for each stage, in the order in which they ran.
+    bounded: whether the budget or the load could have cut a stage short.  degraded: whether one of them did.
     """
 
     candidates: list[RankedCandidate]
@@ -37,13 +37,13 @@ class Ranking:
 
     @property
     def num_tokens(self) -> int:
-        """Token ids in all stages: the query once a stage, and every candidate that it scored."""
+        """The number of token ids over all stages: in each the query once, and every candidate that it scored."""
         return sum(report.num_tokens for report in self.reports)
 
 
 @dataclass(frozen=True)
 class StageScores:
-    """What a stage said. indices: of the candidates it scored, in the request.  scores: one each."""
+    """A stage's scores. indices: the scored candidates' indices in the request.  scores: one for each index."""
 
     stage: str
     indices: Sequence[int]
@@ -52,7 +52,7 @@ class StageScores:
 
 @dataclass(frozen=True)
 class Stage:
-    """A scorer in its role for a model."""
+    """A scorer and its role in a model."""
 
     role: Role
     scorer: AnyTextScorer
@@ -63,8 +63,8 @@ async def run_plan(
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
-    deadline, answer_by: monotonic seconds; the second is when a bounded plan answers with what it has.
-    Raises what `TextScorer.score` raises. A bounded plan raises it for the first step alone, or for a deadline.
+    deadline, answer_by: monotonic seconds; at `answer_by` a bounded plan answers with the scores that it has.
+    Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
     reports: list[StageReport] = []
@@ -73,7 +73,7 @@ async def run_plan(
     for step in plan.steps:
         stage = stages[step.stage]
         cut = plan.bounded and bool(layers)
-        if layers and (plan.bounded or step.depth < len(survivors)):  # whatever is left out should be the worst
+        if layers and (plan.bounded or step.depth < len(survivors)):  # the candidates left out should be the worst
             survivors = [layers[-1].indices[position] for position in best_first(layers[-1].scores)]
         survivors = survivors[: step.depth]
         try:
@@ -94,7 +94,7 @@ async def run_plan(
         survivors = survivors[: len(scores)]
         if stage.role.weight is not None and layers:
             before = dict(zip(layers[-1].indices, layers[-1].scores, strict=True))
-            scores = [ours + stage.role.weight * before[index] for ours, index in zip(scores, survivors, strict=True)]
+            scores = [score + stage.role.weight * before[index] for score, index in zip(scores, survivors, strict=True)]
         layers.append(StageScores(stage.role.name, survivors, scores))
         if not scores:
             break
@@ -102,17 +102,18 @@ async def run_plan(
 
 
 def best_first(scores: Sequence[float]) -> list[int]:
-    """Positions from the best score to the worst, ties in the order given."""
+    """Indices of the scores from the best to the worst, ties in the order given."""
     order: list[int] = np.argsort(-np.asarray(scores, np.float64), kind="stable").tolist()
     return order
 
 
 def merge(layers: Sequence[StageScores]) -> list[RankedCandidate]:
-    """One ranking of stages that each saw some of the candidates of the one before: those that the last one saw by its
-    scores, ties in the order of the request, then the others in the order of the stage before, and so on.
+    """Merges the scores of stages, each of which scored some of the candidates of the previous one. First come the last
+    stage's candidates by its scores, ties in the order of the request, then the others by the previous stage's, and so
+    on.
 
-    The scales of two stages have nothing to do with each other, and clients sort by score: the scores of the others are
-    shifted so that the best of them equals the worst above, which keeps both their order and their distances.
+    The stages' scales are unrelated, and clients sort by score. So a previous stage's scores are shifted until the best
+    of them equals the worst score above, which keeps their order and their differences.
     """
     ranking: list[RankedCandidate] = []
     for layer in reversed(layers):

@@ -1,11 +1,12 @@
-"""Candidates by id: registered and encoded ahead, resolved when a request names them, forgotten."""
+"""Candidates by id: registered and encoded ahead, and resolved when a request names them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine
-from bandrank.engine.text_scorer import AnyTextScorer
+from bandrank.engine.served import Models
+from bandrank.engine.sources import RepresentationSource
 from bandrank.errors import InvalidInput, NotReady
 
 ENCODED_AT_ONCE = 256  # texts
@@ -29,42 +30,33 @@ class Unresolved:
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """The texts to rank, the index in the request of each, and the candidates that have no text."""
-
-    texts: list[str]
-    indices: list[int]
-    unresolved: list[Unresolved]
-
-
-@dataclass(frozen=True)
 class CandidateRegistry:
-    """Texts by id in a store, and their representations in the caches of the engine's scorers."""
+    """Keeps texts by id in a store, and their representations in the caches of the models' scorers."""
 
     store: CandidateStore
-    engine: Engine
+    models: Models
 
     async def register(self, texts: Mapping[str, str]) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
         Returns how many representations had to be computed; the others were cached. After an error some texts may be
-        registered. Raises StoreFull, NotReady, Overloaded, DeadlineExceeded, ScoringFailed.
+        registered. Raises StoreFull, NotReady, Overloaded, DeadlineExceeded and ScoringFailed.
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
         computed = 0
-        for scorer in self._precomputing:
-            async with self.engine.admitted():
-                for start in range(0, len(distinct), ENCODED_AT_ONCE):  # each part has the time of a request
-                    deadline = self.engine.clock() + self.engine.request_timeout_s
+        for source, engine in self._sources.items():
+            async with engine.admitted():
+                for start in range(0, len(distinct), ENCODED_AT_ONCE):  # each part may take as long as a request
+                    deadline = engine.clock() + engine.request_timeout_s
                     part = distinct[start : start + ENCODED_AT_ONCE]
-                    computed += await scorer.source.encode_ahead(part, deadline=deadline)
+                    computed += await source.encode_ahead(part, deadline=deadline)
         return computed
 
-    async def resolve(self, candidates: Sequence[CallCandidate]) -> Resolved:
-        """The texts of a request, sent with it or registered before, in its order.
+    async def resolve(self, candidates: Sequence[CallCandidate]) -> tuple[list[str | None], list[Unresolved]]:
+        """The text of each of a request's candidates, sent with it or registered before, and those without one.
 
-        Raises InvalidInput if no candidate has a text, NotReady if that is because none can be looked up.
+        Raises InvalidInput if no candidate has a text, and NotReady if that is because ids cannot be looked up.
         """
         texts = [candidate.text for candidate in candidates]
         ids = {index: each.id for index, each in enumerate(candidates) if each.text is None and each.id is not None}
@@ -78,28 +70,28 @@ class CandidateRegistry:
                 registered, reason = [None] * len(ids), str(error)
             for index, text in zip(ids, registered, strict=True):
                 texts[index] = text
-        ranked = {index: text for index, text in enumerate(texts) if text is not None}
-        if not ranked:
-            raise InvalidInput(
-                "no candidate can be ranked: all came without a text, and none of their ids is registered"
-            )
         missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
-        return Resolved(list(ranked.values()), list(ranked), missing)
-
-    async def forget(self, ids: Sequence[str]) -> int:
-        """Removes ids; returns how many were registered. Raises NotReady if Redis does not answer."""
-        return await self.store.delete_many(ids)
+        if all(text is None for text in texts):
+            raise InvalidInput(
+                "no candidate can be ranked: all came without a text, and none of their ids is registered; send texts"
+            )
+        return texts, missing
 
     async def stored(self) -> None:
         """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""
-        for scorer in self._precomputing:
-            await scorer.source.stored()
+        for source in self._sources:
+            await source.stored()
 
     @property
     def num_precomputing(self) -> int:
-        """How many scorers get a representation of each text."""
-        return len(self._precomputing)
+        """The number of scorers for which each text is encoded."""
+        return len(self._sources)
 
     @property
-    def _precomputing(self) -> list[AnyTextScorer]:
-        return [scorer for scorer in self.engine.text_scorers if scorer.prepared.scorer.precomputes]
+    def _sources(self) -> dict[RepresentationSource, Engine]:
+        return {
+            scorer.source: engine
+            for engine in self.models.engines
+            for scorer in engine.text_scorers
+            if isinstance(scorer.source, RepresentationSource)
+        }

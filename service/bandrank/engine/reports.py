@@ -1,4 +1,4 @@
-"""What an answer cost: each step with its start, from which metrics, response fields and traces are all made."""
+"""Reports of what an answer cost: each step with its start, the source of metrics, response fields and traces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ class Span:
 class StageReport:
     """What one stage did for a request.
 
-    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: how many it scored.
-    cache_hits + cache_misses: candidates looked up, if the scorer precomputes.
-    num_tokens: token ids of the query and of each candidate, cached ones included.  truncated_*: word pieces that did
-    not fit; of each scored candidate.
+    start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: those it scored.
+    num_tokens: token ids of the query and of each scored candidate, including cached ones.
+    truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
+    cache_hits, cache_misses: candidates looked up, if the scorer precomputes.
     """
 
     stage: str
@@ -45,17 +45,17 @@ class StageReport:
 
     @property
     def truncated_tokens(self) -> int:
-        """Word pieces of query and candidates that did not fit."""
+        """The number of word pieces cut from the query and the candidates."""
         return self.truncated_query_tokens + sum(self.truncated_candidate_tokens)
 
     def seconds(self, step: str) -> float:
-        """How long a step took; 0 if the stage has no such step."""
+        """The seconds that a step took; 0 if the stage has no such step."""
         return sum((span.seconds for span in self.spans if span.name == step), 0.0)
 
 
 @dataclass
 class Recorder:
-    """Collects spans on one clock."""
+    """Records spans on a clock."""
 
     clock: Callable[[], float]
     spans: list[Span] = field(default_factory=list)

@@ -1,5 +1,6 @@
-"""A model as it is served: stages in a row over one engine."""
+"""A served model: stages in a row over one engine."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 class ServedModel:
     """Ranks texts by its stages, the cheapest of which comes first.
 
-    name, aliases: what requests may call it.  dtype: in which its scorers compute.
+    name, aliases: the names that requests may use.  dtype: the dtype in which its scorers compute.
     """
 
     name: str
@@ -39,9 +40,8 @@ class ServedModel:
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
-        budget_s: within which the answer is due; a plan that is bounded leaves to its later stages what fits.
-        Raises InvalidInput for a strategy that the model does not have, Overloaded, DeadlineExceeded, ScoringFailed,
-        NotReady.
+        budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
+        as fit.  Raises InvalidInput for an unknown strategy, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
             ranking = await self._rank(query, texts, strategy, budget_s)
@@ -49,7 +49,7 @@ class ServedModel:
         return ranking
 
     async def self_test(self) -> None:
-        """Scores a real request with every stage; the metrics of requests leave it out. Raises what `rank` raises."""
+        """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises."""
         for stage in self.stages:
             await self._rank("is the service able to score?", SELF_TEST_TEXTS, stage.role.name, None)
 
@@ -60,7 +60,9 @@ class ServedModel:
             strategy,
             num_candidates=len(texts),
             budget_s=budget_s,
-            predict_s=lambda index: self._predict_s(index, query, texts),
+            predict_s=lambda index: (
+                self.engine.queue.wait_s + CAUTION * self.stages[index].scorer.predict_s(query, texts)
+            ),
         )
         return await run_plan(
             plan,
@@ -71,12 +73,9 @@ class ServedModel:
             answer_by=math.inf if budget_s is None else start + budget_s,
         )
 
-    def _predict_s(self, stage: int, query: str, texts: Sequence[str]) -> float:
-        return self.engine.queue.wait_s + CAUTION * self.stages[stage].scorer.predict_s(query, texts)
-
 
 def observe(ranking: Ranking, metrics: Metrics) -> None:
-    """Puts the reports of an answered request into the metrics."""
+    """Adds the reports of an answered request to the metrics."""
     reports = ranking.reports
     metrics.tokenize_seconds.observe(sum(report.seconds("tokenize") for report in reports))
     metrics.queue_seconds.observe(sum(report.seconds("queue") for report in reports))
@@ -99,19 +98,21 @@ class Models:
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.default = models[0]
         self.by_name = {model.name: model for model in models}
+        self.engines = list(dict.fromkeys(model.engine for model in models))
+        # Names go before aliases, and the aliases of the first models before those of later ones.
+        aliases = {alias: model for model in reversed(models) for alias in model.aliases}
+        self._by_alias = {"": self.default, "default": self.default} | aliases | self.by_name
+
+    async def close(self) -> None:
+        """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
+        await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def find(self, name: str | None) -> ServedModel:
         """The model of a name or an alias; the default one for None, "" and "default".
 
-        Raises UnknownModel, with the names that there are.
+        Raises UnknownModel, whose message lists the served names.
         """
-        if not name:
-            return self.default
-        if name in self.by_name:
-            return self.by_name[name]
-        for model in self.by_name.values():
-            if name in model.aliases:
-                return model
-        if name == "default":
-            return self.default
+        name = name or ""
+        if name in self._by_alias:
+            return self._by_alias[name]
         raise UnknownModel(f"model {name[:100]!r} is not served here; models: {', '.join(self.by_name)}")

@@ -1,4 +1,4 @@
-"""Where the candidates that a scorer reads come from: token ids made on request, or representations from a cache."""
+"""Sources of the candidates that a scorer reads: token ids made on request, or representations from a cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.lanes import EncodeLane
-from bandrank.engine.reports import Recorder, Span
+from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
 from bandrank.engine.tokenizer import RequestTokenizer
@@ -21,8 +21,8 @@ from bandrank.models.ragged import Ragged
 class Sourced(Generic[Candidate]):
     """A query and its candidates in the form that a scorer's lane takes, and what it cost to get them.
 
-    lengths: rows of each candidate's representation.  num_tokens, truncated_tokens: each candidate's token ids, and the
-    word pieces cut from it.  cache_hits, cache_misses: candidates looked up.
+    lengths: the number of rows of each candidate's representation.  num_tokens, truncated_tokens: for each candidate,
+    the number of its token ids and of the word pieces cut from it.  cache_hits, cache_misses: candidates looked up.
     """
 
     query: TokenIds
@@ -31,7 +31,6 @@ class Sourced(Generic[Candidate]):
     num_tokens: Sequence[int]
     truncated_tokens: Sequence[int]
     truncated_query_tokens: int
-    spans: Sequence[Span]
     cache_hits: int = 0
     cache_misses: int = 0
 
@@ -39,29 +38,30 @@ class Sourced(Generic[Candidate]):
 class CandidateSource(Protocol[Candidate]):
     """Turns the texts of a request into a scorer's input."""
 
+    @property
+    def encode_lane(self) -> EncodeLane | None:
+        """The lane that encodes candidates; None if the scorer does not precompute."""
+
     def to_ragged(self, candidates: Sequence[Candidate]) -> Ragged:
         """The candidates of a batch, end to end."""
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[Candidate]:
-        """The scorer's input for distinct texts. Raises Overloaded, DeadlineExceeded, ScoringFailed, NotReady."""
+    async def fetch(
+        self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder
+    ) -> Sourced[Candidate]:
+        """The scorer's input for distinct texts.
 
-    async def encode_ahead(self, texts: Sequence[str], *, deadline: float) -> int:
-        """Computes what can be known of texts before any query is; returns for how many it was missing. Raises what
-        `fetch` raises.
+        deadline: monotonic seconds.  recorder: gets the spans of the steps.
+        Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
-    def predict_encode_s(self, num_tokens: int) -> float | None:
-        """Seconds to encode that many token ids at the measured speed; None if nothing is encoded ahead."""
-
-    async def stored(self) -> None:
-        """Returns when everything that was computed is in Redis. Raises NotReady if some of it is not."""
-
     async def close(self) -> None:
-        """Stores what is queued for Redis."""
+        """Returns when what was computed is stored."""
 
 
 class TokenIdSource:
-    """Candidates as token ids: of a scorer that can compute nothing before the query is known."""
+    """Candidates as token ids, for a scorer that can compute nothing before the query is known."""
+
+    encode_lane = None
 
     def __init__(self, tokenizer: RequestTokenizer, queue: TaskQueue) -> None:
         self._tokenizer = tokenizer
@@ -70,8 +70,9 @@ class TokenIdSource:
     def to_ragged(self, candidates: Sequence[TokenIds]) -> Ragged:
         return Ragged.from_token_ids(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[TokenIds]:
-        recorder = Recorder(self._queue.clock)
+    async def fetch(
+        self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder
+    ) -> Sourced[TokenIds]:
         async with timeout(deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, texts)
@@ -83,25 +84,14 @@ class TokenIdSource:
             num_tokens=lengths,
             truncated_tokens=tokens.truncated_candidate_tokens,
             truncated_query_tokens=tokens.truncated_query_tokens,
-            spans=recorder.spans,
         )
 
-    async def encode_ahead(self, texts: Sequence[str], *, deadline: float) -> int:
-        del texts, deadline
-        return 0
-
-    def predict_encode_s(self, num_tokens: int) -> None:
-        del num_tokens
-
-    async def stored(self) -> None:
-        return
-
     async def close(self) -> None:
-        return
+        """Stores nothing, because nothing is computed ahead."""
 
 
 class RepresentationSource:
-    """Candidates as payloads of representations: from the cache, or encoded, each text once."""
+    """Candidates as payloads of representations, from the cache or encoded, each text once."""
 
     def __init__(
         self,
@@ -116,13 +106,12 @@ class RepresentationSource:
         self._queue = queue
         self.cache = cache
         self.codec = codec
-        self._lane = lane
+        self.encode_lane = lane
 
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
         return self.codec.decode(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float) -> Sourced[Payload]:
-        recorder = Recorder(self._queue.clock)
+    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder) -> Sourced[Payload]:
         async with timeout(deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [])
@@ -135,49 +124,46 @@ class RepresentationSource:
             num_tokens=[num_tokens for num_tokens, _ in counts],
             truncated_tokens=[truncated for _, truncated in counts],
             truncated_query_tokens=tokens.truncated_query_tokens,
-            spans=recorder.spans,
             cache_hits=len(texts) - misses,
             cache_misses=misses,
         )
 
     async def encode_ahead(self, texts: Sequence[str], *, deadline: float) -> int:
+        """Encodes texts that the cache lacks, before any query is known; returns how many these were.
+
+        Raises what `fetch` raises.
+        """
         self._queue.check_open()
         async with timeout(deadline - self._queue.clock()):
             _, misses = await self._payloads(texts, deadline, Recorder(self._queue.clock))
         return misses
 
-    def predict_encode_s(self, num_tokens: int) -> float:
-        return self._queue.throughput.seconds(self._lane.name, num_tokens)
-
     async def stored(self) -> None:
+        """Returns when every computed representation is in Redis. Raises NotReady if some are not."""
         if not await self.cache.drained():
-            raise NotReady("Redis did not store all representations")
+            raise NotReady("Redis did not store all representations; send the candidates again")
 
     async def close(self) -> None:
         await self.cache.close()
 
     async def _payloads(self, texts: Sequence[str], deadline: float, recorder: Recorder) -> tuple[list[Payload], int]:
-        """The representation of each text, and how many the cache did not have."""
+        """The representation of each text, and how many of them the cache lacked."""
         with recorder.span("cache"):
             keys = [digest(text) for text in texts]
-            lookup = await self.cache.lookup(keys)
-        missing = {
-            key: text for key, text, payload in zip(keys, texts, lookup.payloads, strict=True) if payload is None
-        }
+            cached = await self.cache.lookup(keys)
+        missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
 
         async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
             return await self._encode([missing[key] for key in unclaimed], deadline)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode) if missing else {}
-        payloads = [
-            computed[key] if payload is None else payload for key, payload in zip(keys, lookup.payloads, strict=True)
-        ]
-        return payloads, lookup.misses
+        payloads = [computed[key] if payload is None else payload for key, payload in zip(keys, cached, strict=True)]
+        return payloads, cached.count(None)
 
     async def _encode(self, texts: Sequence[str], deadline: float) -> list[Payload]:
         tokens = await self._tokenizer.tokenize("", texts)
         lengths = [len(ids) for ids in tokens.candidates]
-        task = Task(self._lane, [], tokens.candidates, lengths, self._queue.clock(), deadline)
+        task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), deadline)
         payloads = await submit(self._queue, task)
         return self.codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)

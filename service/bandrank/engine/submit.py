@@ -1,4 +1,4 @@
-"""From the event loop to the scoring thread and back."""
+"""Hands tasks from the event loop to the scoring thread and awaits their results."""
 
 import asyncio
 import math
@@ -10,8 +10,8 @@ from bandrank.engine.tasks import Candidate, Result, Task
 
 
 async def submit(queue: TaskQueue, task: Task[Candidate, Result], *, answer_by: float = math.inf) -> list[Result]:
-    """The task's results once the scoring thread has them; at `answer_by` those of the leading candidates that it has
-    by then. Cancelling the call frees the task's room in the queue.
+    """The results of a task, or at `answer_by` those of the leading candidates that are done by then. Cancelling the
+    call frees the task's room in the queue.
 
     answer_by: monotonic seconds.  Raises what `TaskQueue.put` raises, DeadlineExceeded, and what the lane raises.
     """
@@ -33,7 +33,7 @@ async def submit(queue: TaskQueue, task: Task[Candidate, Result], *, answer_by: 
 
 @asynccontextmanager
 async def timeout(seconds: float) -> AsyncIterator[None]:
-    """asyncio.timeout that raises DeadlineExceeded."""
+    """Like asyncio.timeout, but raises DeadlineExceeded."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -1,4 +1,4 @@
-"""Work for the scoring thread: one request's candidates, and the slice of them that a batch takes."""
+"""Work for the scoring thread: the candidates of a request, and the slice of them that a batch takes."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -10,17 +10,18 @@ TokenIds = list[int]
 Payload = bytes  # a representation as the codec writes it
 
 Candidate = TypeVar("Candidate")  # the form of a candidate that a lane takes: TokenIds or Payload
-Result = TypeVar("Result")  # what a lane makes of it: a score or a Payload
+Result = TypeVar("Result")  # the result of a candidate: a score or a Payload
 
 
 @dataclass(eq=False)
 class Task(Generic[Candidate, Result]):
     """Candidates on their way to a result each: a score for a query, or a representation.
 
-    lane: the kind of work; tasks of one lane share batches.  query: token ids; none if candidates are only encoded.
-    rows: what each candidate costs the scorer.  deadline, arrived, first_taken: monotonic seconds.
-    future: the results in the order of the candidates; cancelling it gives the task up.
-    num_taken counts the candidates that batches have taken; they are taken in order.
+    lane: the kind of work; tasks of one lane share batches.  query: token ids; empty if candidates are only encoded.
+    rows: the cost of each candidate.  arrived, deadline, first_taken: monotonic seconds.
+    future: the results in the order of the candidates; cancelling it abandons the task.
+    num_taken: how many candidates batches have taken, in order.  done_so_far: the leading candidates' results, as
+    batches end in order.
     """
 
     lane: "Lane[Candidate, Result]"
@@ -32,7 +33,7 @@ class Task(Generic[Candidate, Result]):
     future: Future[list[Result]] = field(default_factory=Future)
     first_taken: float | None = None
     num_taken: int = 0
-    done_so_far: list[Result] = field(default_factory=list)  # batches are finished in order: the leading candidates'
+    done_so_far: list[Result] = field(default_factory=list)
 
     @cached_property
     def total_rows(self) -> float:
@@ -49,13 +50,13 @@ class Task(Generic[Candidate, Result]):
         return self.total_rows * self.lane.row_cost
 
     def add_results(self, results: Sequence[Result]) -> None:
-        """Adds the results of the next candidates; those of the last ones complete the task."""
+        """Adds the results of the next candidates; the last ones complete the task."""
         self.done_so_far.extend(results)
         if len(self.done_so_far) == len(self.candidates):
             self.finish(self.done_so_far)
 
     def finish(self, outcome: list[Result] | Exception) -> None:
-        """Settles the future, unless its caller has gone."""
+        """Settles the future, unless it is cancelled or settled already."""
         try:
             if isinstance(outcome, Exception):
                 self.future.set_exception(outcome)
@@ -67,7 +68,7 @@ class Task(Generic[Candidate, Result]):
 
 @dataclass(frozen=True)
 class TaskSlice(Generic[Candidate, Result]):
-    """Candidates start .. stop - 1 of a task."""
+    """The candidates of a task from index `start` up to `stop`."""
 
     task: Task[Candidate, Result]
     start: int
@@ -102,7 +103,7 @@ class Lane(Protocol[Candidate, Result]):
         """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
 
     def begin(self, slices: Sequence[TaskSlice[Candidate, Result]]) -> Callable[[], list[Sequence[Result] | Exception]]:
-        """Begins a batch. The function returned waits for its end, and gives each slice's results or its error.
+        """Starts a batch. The returned function waits for its end and returns each slice's results or its error.
 
-        Both may raise: the batch is then retried in parts.
+        If either raises, the batch is retried in parts.
         """

@@ -1,4 +1,4 @@
-"""One scorer with what it needs to score texts: its tokenizer, the source of its candidates and its lane."""
+"""A scorer with its tokenizer, the source of its candidates and its lane: texts in, scores out."""
 
 import math
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Generic, TypeAlias
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import ScoreLane
-from bandrank.engine.reports import Span, StageReport
+from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource
 from bandrank.engine.submit import submit
 from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
 
-SURE = 0.5  # a request is refused by an estimate only if half of that is too much
-CAUTION = 1.1  # a budget is filled up to the predicted time times this
+SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
+CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
 
 class TextScorer(Generic[Candidate]):
@@ -29,7 +29,7 @@ class TextScorer(Generic[Candidate]):
         queue: TaskQueue,
         source: CandidateSource[Candidate],
     ) -> None:
-        """name: tells the scorers of an engine apart."""
+        """name: unique among the scorers of an engine."""
         self.name = name
         self.prepared = prepared
         self.tokenizer = tokenizer
@@ -40,25 +40,25 @@ class TextScorer(Generic[Candidate]):
     async def score(
         self, stage: str, query: str, texts: Sequence[str], *, deadline: float, answer_by: float = math.inf
     ) -> tuple[list[float], StageReport]:
-        """Raw scores of the leading texts: of all, unless `answer_by` comes first or is predicted to.
+        """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
 
-        A text that comes twice is scored once: products over other rows of a batch may round differently, and the two
-        would be no tie.
+        A text that comes twice is scored once: at another index of a batch its products may round differently, and the
+        two would not tie.
 
-        stage: the name that the report gets.  deadline, answer_by: monotonic seconds.
-        Raises Overloaded, DeadlineExceeded, ScoringFailed, NotReady.
+        stage: the name for the report.  deadline, answer_by: monotonic seconds.
+        Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
+        recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         if not self.prepared.scorer.precomputes and math.isinf(answer_by):
-            # Before it is tokenised: by its characters, of which half the usual number may make a token.
+            # By its characters, before it is tokenised.
             self.queue.check_size(self.lane.name, SURE * self._estimate_rows(query, texts))
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), deadline=deadline)
+        sourced = await self.source.fetch(query, list(index_of), deadline=deadline, recorder=recorder)
         rows = self._rows(sourced.query, sourced.lengths)
         num_fitting = self._num_fitting(rows, answer_by)
         scores: list[float] = []
-        spans = list(sourced.spans)
         if num_fitting:
             task = Task(
                 self.lane,
@@ -71,13 +71,13 @@ class TextScorer(Generic[Candidate]):
             scores = await submit(self.queue, task, answer_by=answer_by)
             end = self.queue.clock()
             taken = task.first_taken or end
-            spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
+            recorder.spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
         answered = list(takewhile(lambda index: index < len(scores), (index_of[text] for text in texts)))
         report = StageReport(
             stage=stage,
             start=start,
             end=self.queue.clock(),
-            spans=tuple(spans),
+            spans=tuple(recorder.spans),
             num_candidates=len(answered),
             num_tokens=len(sourced.query) + sum(sourced.num_tokens[index] for index in answered),
             truncated_query_tokens=sourced.truncated_query_tokens,
@@ -88,9 +88,14 @@ class TextScorer(Generic[Candidate]):
         return [scores[index] for index in answered], report
 
     def predict_s(self, query: str, texts: Sequence[str]) -> float:
-        """Seconds that scoring texts of these lengths will take once they are taken, at the measured speed."""
-        encode_s = self.source.predict_encode_s(sum(map(self._estimate_tokens, texts)))
-        return encode_s or self.queue.throughput.seconds(self.lane.name, self._estimate_rows(query, texts))
+        """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.
+
+        If the scorer precomputes: the seconds to encode all of them, which is most of its work.
+        """
+        seconds = self.queue.throughput.seconds
+        if self.source.encode_lane is not None:
+            return seconds(self.source.encode_lane.name, sum(map(self._estimate_tokens, texts)))
+        return seconds(self.lane.name, self._estimate_rows(query, texts))
 
     def _estimate_tokens(self, text: str) -> int:
         tokens = math.ceil(len(text) * self.tokenizer.tokens_per_character)
@@ -100,11 +105,12 @@ class TextScorer(Generic[Candidate]):
         """Rows of texts of these lengths, at the recent number of tokens per character."""
         scorer = self.prepared.scorer
         query_tokens = min(self._estimate_tokens(query), scorer.query_template.max_tokens)
-        cost = {length: scorer.num_rows(query_tokens, length) for length in set(map(self._estimate_tokens, texts))}
-        return sum(cost[self._estimate_tokens(text)] for text in texts)
+        lengths = list(map(self._estimate_tokens, texts))
+        cost = {length: scorer.num_rows(query_tokens, length) for length in set(lengths)}
+        return sum(cost[length] for length in lengths)
 
     async def close(self) -> None:
-        """Stores what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
+        """Writes what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
         await self.source.close()
         self.tokenizer.close()
 
@@ -113,7 +119,7 @@ class TextScorer(Generic[Candidate]):
         return [cost[length] for length in lengths]
 
     def _num_fitting(self, rows: Sequence[float], answer_by: float) -> int:
-        """How many leading candidates will be scored in time, behind those that are queued now."""
+        """How many leading candidates will be scored in time, after the tasks that are queued now."""
         if math.isinf(answer_by) or not rows:
             return len(rows)
         time_left = answer_by - self.queue.clock() - self.queue.wait_s

@@ -1,4 +1,4 @@
-"""Texts to token ids: templates, truncation that is counted, and a pool of threads of its own."""
+"""Turns texts into token ids in a pool of threads: applies templates and counts truncation."""
 
 from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
 
@@ -13,13 +13,14 @@ from bandrank.engine.cache.lru import LruCache
 from bandrank.metrics import Metrics
 from bandrank.models.texts import TextEncoder
 
-# Beside the ids: digest, array object, dictionary entry and links, as measured with tracemalloc on CPython 3.11.
+# What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
+# CPython 3.11.
 ENTRY_BYTES = 350
 
 
 @dataclass(frozen=True)
 class TokenizedRequest:
-    """Token ids of a query and its candidates, and how many word pieces did not fit."""
+    """Token ids of a query and its candidates, and the number of word pieces cut from each."""
 
     query: list[int]
     candidates: list[list[int]]
@@ -28,18 +29,18 @@ class TokenizedRequest:
 
 
 class RequestTokenizer:
-    """Applies a scorer's templates to texts. The tokenizer releases the interpreter lock: threads run side by side."""
+    """Applies a scorer's templates to texts, in parallel threads, since the tokenizer releases the interpreter lock."""
 
     def __init__(self, encoder: TextEncoder, *, cache_bytes: int, num_threads: int, metrics: Metrics) -> None:
         self._encoder = encoder
-        self._cache = LruCache(cache_bytes, _entry_bytes)  # at GPU speed tokenising is the bottleneck, and texts repeat
+        self._cache = LruCache(cache_bytes, _entry_bytes)  # texts repeat, and beside a GPU tokenising is slow
         self._metrics = metrics
-        self._characters, self._tokens = 4.0, 1.0  # as in English, until texts were seen
+        self._characters, self._tokens = 4.0, 1.0  # the ratio of English, until texts have been tokenised
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenize")
 
     @property
     def tokens_per_character(self) -> float:
-        """Of recent texts."""
+        """The average number of token ids per character of recent texts."""
         return self._tokens / self._characters
 
     async def tokenize(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:

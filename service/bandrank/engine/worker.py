@@ -1,4 +1,4 @@
-"""The one thread that owns the scorers and their device."""
+"""The scoring thread, which alone uses the scorers and their device."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class _Batch:
-    """Slices on their way to results. started: clock."""
+    """Slices that a lane computes together. started: monotonic seconds."""
 
     def __init__(self, slices: Sequence[AnySlice], started: float) -> None:
         self.slices, self.started = slices, started
@@ -27,7 +27,7 @@ class _Batch:
         self._results: Callable[[], list[Sequence[Any] | Exception]] | Exception | None = None
 
     def begin(self) -> Self:
-        """Starts the lane. An error is kept for `results`, so that the batch before is handed out first."""
+        """Starts the lane. `results` raises its error, so that the previous batch is handed out first."""
         try:
             self._results = self.lane.begin(self.slices)
         except Exception as error:  # noqa: BLE001  # raised later
@@ -35,7 +35,7 @@ class _Batch:
         return self
 
     def results(self) -> list[Sequence[Any] | Exception]:
-        """Waits for the results. Raises what the lane raises."""
+        """Waits for the results of each slice. Raises what the lane raises."""
         assert self._results is not None, "a batch starts before it ends. This is a bug."
         if isinstance(self._results, Exception):
             raise self._results
@@ -46,9 +46,8 @@ class ScoringWorker:
     """Takes batches from a queue, runs their lanes and hands the results to their tasks until the queue is closed and
     empty.
 
-    While a GPU computes one batch, the host prepares and enqueues the next, if one waits. So that the GPU has no pause
-    between batches, the next is composed earlier than it would be if each were awaited: what arrives meanwhile goes
-    into the one after.
+    While a GPU computes a batch, the host prepares and enqueues the next one, so that the GPU does not pause between
+    batches. Tasks that arrive in the meantime go into the batch after that.
     """
 
     def __init__(
@@ -66,11 +65,11 @@ class ScoringWorker:
         self._clock = clock
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
-        self._in_flight: deque[_Batch] = deque()  # in the order in which they began
+        self._in_flight: deque[_Batch] = deque()  # in the order of their starts
         self.died = False
         self._taken: Sequence[AnySlice] = ()  # the batch that is not in flight yet
-        self._busy_since: float | None = None  # when the work under way began, or its last part ended
-        self.last_success = -np.inf  # monotonic seconds; when a batch was last scored
+        self._busy_since: float | None = None  # when the current work began, or its last part ended
+        self.last_success = -np.inf  # when a batch was last scored, in monotonic seconds
 
     @property
     def alive(self) -> bool:
@@ -96,10 +95,10 @@ class ScoringWorker:
         try:
             with torch.inference_mode():
                 self._run_batches()
-        except BaseException:  # a bug here must not leave clients waiting for ever
+        except BaseException:  # a bug must not leave clients waiting for ever
             self.died = True
             log.exception("the scoring thread died")
-            died = "the scoring thread died; the service must be restarted"
+            died = "the scoring thread died; restart the service"
             self._queue.close(ScoringFailed(died))
             for part in (*self._taken, *(part for batch in self._in_flight for part in batch.slices)):
                 part.task.finish(ScoringFailed(died))
@@ -121,7 +120,7 @@ class ScoringWorker:
                 return
 
     def _run_batch(self, slices: Sequence[AnySlice]) -> None:
-        """Begins a batch and finishes those before it; the batch itself too, if its lane keeps the host busy anyway."""
+        """Starts a batch and finishes those before it, and the batch itself unless its lane overlaps."""
         self._metrics.batch_tasks.observe(len(slices))
         batch = _Batch(slices, self._clock())
         may_follow = 1 if batch.lane.overlaps else 0
@@ -136,8 +135,8 @@ class ScoringWorker:
             self._in_flight.popleft()
 
     def _finish(self, batch: _Batch) -> None:
-        """Hands the results out. If the batch failed, its slices run again in halves, so that only a slice that cannot
-        be scored alone fails.
+        """Hands the results out. A batch that fails is run again in halves, so that only a slice that cannot be scored
+        alone fails.
         """
         try:
             results = batch.results()
@@ -146,7 +145,7 @@ class ScoringWorker:
             self._metrics.failed_batches.inc()
             facts = {"rows": batch.rows, "tasks": len(batch.slices), "lane": batch.lane.name}
             log.exception("a batch failed", extra=facts)
-            traceback.clear_frames(error.__traceback__)  # they keep tensors, and may be why memory ran out
+            traceback.clear_frames(error.__traceback__)  # frames keep tensors, perhaps those that exhausted the memory
             self._retry(batch.slices, error)
             return
         started, self.last_success = max(batch.started, self.last_success), self._clock()
@@ -158,8 +157,8 @@ class ScoringWorker:
             else:
                 part.task.add_results(result)
 
-    def _score(self, slices: Sequence[AnySlice]) -> None:
-        """Scores a part of a failed batch; no other batch is handed out meanwhile."""
+    def _run_now(self, slices: Sequence[AnySlice]) -> None:
+        """Runs a part of a failed batch; no other batch is handed out meanwhile."""
         self._finish(_Batch(slices, self._clock()).begin())
 
     def _retry(self, slices: Sequence[AnySlice], error: Exception) -> None:
@@ -170,14 +169,14 @@ class ScoringWorker:
             log.warning("out of memory: batches shrink", extra={"max_batch_rows": self._max_batch_rows})
         if len(slices) > 1:
             middle = len(slices) // 2
-            self._score(slices[:middle])
-            self._score(slices[middle:])
+            self._run_now(slices[:middle])
+            self._run_now(slices[middle:])
             return
         part = slices[0]
         if out_of_memory and len(part) > 1:
             middle = (part.start + part.stop) // 2
-            self._score([AnySlice(part.task, part.start, middle)])
-            self._score([AnySlice(part.task, middle, part.stop)])
+            self._run_now([AnySlice(part.task, part.start, middle)])
+            self._run_now([AnySlice(part.task, middle, part.stop)])
             return
         failure = ScoringFailed(f"scoring failed: {type(error).__name__}")
         failure.__cause__ = error

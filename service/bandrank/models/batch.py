@@ -1,20 +1,21 @@
-"""What a scorer scores in one go."""
+"""Batches of queries with their candidates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from bandrank.models.ragged import Ints, Offsets, Ragged
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Ints, Offsets
 
 
 @dataclass(frozen=True)
 class ScoreBatch:
-    """Queries with their candidates.
+    """Queries with their candidates; a query may have none.
 
-    queries: Q sequences of token ids.  candidates: C sequences, the scorer's representations.
-    cu_candidates: (Q + 1,), query q owns candidates cu_candidates[q] .. cu_candidates[q + 1] - 1. A query may own none.
-    Raises ValueError if the counts differ.
+    queries: Q sequences of token ids.  candidates: C sequences, token ids or the scorer's representations.
+    cu_candidates: (Q + 1,), query q has candidates cu_candidates[q] .. cu_candidates[q + 1] - 1.
+    Raises ValueError if the offsets do not cover the candidates.
     """
 
     queries: Ragged
@@ -30,13 +31,13 @@ class ScoreBatch:
 
     @property
     def candidate_query(self) -> Ints:
-        """(C,) the query that owns each candidate, ascending."""
+        """(C,) the index of each candidate's query, ascending."""
         return np.repeat(np.arange(len(self.queries)), np.diff(self.cu_candidates))
 
     def groups(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, slice]]:
-        """Queries with the candidates each owns among candidates begin .. end - 1; those that own none are left out."""
+        """Indices of queries, each with the slice of its candidates in begin .. end - 1; empty slices are left out."""
         end = len(self.candidates) if end is None else end
         bounds = self.cu_candidates.clip(begin, end).tolist()
-        for query, own in enumerate(map(slice, bounds[:-1], bounds[1:])):
-            if own.start < own.stop:
-                yield query, own
+        for query, group in enumerate(map(slice, bounds[:-1], bounds[1:])):
+            if group.start < group.stop:
+                yield query, group

@@ -1,6 +1,6 @@
 """A scorer as a folder: config.json, model.safetensors, tokenizer.json. Loading runs no code from the folder.
 
-Who needs another layout writes it here, with a new FORMAT.
+Another layout is written here, with a new FORMAT.
 """
 
 import json
@@ -24,7 +24,7 @@ FORMAT = 1
 
 
 class BadCheckpoint(ValueError):
-    """A folder that holds no scorer we can load; the message says what was found and what is supported."""
+    """A folder that holds no scorer that can be loaded; the message says what it holds and what is supported."""
 
 
 def save(
@@ -35,10 +35,10 @@ def save(
     fusion: Fusion | None = None,
     int8: tuple[str, ...] | None = None,
 ) -> None:
-    """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is made if need be.
+    """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is created if it does not exist.
 
-    int8: None keeps the weights as they are; otherwise they are packed into float16, and matrices whose name contains
-    one of `int8` into int8 rows (compact.py).
+    int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
+    and all other weights float16 (compact.py). Raises ValueError for a weight that float16 cannot hold.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {"bandrank_format": FORMAT, "architecture": scorer.architecture, **asdict(scorer.config)}
@@ -46,7 +46,7 @@ def save(
         config["fusion"] = asdict(fusion)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = scorer.state_dict() if int8 is None else compact.pack(scorer.state_dict(), int8=int8)
-    # Not save_file, whose files nobody else may read: a container serves as another user.
+    # Not save_file, which writes files that only their owner may read: a container serves as another user.
     (folder / "model.safetensors").write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
     if tokenizer != folder / "tokenizer.json":
         shutil.copyfile(tokenizer, folder / "tokenizer.json")
@@ -54,23 +54,20 @@ def save(
 
 def is_checkpoint(folder: Path) -> bool:
     """Whether `folder` was written by `save`, and not by Hugging Face's libraries."""
-    return "bandrank_format" in _read_config(folder)
+    return "bandrank_format" in read_object(folder / "config.json")
 
 
 def load(folder: Path) -> Scorer:
     """The scorer saved in `folder`, on the CPU, in float32. Raises BadCheckpoint."""
-    config = _read_config(folder)
+    config = read_object(folder / "config.json")
     if config.pop("bandrank_format", None) != FORMAT:
         raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
-    config.pop("fusion", None)  # not the scorer's own
+    config.pop("fusion", None)  # `load_fusion` reads it
     name = config.pop("architecture", None)
     if name not in ARCHITECTURES:
         raise BadCheckpoint(f"{folder}: architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
     architecture = ARCHITECTURES[name]
-    try:
-        parsed = parse(architecture.config_class, config)
-    except (TypeError, ValueError) as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: {error}") from error
+    parsed = _parse(architecture.config_class, config, str(folder / "config.json"))
     path = folder / "model.safetensors"
     try:
         weights = compact.unpack(load_file(path))
@@ -80,18 +77,17 @@ def load(folder: Path) -> Scorer:
 
 
 def load_fusion(folder: Path) -> Fusion | None:
-    """With whose scores those of the scorer in `folder` are to be summed, if with any. Raises BadCheckpoint."""
-    if (found := _read_config(folder).get("fusion")) is None:
-        return None
-    try:
-        fusion: Fusion = parse(Fusion, found)
-    except (TypeError, ValueError) as error:
-        raise BadCheckpoint(f"{folder / 'config.json'}: fusion: {error}") from error
-    return fusion
+    """The fusion that the scorer in `folder` was trained for, or None. Raises BadCheckpoint."""
+    path = folder / "config.json"
+    saved = read_object(path).get("fusion")
+    return None if saved is None else _parse(Fusion, saved, f"{path}: fusion")
 
 
 def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> Scorer:
-    """A scorer of the architecture's own config with the given weights. Raises BadCheckpoint if they do not fit."""
+    """A scorer of this config with these weights, in eval mode. Raises BadCheckpoint if names or shapes do not fit.
+
+    config: an instance of the architecture's `config_class`.  source: named in the error.
+    """
     with torch.device("meta"):
         scorer = architecture(config)
     expected = {name: tensor.shape for name, tensor in scorer.state_dict().items()}
@@ -105,16 +101,28 @@ def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.T
     return scorer.eval()
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. Raises BadCheckpoint if it is missing or not JSON."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadCheckpoint(
-            f"{folder}: no config.json; a model folder needs config.json, weights and a tokenizer"
+            f"{path.parent}: no {path.name}; a model folder needs config.json, weights and a tokenizer"
         ) from None
     except ValueError as error:
         raise BadCheckpoint(f"{path}: not JSON: {error}") from error
-    if not isinstance(config, dict):
+
+
+def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The keys of a JSON object; none if an optional file is missing. Raises BadCheckpoint."""
+    content = {} if optional and not path.is_file() else read_json(path)
+    if not isinstance(content, dict):
         raise BadCheckpoint(f"{path}: expected a JSON object")
-    return config
+    return content
+
+
+def _parse(kind: type, value: Any, source: str) -> Any:
+    try:
+        return parse(kind, value)
+    except (TypeError, ValueError) as error:
+        raise BadCheckpoint(f"{source}: {error}") from error

@@ -1,17 +1,18 @@
-"""Weights in few bytes, for checkpoints that ship: float16, and matrices as int8 with a scale for each row."""
+"""Compact weights for shipped checkpoints: float16, and matrices as int8 with a scale for each row."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-SCALE = ".row_scale"  # beside an int8 matrix, under the matrix's name and this
+SCALE = ".row_scale"  # what the name of an int8 matrix is followed by in the name of its scales
 LARGEST = 127
 
 
 def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, Tensor]:
-    """float16, and int8 for matrices whose name contains one of `int8`. Raises ValueError for a weight that float16
-    cannot hold.
+    """Converts matrices whose name contains one of `int8` to int8, and all other weights to float16.
+
+    Raises ValueError for a weight that float16 cannot hold.
     """
     packed: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -27,7 +28,7 @@ def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, T
 
 
 def unpack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """float32, from whatever floats and int8 matrices there are."""
+    """Converts packed weights, or weights of any float dtype, to float32."""
     return {
         name: weight.float() * weights[name + SCALE].float()[:, None] if name + SCALE in weights else weight.float()
         for name, weight in weights.items()

@@ -1,11 +1,11 @@
-"""An accurate scorer that adds to what a fast one says, instead of finding out all of it again."""
+"""Fusion: the weighted sum of the scores of a fast and an accurate scorer."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Saved in the config of an accurate scorer's checkpoint, which is of no use without the fast scorer.
+    """How an accurate scorer that was trained for fusion is to be combined; saved in its checkpoint's config.json.
 
     scorer: the fast scorer's name, as for `load_model`.  weight: of its scores, which are added to the accurate ones.
     """

@@ -1,8 +1,8 @@
-"""Packed batches replayed from CUDA graphs: one launch where a forward pass makes fifty.
+"""Packed batches replayed from CUDA graphs: one launch instead of the fifty of a forward pass.
 
-A graph is captured for a bucket (`Capacity`): it reads ids, positions, types and tables of tiles from buffers of its
-own, which each batch fills anew in one transfer. What a bucket has too much of does nothing: entries of the tables are
-marked unused, and rows are those of token 0, which no other row sees; what becomes of them is never read.
+A graph is captured for a bucket (`Capacity`). It reads ids, positions, types and tables of tiles from its buffer, which
+each batch fills in one transfer. Unused entries of the tables are marked. Unused rows hold token 0, and no other row
+attends to them.
 """
 
 import logging
@@ -23,10 +23,10 @@ from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedR
 
 log = logging.getLogger(__name__)
 
-# Above, the GPU takes longer than the host does to launch, so that launching costs nothing: 16,384 rows of a MiniLM-L6
-# would take an H100 a millisecond, and 50 launches the host less than half of one (both estimated). One of the buckets.
+# Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
+# H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
 MOST_ROWS = 21_720
-# Of one length of query and mix of candidates there are a dozen buckets; each holds some hundred kilobytes of inputs.
+# A length of query and a mix of candidates need a dozen buckets, each with some hundred kilobytes of inputs.
 MOST_GRAPHS = 64
 
 PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
@@ -34,8 +34,10 @@ PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Where batches of one bucket are computed. inputs: bytes that are filled for each.  run: enqueues the computing of
-    what is there; returns the scores of all that there is room for.
+    """Computes the batches of one bucket.
+
+    inputs: a buffer of bytes on the device for a batch's inputs.  run: enqueues the computation of the scores of these
+    inputs, and returns as many scores as fit the bucket.  release: frees the graph.
     """
 
     inputs: Tensor
@@ -44,9 +46,10 @@ class _Bucket:
 
 
 class GraphRunner:
-    """Scores packed batches in buckets, from graphs as far as they can be captured; for inference alone.
+    """Scores packed batches by buckets, with CUDA graphs where they can be captured; for inference only.
 
-    May be called from several threads and streams; batches are computed one after the other.
+    It may be called from several threads and streams; batches are computed one after the other.
+    obstacle: the reason why no more graphs are captured, or None.  graph_bytes: device memory that the graphs hold.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class GraphRunner:
         most_rows: int = MOST_ROWS,
         most_graphs: int = MOST_GRAPHS,
     ) -> None:
-        """compute: the scores of a batch on the device, (num_candidates,).  plan: of a batch, for a capacity.
-        most_rows: of a batch that is taken.  most_graphs: that are kept; the least recently used one makes room.
+        """compute: computes a batch's scores on the device, (num_candidates,).  plan: makes its plan for a capacity.
+        most_rows: the most rows of a batch that `score` takes.  most_graphs: the most graphs that are kept; the least
+        recently used one is dropped first.
         """
         self._compute, self._plan, self._device = compute, plan, device
         self._most_rows, self._most_graphs = most_rows, most_graphs
@@ -67,19 +71,19 @@ class GraphRunner:
         self._lock = threading.Lock()
         with device.active():
             self._staging = Staging(device, self._input_bytes())
-            self._idle = device.event()  # behind the last batch: its inputs and outputs are nobody's any more
-        self.obstacle: str | None = None  # why no more graphs are captured
-        self.graph_bytes = 0  # memory that the graphs hold
+            self._idle = device.event()  # recorded behind the last batch, when its inputs and outputs are free again
+        self.obstacle: str | None = None
+        self.graph_bytes = 0
 
     def __len__(self) -> int:
-        """Graphs that are kept."""
+        """The number of graphs."""
         return len(self._graphs)
 
     @torch.inference_mode()
     def score(self, packed: PackedTokens, *, capture: bool = True) -> Tensor | None:
-        """(num_candidates,) float32 on the device, or None for a batch of more rows than are taken.
+        """(num_candidates,) float32 scores on the device, or None for a batch of more than `most_rows` rows.
 
-        capture: False launches everything anew, to the same bits.
+        capture: False launches kernel by kernel instead, with the same bits.
         """
         capacity = Capacity.of(packed.rows)
         if capacity.num_rows > self._most_rows:
@@ -95,19 +99,19 @@ class GraphRunner:
         return scores
 
     def _bucket(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
-        """With the batch's tables in its inputs."""
+        """The bucket of the batch, with the batch's tables in its inputs."""
         key = capacity.num_rows, capacity.num_candidates, plan.signature  # @bucket
-        if found := self._graphs.get(key):
+        if bucket := self._graphs.get(key):
             self._graphs.move_to_end(key)
-            self._staging.refill(tables, found.inputs)  # @refill
-            return found
+            self._staging.refill(tables, bucket.inputs)  # @refill
+            return bucket
         fresh = self._uncaptured(tables, plan, capacity)
         if self.obstacle is not None:
             return fresh
         self._make_room()
         try:
             captured = self._device.capture(fresh.run)
-        except RuntimeError as error:  # the batch is computed all the same, and if that fails too, the caller hears it
+        except RuntimeError as error:  # the batch is still computed without a graph
             self._give_up(error)
             return fresh
         self._graphs[key] = _replayed(fresh.inputs, captured)
@@ -121,7 +125,7 @@ class GraphRunner:
         ids, positions, types, *of_plan = transfer.views(inputs, tables)
 
         def run() -> Tensor:
-            # Scratch is made anew, so that a graph's is in the memory that all graphs share.
+            # Scratch is allocated at each run, so that a graph's is in the memory that all graphs share.
             bound = plan.bind(of_plan)  # @bind
             return self._compute(PackedInputs(ids, positions, types, bound, capacity.num_candidates))
 
@@ -133,7 +137,7 @@ class GraphRunner:
             self._graphs.popitem(last=False)[1].release()
 
     def _give_up(self, error: RuntimeError) -> None:
-        """No further capture is tried: each would cost a request its time. Graphs that are there go on."""
+        """Stops capturing, since each attempt would delay a request; graphs that exist are still replayed."""
         self.obstacle = f"capture failed ({type(error).__name__}: {str(error).splitlines()[0]})"
         remedy = "a lower max_batch_rows leaves more memory" if _is_out_of_memory(error) else "report it"
         log.warning(
@@ -144,8 +148,8 @@ class GraphRunner:
         )
 
     def _input_bytes(self) -> int:
-        """Of the largest batch that is taken: ids, positions, types, and two tables of tiles of 32 bytes, of which
-        there are fewer than four for each row.
+        """Bytes for the largest batch: ids, positions, types, and two tables of tiles of 32 bytes, with fewer than four
+        tiles for each row.
         """
         return self._most_rows * (3 * 8 + 4 * 32)
 
@@ -159,13 +163,13 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
 
 
 def _padded(packed: PackedTokens, num_rows: int) -> list[Tensor]:
-    """Ids, positions and token types, with token 0 at position 0 in rows that are not the batch's."""
+    """Ids, positions and token types, with token 0 at position 0 in unused rows."""
     fill = num_rows - packed.rows.num_rows
     return [torch.from_numpy(np.pad(part, (0, fill))) for part in packed.of_rows]  # @padding
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Or what came of it: a capture that an error ends reports one of its own."""
+    """Whether memory ran out, also if that caused the error: a capture that fails raises another error."""
     return error is not None and (
         isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error.__cause__ or error.__context__)
     )

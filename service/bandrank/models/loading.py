@@ -1,4 +1,4 @@
-"""From a model's name to a scorer and its tokenizer, whoever saved it."""
+"""Loads a scorer and its tokenizer by a model's name, in any format that is supported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,9 @@ from bandrank.models.shipped import shipped
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A scorer, its tokenizer, and the folder both came from.
+    """A scorer, its tokenizer, and the folder of both.
 
-    fusion: with whose scores this one's are to be summed, if they mean nothing alone.
+    fusion: how its scores are combined with a fast scorer's, if it was trained for that.
     """
 
     name: str
@@ -27,8 +27,9 @@ class LoadedModel:
 
 
 def load_model(model: str, revision: str | None = None) -> LoadedModel:
-    """Loads a checkpoint shipped under this name, or a folder or hub id: bandrank's own checkpoints, and what
-    models/hf supports. Raises BadCheckpoint.
+    """Loads a shipped checkpoint by its name, or a folder or hub id in bandrank's format or one that models/hf reads.
+
+    Raises BadCheckpoint.
     """
     folder = shipped(model) or find_folder(model, revision)
     if checkpoint.is_checkpoint(folder):

@@ -6,7 +6,7 @@ import torch
 def usable_device(name: str) -> torch.device:
     """The device of this name ("cpu", "cuda", "cuda:1", ...).
 
-    Raises ValueError, with torch's reason, if it is not a device's name or the device is not there.
+    Raises ValueError, with torch's reason, if there is no such device.
     """
     try:
         return torch.empty(0, device=name).device

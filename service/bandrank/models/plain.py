@@ -1,4 +1,4 @@
-"""Frozen dataclasses from plain values, as JSON and TOML give them."""
+"""Dataclasses from the plain values of JSON and TOML."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -7,10 +7,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def parse(kind: Any, value: Any) -> Any:
-    """A (nested) dataclass from a mapping. One with a method `variant` names by it the subclass that the mapping is of.
+    """A (nested) dataclass from a mapping. A class method `variant` of the dataclass, if any, picks the subclass.
 
-    Raises TypeError for a missing or unknown key or a value of another type, ValueError for a bad value; the message
-    names the keys that lead there.
+    Raises TypeError for a missing key, an unknown key or a value of another type, and ValueError for a bad value; the
+    message names the path of keys.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
@@ -55,7 +55,7 @@ def _parse_dataclass(kind: Any, value: Any) -> Any:
 
 
 def _is_a(kind: type, value: Any) -> bool:
-    """Whether a plain value is of a plain type: a whole number is a float too, a truth value is no number."""
+    """Whether a plain value is of a plain type. An int is also a float; a bool is neither."""
     if isinstance(value, bool):
         return kind is bool
     return isinstance(value, (int, float) if kind is float else kind)

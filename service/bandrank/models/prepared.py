@@ -1,15 +1,14 @@
-"""A scorer that is ready to compute, and everything that was decided about how it does so."""
+"""Scorers on their device, ready for inference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig
-from bandrank.models.encoders.stack import Stack
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
@@ -28,72 +27,64 @@ from bandrank_kernels.windowed_attention import (
 
 @runtime_checkable
 class Capturable(Protocol):
-    """A scorer that packs a batch on the host and then only launches, so that CUDA graphs can replay what it does."""
+    """A scorer that packs a batch on the host and then only launches kernels, so that CUDA graphs can replay them."""
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
-        """`Scorer.score`, where `run` computes the packed batch."""
+        """`Scorer.score`, with `run` computing the scores of the packed batch."""
 
     def launch(self, packed: PackedTokens) -> Tensor: ...
     def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan: ...
     def compute(self, inputs: PackedInputs) -> Tensor: ...
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A scorer whose batches are computed by a runner of graphs, save those that are too large for one."""
-
-    scorer: Capturable
-    runner: GraphRunner
-
-    def score(self, batch: ScoreBatch) -> Tensor:
-        """As `Scorer.score`; for inference alone."""
-        return self.scorer.score_packed(batch, self._run)
-
-    def _run(self, packed: PackedTokens) -> Tensor:
-        scores = self.runner.score(packed)
-        return self.scorer.launch(packed) if scores is None else scores
-
-
 @dataclass(frozen=True, eq=False)
 class PreparedScorer:
-    """A scorer on its device, as `prepare` made it.
+    """A scorer on its device, as `prepare` returns it.
 
-    scorer: for its templates, costs and config.  why_no_kernels: why the encoder's attention runs in plain torch, as a
-    clause; None if CUDA kernels compute it.  replay: what replays its batches, or as a clause why nothing does.
+    scorer: for its templates, costs and config.
+    why_no_kernels: the reason, as a clause, why attention runs in plain torch; None if CUDA kernels compute it.
+    replay: replays batches from CUDA graphs; or the reason, as a clause, why they are not replayed.
     """
 
     scorer: Scorer
     device: torch.device
     dtype: torch.dtype
     why_no_kernels: str | None
-    replay: Replay | str
+    replay: GraphRunner | str
 
     @classmethod
     def in_training(cls, scorer: Scorer) -> Self:
-        """A scorer that is being trained, to be measured in between: nothing of it is changed."""
+        """Wraps a scorer that is being trained, without changing it, so that it can be measured in between."""
         weight = next(scorer.parameters(), torch.empty(0))
         return cls(scorer, weight.device, weight.dtype, _why_no_kernels(scorer), "it is being trained")
 
     @property
     def graph_bytes(self) -> int:
-        """Device memory that CUDA graphs hold."""
-        return 0 if isinstance(self.replay, str) else self.replay.runner.graph_bytes
+        """Bytes of device memory that CUDA graphs hold."""
+        return 0 if isinstance(self.replay, str) else self.replay.graph_bytes
 
     def why_no_graphs(self) -> str | None:
-        """Why batches are launched kernel by kernel, as a clause; None if they are replayed from CUDA graphs. A capture
-        that fails changes the answer.
+        """The reason, as a clause, why batches are launched kernel by kernel; None if CUDA graphs replay them. The
+        answer changes when a capture fails.
         """
-        return self.replay if isinstance(self.replay, str) else self.replay.runner.obstacle
+        return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Representations of candidates, as `Scorer.encode_candidates` gives them."""
+        """Representations of candidates, as from `Scorer.encode_candidates`."""
         return self.scorer.encode_candidates(tokens)
 
     def score(self, batch: ScoreBatch) -> Tensor:
-        """(C,) float32 raw scores, as `Scorer.score` gives them."""
-        if isinstance(self.replay, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
+        """(C,) float32 raw scores, as from `Scorer.score`."""
+        runner = self.replay
+        if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
             return self.scorer.score(batch)
-        return self.replay.score(batch)
+        scorer = cast("Capturable", self.scorer)  # `prepare` makes no runner for another
+
+        def run(packed: PackedTokens) -> Tensor:
+            scores = runner.score(packed)
+            return scorer.launch(packed) if scores is None else scores
+
+        return scorer.score_packed(batch, run)
 
     def __call__(self, batch: ScoreBatch) -> Tensor:
         """The same scores from token ids on both sides."""
@@ -108,12 +99,12 @@ def prepare(
     backend: Backend = "auto",
     graphs: bool | GraphDevice = False,
 ) -> PreparedScorer:
-    """Takes a scorer over to serve it: its weights go to `device`, frozen, in `dtype` (a module named `head` keeps its
-    dtype), and every layer that can compute in several ways is told which to use. Whoever gave the scorer away may go
-    on reading its templates, costs and weights.
+    """Moves a scorer to `device` for inference, freezes its weights in `dtype` (a module named `head` keeps its dtype),
+    and tells each layer that can compute in several ways which one to use.
 
-    backend: of the kernels; "auto" falls back to plain torch and says so in `why_no_kernels`.
-    graphs: whether batches are replayed from CUDA graphs where they can be, or the device to capture them with.
+    The caller may still read the scorer's templates, costs and weights, but must not change it.
+    backend: of the kernels; "auto" falls back to plain torch and gives the reason in `why_no_kernels`.
+    graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     for name, module in scorer.named_children():
@@ -121,14 +112,16 @@ def prepare(
             module.to(dtype)
     without_kernels = _why_no_kernels(scorer, backend)
     if not isinstance(scorer, Capturable):
-        replay: Replay | str = f"a {scorer.architecture} is not captured"
+        replay: GraphRunner | str = f"a {scorer.architecture} is not captured"
     elif graphs is False:
         replay = "they are switched off"
-    elif reason := without_kernels or _why_not_one_launch(scorer.config.encoder, dtype):
+    elif reason := without_kernels or why_not_one_launch(
+        num_heads=scorer.config.encoder.num_heads, hidden_size=scorer.config.encoder.hidden_size, dtype=dtype
+    ):
         replay = reason
     else:
         graph_device = CudaGraphs(device) if graphs is True else graphs
-        replay = Replay(scorer, GraphRunner(scorer.compute, scorer.plan, graph_device))
+        replay = GraphRunner(scorer.compute, scorer.plan, graph_device)
     execution = Execution(backend, fused_from=MANY_ROWS if isinstance(replay, str) else 0)
     for module in scorer.modules():
         if isinstance(module, Preparable):
@@ -137,7 +130,7 @@ def prepare(
 
 
 def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
-    encoder = next((module for module in scorer.modules() if isinstance(module, Stack)), None)
+    encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
     if backend not in {"auto", "cuda"}:
@@ -145,8 +138,3 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
     return why_no_kernels(
         scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
     )
-
-
-def _why_not_one_launch(encoder: EncoderConfig, dtype: torch.dtype) -> str | None:
-    """What the kernels cannot do, plain torch does with tensors of each batch's own sizes."""
-    return why_not_one_launch(num_heads=encoder.num_heads, hidden_size=encoder.hidden_size, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Sequences of any length laid end to end; the one data type that flows between engine and models."""
+"""Sequences of any length laid end to end: the data type that passes between the engine and models."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank_kernels.arrays import Ints, Offsets, indices_within, offsets
-
-__all__ = ["Ints", "Offsets", "Ragged", "indices_within", "offsets"]
+from bandrank_kernels.arrays import Ints, Offsets, offsets
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """n sequences without padding.
+    """n sequences without padding; sequences may be empty.
 
-    values: (total, ...), sequence i is values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,).
-    The offsets stay in host memory, so that planning a batch never waits for a device. Sequences may be empty.
+    values: (total, ...), where sequence i is values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,), always
+    in host memory, so that planning a batch never waits for a device.
     Raises ValueError if the offsets do not cover the values.
     """
 
@@ -31,13 +29,13 @@ class Ragged:
 
     @classmethod
     def from_token_ids(cls, sequences: Sequence[Sequence[int]]) -> Self:
-        """Token ids on the host, as int64."""
+        """Sequences of token ids, as int64 in host memory."""
         flat = np.fromiter((token for sequence in sequences for token in sequence), np.int64)
         return cls(torch.from_numpy(flat), offsets([len(sequence) for sequence in sequences]))
 
     @classmethod
     def from_tensors(cls, sequences: Sequence[Tensor]) -> Self:
-        """Sequences of equal trailing shape, copied end to end. Raises ValueError if there is none."""
+        """Concatenates sequences of equal trailing shape. Raises ValueError if there are none."""
         if not sequences:
             raise ValueError("no sequence to take dtype and shape from")
         return cls(torch.cat(list(sequences)), offsets([len(sequence) for sequence in sequences]))
@@ -48,14 +46,19 @@ class Ragged:
     def __getitem__(self, index: int) -> Tensor:
         return self.values[self.cu_seqlens[index] : self.cu_seqlens[index + 1]]
 
+    def part(self, run: slice) -> Self:
+        """The consecutive sequences `run.start` .. `run.stop` - 1."""
+        cu_seqlens = self.cu_seqlens[run.start : run.stop + 1]
+        return type(self)(self.values[cu_seqlens[0] : cu_seqlens[-1]], cu_seqlens - cu_seqlens[0])
+
     @property
     def lengths(self) -> Ints:
-        """(n,)."""
+        """(n,) the length of each sequence."""
         return np.diff(self.cu_seqlens)
 
     @property
     def max_seqlen(self) -> int:
-        """The longest sequence, 0 if there is none."""
+        """The length of the longest sequence; 0 if there are none."""
         return int(self.lengths.max(initial=0))
 
     def to(self, device: torch.device) -> Self:

@@ -8,23 +8,23 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.windowed_attention import AttentionPattern
 
-# What any candidate costs, in rows of an encoder of 6 x 384, however light its interaction: to be collected from a
-# cache, laid out in a batch, and sorted into an answer (5 microseconds where a row takes 100).
+# The least cost of a candidate, in rows of an encoder of 6 x 384: it is read from a cache, laid out in a batch, and
+# sorted into a response (5 microseconds, where a row takes 100).
 LIGHT_ROWS = 0.05
 MINILM_PRODUCTS = 6 * 384 * (4 * 384 + 2 * 1536)  # multiplications of a row with the weights of all layers
 
 
 @dataclass(frozen=True)
 class TokenTemplate:
-    """How the word pieces of a text become a model's token ids: prefix, pieces, suffix.
+    """How the word pieces of a text become token ids: prefix, pieces, suffix.
 
-    max_tokens: the most ids a text may have, prefix and suffix included; more pieces than fit are cut at the end.
-    sentence_token: an id put before each sentence (QDS-Transformer), or None.
+    max_tokens: the most token ids of a text, prefix and suffix included; pieces that do not fit are cut from the end.
+    sentence_token: a token id before each sentence (QDS-Transformer), or None.
     """
 
     prefix: tuple[int, ...]
@@ -33,7 +33,7 @@ class TokenTemplate:
     sentence_token: int | None = None
 
     def apply(self, pieces: Sequence[int], *, limit: int | None = None) -> tuple[list[int], int]:
-        """Token ids of a text, and how many of its pieces were cut to stay within `limit` (default: max_tokens)."""
+        """Token ids of a text, and the number of its pieces that were cut to stay within `limit`, or max_tokens."""
         limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
         room = max(0, limit - len(self.prefix) - len(self.suffix))
         cut = sum(piece != self.sentence_token for piece in pieces[room:])
@@ -42,53 +42,42 @@ class TokenTemplate:
 
 @dataclass(frozen=True)
 class CandidateSide:
-    """What a scorer's representations of candidates depend on, beside the candidates' token ids.
+    """What a scorer's representations of candidates depend on, apart from the candidates' token ids.
 
-    config: plain values by name.  weights: tensors by the names that they have in the scorer's state_dict.
+    config: plain values by name.  weights: tensors by their names in the scorer's state_dict.
     """
 
     config: Mapping[str, Any]
     weights: Mapping[str, Tensor]
 
 
-def check_limits(config: Any, *, least: int = 2) -> None:
-    """Raises ValueError unless the config's max_query_tokens and max_candidate_tokens are within `least` and the
-    encoder's positions.
-    """
-    for name in ("max_query_tokens", "max_candidate_tokens"):
-        if not least <= getattr(config, name) <= config.encoder.max_positions:
-            raise ValueError(
-                f"{name} must be within {least}..{config.encoder.max_positions}, got {getattr(config, name)}"
-            )
-
-
 class Scorer(nn.Module, ABC):
-    """Scores candidates for queries, in two steps, because the first can be done before the query is known.
+    """Scores candidates for queries in two steps, of which the first does not need the query.
 
     Laws, tested for every architecture: `forward` equals `score` of `encode_candidates`; a candidate's score does not
-    depend on its company or order; a saved and loaded scorer scores the same.
+    depend on the other candidates or their order; a scorer that is saved and loaded gives the same scores.
     """
 
     architecture: ClassVar[str]
-    precomputes: ClassVar[bool]  # are representations worth storing? False: they are the token ids themselves
+    precomputes: ClassVar[bool]  # False: representations are the token ids themselves, and not worth storing
     config_class: ClassVar[type]
     config: Any  # the architecture's frozen dataclass, saved as config.json
     query_template: TokenTemplate
     candidate_template: TokenTemplate
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
     encoder: Encoder
-    attention: AttentionPattern = sparse(window=None)  # of the encoder's layers; by default each text by itself
+    attention: AttentionPattern = sparse(window=None)  # by default each text attends to itself alone
 
     @abstractmethod
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Representations of candidates: n sequences of token ids (host) in, n representations out.
+        """Representations of candidates, from n sequences of token ids in host memory to n sequences of rows.
 
-        A scorer that precomputes gives float32 values on its device, (total, representation_size).
+        Those of a scorer that precomputes are float32 on its device, (total, representation_size).
         """
 
     @abstractmethod
     def score(self, batch: ScoreBatch) -> Tensor:
-        """(C,) float32 raw scores, higher is better. Queries are token ids (host), candidates representations.
+        """(C,) float32 raw scores, higher is better. Queries are token ids in host memory, candidates representations.
 
         Representations that were stored may have any float dtype and be on any device; the scorer moves them.
         """
@@ -98,13 +87,14 @@ class Scorer(nn.Module, ABC):
         return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
 
     def candidate_side(self) -> CandidateSide:
-        """All that `encode_candidates` reads, and nothing of the query's side if that can be told apart; by default the
-        whole config and all weights.
+        """The config and weights that `encode_candidates` depends on; by default all of them.
+
+        A cache of representations stays valid as long as they do not change.
         """
         return CandidateSide(asdict(self.config), self.state_dict())
 
     def candidate_limit(self, query_tokens: int) -> int:
-        """The most token ids a candidate may have beside a query of `query_tokens`; by default the template's limit."""
+        """The most token ids of a candidate beside a query of `query_tokens`; by default the template's limit."""
         del query_tokens
         return self.candidate_template.max_tokens
 
@@ -115,8 +105,8 @@ class Scorer(nn.Module, ABC):
         return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS if encoder is not None else 1.0
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """What scoring one candidate costs, in rows of the scorer's encoder, which a batch's budget counts; by default
-        its rows.
+        """The cost of scoring one candidate in rows of the scorer's encoder, which a batch's budget counts; by default
+        the number of its rows.
 
         candidate_rows: the length of its representation; for a scorer that does not precompute, its tokens.
         """
@@ -124,12 +114,12 @@ class Scorer(nn.Module, ABC):
         return candidate_rows
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Takes over a trained encoder's weights, to be trained further; what it lacks keeps its random start."""
+        """Copies the weights of a trained encoder, as a start for training; other weights keep their random values."""
         self.encoder.load_state_dict(encoder.state_dict())
         return self
 
     def _candidate_side(self, config: Sequence[str], weights: tuple[str, ...]) -> CandidateSide:
-        """These fields of the config, and the weights whose names start like one of `weights`."""
+        """The named fields of the config, and the weights whose names start with one of `weights`."""
         fields, state = asdict(self.config), self.state_dict()
         named = {name: tensor for name, tensor in state.items() if name.startswith(weights)}
         return CandidateSide({name: fields[name] for name in config}, named)

@@ -1,4 +1,4 @@
-"""Texts to a scorer's token ids."""
+"""From texts to the token ids that a scorer reads."""
 
 from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
 
@@ -16,9 +16,9 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A tokenizer with a scorer's templates. What it does depends on nothing but the texts given.
+    """A tokenizer with a scorer's templates.
 
-    max_candidate_tokens: a limit below the scorer's own, or None.
+    max_candidate_tokens: the most token ids of a candidate, if fewer than the scorer's limit.
     """
 
     tokenizer: Tokenizer
@@ -26,11 +26,11 @@ class TextEncoder:
     max_candidate_tokens: int | None = None
 
     def query(self, text: str) -> tuple[list[int], int]:
-        """Token ids of a query, and how many of its word pieces did not fit."""
+        """Token ids of a query, and the number of its word pieces that did not fit."""
         return self.scorer.query_template.apply(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def pieces(self, texts: Sequence[str]) -> list[array[int]]:
-        """Word pieces of candidates, before any limit: they can be kept and used beside any query."""
+        """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""
         sentence_token = self.scorer.candidate_template.sentence_token
         if sentence_token is None:
             encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -42,9 +42,8 @@ class TextEncoder:
         return marked
 
     def candidates(self, pieces: Sequence[Sequence[int]], *, query_tokens: int) -> list[tuple[list[int], int]]:
-        """Token ids of candidates beside a query of `query_tokens`, each with how many of its pieces did not fit.
-
-        A long candidate never takes room from the query.
+        """Token ids of candidates that share a sequence with a query of `query_tokens` token ids, each with the number
+        of its pieces that did not fit. The query is never cut to make room for a candidate.
         """
         limit = self.scorer.candidate_limit(query_tokens)
         if self.max_candidate_tokens is not None:

@@ -5,14 +5,14 @@
 namespace cuda_on_cpu {
 
 inline void complete(const Copy& copy) {
-  if (copy.wanted)
+  if (copy.real)
     memcpy(copy.to, copy.from, copy.bytes);
   else
     memset(copy.to, 0, copy.bytes);
 }
 
-inline void copy_async(void* to, const void* from, size_t bytes, bool wanted) {
-  const Copy copy{to, from, bytes, wanted};
+inline void copy_async(void* to, const void* from, size_t bytes, bool real) {
+  const Copy copy{to, from, bytes, real};
   if (random_number() & 1)
     complete(copy);
   else

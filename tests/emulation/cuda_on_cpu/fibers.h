@@ -1,4 +1,4 @@
-// A fiber: a stack of its own and the place where it stopped. Every CUDA thread of a block is one.
+// A fiber: a stack and the instruction at which it stopped. Every CUDA thread of a block is one.
 //
 // On x86-64 a switch is a dozen instructions. Elsewhere, and with -DCUDA_ON_CPU_UCONTEXT, it is ucontext, which makes a
 // system call at each switch and is some ten times slower.
@@ -72,7 +72,7 @@ cuda_on_cpu_switch:
 .size cuda_on_cpu_switch,.-cuda_on_cpu_switch
 )");
 
-// The first switch pops six registers and returns to `entry`, whose own return address, 0, is never used.
+// The first switch pops six registers and returns to `entry`, whose return address, 0, is never used.
 inline void prepare(Context& context, void* stack, void (*entry)()) {
   auto* top = reinterpret_cast<uint64_t*>(static_cast<char*>(stack) + kStackBytes);
   *--top = 0;

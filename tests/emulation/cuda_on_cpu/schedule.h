@@ -22,7 +22,7 @@ struct Copy {
   void* to;
   const void* from;
   size_t bytes;
-  bool wanted;  // zeros, if not
+  bool real;  // zeros, if not
 };
 
 struct Thread {

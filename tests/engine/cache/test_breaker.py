@@ -19,7 +19,7 @@ def opened(clock: Clock) -> CircuitBreaker:
 
 
 def test_it_opens_after_failures_in_a_row() -> None:
-    """A success in between starts the count anew."""
+    """A success in between restarts the count."""
     breaker = CircuitBreaker(Clock(), threshold=3)
     states = []
     for fails in (True, True, False, True, True, True):
@@ -36,7 +36,7 @@ def test_it_opens_after_failures_in_a_row() -> None:
 
 
 def test_one_call_probes_after_the_cool_down() -> None:
-    """Not before, and not two."""
+    """No call is made earlier, and no second one at the same time."""
     clock = Clock()
     breaker = opened(clock)
     clock.now = 0.99
@@ -49,7 +49,7 @@ def test_one_call_probes_after_the_cool_down() -> None:
 
 
 def test_a_probe_that_succeeds_closes() -> None:
-    """All calls are let through again, and it takes as many failures as before to open."""
+    """All calls are permitted again, and it takes as many failures as before to open."""
     clock = Clock(5.0)
     breaker = opened(clock)
     clock.now = 6.0
@@ -63,15 +63,15 @@ def test_a_probe_that_succeeds_closes() -> None:
 
 
 def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
-    """Up to a limit; after a success it is short again."""
+    """It doubles up to a limit; after a success it is short again."""
     clock = Clock()
     breaker = opened(clock)
     waits = []
     for _ in range(6):
-        begun = clock.now
+        started = clock.now
         while not breaker.allows():
             clock.now += 0.5
-        waits.append(clock.now - begun)
+        waits.append(clock.now - started)
         breaker.failed()
     clock.now += 8.0
     assert breaker.allows()
@@ -85,7 +85,7 @@ def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
 
 
 def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
-    """At once, and with the cool-down that it had."""
+    """The next call probes at once, and the cool-down does not grow."""
     clock = Clock()
     breaker = opened(clock)
     clock.now = 1.0
@@ -100,7 +100,7 @@ def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
 
 
 def test_calls_from_before_it_opened_change_nothing() -> None:
-    """Neither the state nor how long it lasts."""
+    """They change neither the state nor its duration."""
     clock = Clock()
     breaker = opened(clock)
     clock.now = 0.5
@@ -115,7 +115,9 @@ def test_calls_from_before_it_opened_change_nothing() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["ok", "fail", "gone"])), max_size=80))
 def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, str]]) -> None:
-    """In any history: closed lets all through, open none before its time, half-open one; `cooling` foretells it."""
+    """In any history a closed breaker permits all calls, an open one none before its time, a half-open one none;
+    `cooling` agrees with that.
+    """
     clock = Clock()
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=4.0)
     failures, opened_at, cooldown = 0, None, 1.0

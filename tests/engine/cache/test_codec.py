@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bandrank.engine.cache.codec import PayloadDtype, RepresentationCodec
-from bandrank.models.ragged import offsets
+from bandrank_kernels.arrays import offsets
 
 DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]
 LENGTHS = st.lists(st.integers(0, 4), max_size=6)  # rows of representations, some without any
@@ -22,7 +22,7 @@ SIZES = st.integers(1, 5)
 
 @st.composite
 def representations(draw: st.DrawFn, width: Literal[16, 32] = 32, most: float = 2.0**100) -> tuple[Tensor, list[int]]:
-    """(values, lengths)."""
+    """Random values and lengths."""
     lengths, size = draw(LENGTHS), draw(SIZES)
     number = st.floats(-most, most, width=width, allow_nan=False)
     rows = draw(st.lists(st.lists(number, min_size=size, max_size=size), min_size=sum(lengths), max_size=sum(lengths)))
@@ -36,8 +36,8 @@ def encoded(values: Tensor, lengths: list[int], dtype: PayloadDtype) -> tuple[Re
 
 
 @given(representations())
-def test_float32_comes_back_as_it_was(drawn: tuple[Tensor, list[int]]) -> None:
-    """Every bit of it, on the host, in as many rows."""
+def test_float32_comes_back_unchanged(drawn: tuple[Tensor, list[int]]) -> None:
+    """Every bit comes back, on the host, in as many rows."""
     values, lengths = drawn
     codec, payloads = encoded(values, lengths, "float32")
     decoded = codec.decode(payloads)
@@ -49,7 +49,7 @@ def test_float32_comes_back_as_it_was(drawn: tuple[Tensor, list[int]]) -> None:
 
 @given(representations(width=16, most=65504.0))
 def test_float16_rounds_once(drawn: tuple[Tensor, list[int]]) -> None:
-    """To the nearest, which is exact for numbers that float16 has; a second round trip changes nothing."""
+    """It rounds to the nearest number of float16, and a second round trip changes nothing."""
     values, lengths = drawn
     codec, payloads = encoded(values, lengths, "float16")
     decoded = codec.decode(payloads)
@@ -74,7 +74,7 @@ def test_int8_is_off_by_half_a_step_at_most(drawn: tuple[Tensor, list[int]]) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("computed", [torch.float32, torch.float16, torch.bfloat16])
 def test_any_dtype_of_the_scorer_is_taken(dtype: PayloadDtype, computed: torch.dtype) -> None:
-    """As if it had been float32."""
+    """The payloads are those of the same numbers in float32."""
     values = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)).to(computed)
     _, payloads = encoded(values, [2, 5], dtype)
 
@@ -84,14 +84,14 @@ def test_any_dtype_of_the_scorer_is_taken(dtype: PayloadDtype, computed: torch.d
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(drawn=representations(width=16, most=100.0), seed=st.integers(0, 99))
 def test_payloads_are_decoded_in_any_company(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]], seed: int) -> None:
-    """What a representation decodes to depends on nothing but its own payload."""
+    """A representation decodes from its payload alone."""
     codec, payloads = encoded(*drawn, dtype)
     shuffled = random.Random(seed).choices(range(len(payloads)), k=8) if payloads else []
-    decoded = codec.decode([payloads[place] for place in shuffled])
+    decoded = codec.decode([payloads[position] for position in shuffled])
 
     assert len(decoded) == len(shuffled)
-    for place, index in enumerate(shuffled):
-        assert torch.equal(decoded[place], codec.decode([payloads[index]])[0])
+    for position, index in enumerate(shuffled):
+        assert torch.equal(decoded[position], codec.decode([payloads[index]])[0])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -103,21 +103,21 @@ def test_what_is_not_a_number_is_refused(dtype: PayloadDtype, bad: float) -> Non
 
 
 def test_what_float16_cannot_hold_is_refused() -> None:
-    """It would be stored as infinity."""
+    """Otherwise it would be stored as infinity."""
     with pytest.raises(ValueError, match="too large"):
         encoded(torch.tensor([[65520.0]]), [1], "float16")
 
 
 def test_rows_of_another_size_are_refused() -> None:
-    """And so is a codec of no size."""
+    """A codec without a size is refused too."""
     with pytest.raises(ValueError, match=r"\(total, 3\), got \(2, 4\)"):
         RepresentationCodec(3, "float16").payloads(torch.ones(2, 4), offsets([2]))
     with pytest.raises(ValueError, match="at least 1"):
         RepresentationCodec(0, "float16")
 
 
-def test_counts_ride_along() -> None:
-    """They change neither the rows nor what they decode to."""
+def test_payloads_carry_counts() -> None:
+    """Counts change neither the rows nor what they decode to."""
     values = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     codec, payloads = encoded(values, [1, 0, 2], "float32")
     counted = codec.with_counts(payloads, [7, 2**32 - 1, 0], [0, 5, 1])
@@ -147,7 +147,7 @@ def test_the_format_does_not_change_unnoticed() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(drawn=representations(width=16, most=100.0))
 def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tensor, list[int]]) -> None:
-    """For every dtype and number of rows."""
+    """This holds for every dtype and number of rows."""
     codec, payloads = encoded(*drawn, dtype)
 
     assert [codec.open(codec.seal(payload)) for payload in payloads] == payloads
@@ -156,13 +156,13 @@ def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tens
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
-    """Any one byte that has any other value; any number of bytes cut from either end, or added."""
+    """Any other value of any byte is noticed, and so are bytes cut from either end, or added."""
     codec, (payload,) = encoded(torch.randn(rows, 5, generator=torch.Generator().manual_seed(2)), [rows], dtype)
     sealed = codec.seal(payload)
 
-    for place, byte in enumerate(sealed):
+    for position, byte in enumerate(sealed):
         for other in {byte ^ (1 << bit) for bit in range(8)} | {0, 255, byte ^ 255} - {byte}:
-            assert codec.open(sealed[:place] + bytes([other]) + sealed[place + 1 :]) is None or other == byte
+            assert codec.open(sealed[:position] + bytes([other]) + sealed[position + 1 :]) is None or other == byte
     for length in range(len(sealed)):
         assert codec.open(sealed[:length]) is None
         assert codec.open(sealed[length + 1 :]) is None
@@ -172,13 +172,13 @@ def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_refused(value: bytes) -> None:
-    """Whatever somebody else has stored under our key."""
+    """Others may have stored any value under a key of the service."""
     assert RepresentationCodec(2, "int8").open(value) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
-    """Another dtype or size, though there may be as many bytes; another version, though all else is right."""
+    """Another dtype, size or version is refused, even with the same number of bytes."""
     values = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
     codec, (payload,) = encoded(values, [4], dtype)
     strangers = [encoded(values, [4], other) for other in DTYPES if other != dtype]

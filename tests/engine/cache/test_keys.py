@@ -17,33 +17,35 @@ from bandrank.models import checkpoint
 from bandrank.models.scorer import Scorer
 
 
-def own(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
-    """The fingerprint with the tiny tokenizer and float16 payloads."""
+def fingerprint_of(scorer: Scorer, tokenizer: Tokenizer | None = None) -> bytes:
+    """The fingerprint of a scorer with the tiny tokenizer and float16 payloads."""
     return fingerprint(scorer, tokenizer or tiny_tokenizer(), "float16")
 
 
 def test_a_digest_is_blake2b() -> None:
-    """Of the UTF-8 bytes, 16 bytes long: what Redis has today must be found tomorrow."""
+    """It is 16 bytes over the UTF-8 bytes, so that today's keys in Redis stay valid."""
     assert digest("naïve 文") == blake2b("naïve 文".encode(), digest_size=16).digest()
 
 
 @given(st.lists(st.text(max_size=3), unique=True, max_size=30))
 def test_different_texts_have_different_digests(texts: list[str]) -> None:
-    """Also where they differ by nothing one can see."""
+    """This holds for texts that differ invisibly, too."""
     assert len({digest(text) for text in texts}) == len(texts)
 
 
 def test_a_saved_and_loaded_scorer_keeps_its_fingerprint(tmp_path: Path) -> None:
-    """Replicas that load the same folder share the cache; so does one made anew."""
+    """Replicas that load the same folder share the cache, and so does one that starts later."""
     scorer = tiny_bi_encoder()
     checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
 
-    assert own(checkpoint.load(tmp_path)) == own(scorer) == own(tiny_bi_encoder())
-    assert len(own(scorer)) == 16
+    assert fingerprint_of(checkpoint.load(tmp_path)) == fingerprint_of(scorer) == fingerprint_of(tiny_bi_encoder())
+    assert len(fingerprint_of(scorer)) == 16
 
 
 def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> None:
-    """One bit of one weight, the configuration, the architecture, the tokenizer, the payload's dtype, the template."""
+    """It covers each bit of the weights, the configuration, the architecture, the tokenizer, the payload's dtype and
+    the template.
+    """
     scorer, tokenizer = tiny_bi_encoder(), tiny_tokenizer()
     one_bit = tiny_bi_encoder()
     with torch.no_grad():
@@ -51,13 +53,13 @@ def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> 
         weight[3] = torch.nextafter(weight[3], torch.tensor(9.0))
     lowercase_not = Tokenizer.from_str(tokenizer.to_str().replace('"lowercase":true', '"lowercase":false'))
     different = [
-        own(scorer),
-        own(one_bit),
-        own(tiny_bi_encoder(seed=1)),
-        own(tiny_bi_encoder(pooling="cls")),
-        own(tiny_cross_encoder()),
-        own(tiny_bi_encoder(max_tokens=7)),
-        own(scorer, lowercase_not),
+        fingerprint_of(scorer),
+        fingerprint_of(one_bit),
+        fingerprint_of(tiny_bi_encoder(seed=1)),
+        fingerprint_of(tiny_bi_encoder(pooling="cls")),
+        fingerprint_of(tiny_cross_encoder()),
+        fingerprint_of(tiny_bi_encoder(max_tokens=7)),
+        fingerprint_of(scorer, lowercase_not),
         fingerprint(scorer, tokenizer, "int8"),
         fingerprint(scorer, tokenizer, "float32"),
     ]
@@ -66,17 +68,17 @@ def test_everything_that_a_representation_depends_on_is_in_the_fingerprint() -> 
 
 
 def test_the_dtype_of_what_computes_is_in_the_fingerprint() -> None:
-    """Not that it was laid out for a CPU; 16-bit weights can be read too."""
+    """It covers the dtype, 16-bit ones too, but not the layout of the weights for a CPU."""
     dtypes = torch.float32, torch.bfloat16, torch.float16
-    found = [own(as_served(tiny_bi_encoder(), dtype)) for dtype in dtypes]
+    found = [fingerprint_of(as_served(tiny_bi_encoder(), dtype)) for dtype in dtypes]
 
-    assert found[0] == own(tiny_bi_encoder())
+    assert found[0] == fingerprint_of(tiny_bi_encoder())
     assert len(set(found)) == 3
 
 
 @pytest.mark.parametrize("text", ["", "a", "a longer text"])
 def test_a_key_says_whose_it_is(text: str) -> None:
-    """The service, the format, the scorer, the text."""
+    """A key has the service, the format, the scorer and the text."""
     (key,) = redis_keys(b"\xab" * 16, [digest(text)])
 
     name, format_name, tag, text_name = key.decode().split(":")
@@ -85,7 +87,7 @@ def test_a_key_says_whose_it_is(text: str) -> None:
 
 
 def test_the_slot_of_a_key_depends_on_its_bucket_alone() -> None:
-    """Keys of one bucket can be asked for by one command."""
+    """A single command can ask for all keys of a bucket."""
     digests = [bytes([bucket, *rest]) for bucket in (0, 7, 64, 71) for rest in ([1] * 15, [2] * 15)]
     slots = [key_slot(key) for key in redis_keys(bytes(16), digests)]
 

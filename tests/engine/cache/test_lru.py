@@ -33,7 +33,7 @@ def cache_of(max_bytes: int) -> LruCache[bytes]:
 
 @given(BATCHES, st.integers(0, 5 * ENTRY_BYTES))
 def test_the_bound_in_bytes_is_kept(batches: list[list[bytes]], max_bytes: int) -> None:
-    """After every call; sizes and numbers are those of what is held."""
+    """After every call, sizes and numbers are those of the entries held."""
     cache = cache_of(max_bytes)
     for keys in batches:
         cache.put_many({key: payload_of(key) for key in keys})
@@ -46,7 +46,7 @@ def test_the_bound_in_bytes_is_kept(batches: list[list[bytes]], max_bytes: int) 
 
 @given(BATCHES, st.integers(0, 5 * ENTRY_BYTES))
 def test_a_key_is_not_held_or_has_its_own_payload(batches: list[list[bytes]], max_bytes: int) -> None:
-    """Never another's; keys that come twice are answered twice."""
+    """A key never gets another's payload; a key that is asked for twice is answered twice."""
     cache = cache_of(max_bytes)
     for keys in batches:
         for key, found in zip(keys, cache.get_many(keys), strict=True):
@@ -56,7 +56,7 @@ def test_a_key_is_not_held_or_has_its_own_payload(batches: list[list[bytes]], ma
 
 @given(st.lists(st.sampled_from(range(7)), min_size=1, max_size=40), st.integers(1, 5))
 def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
-    """Of entries of equal size, exactly the `capacity` ones that were looked up or put last."""
+    """Of entries of equal size, exactly the `capacity` ones looked up or put last are held."""
     entry = ENTRY_BYTES + 16 + 100
     cache = cache_of(capacity * entry + entry // 2)
     for use in uses:
@@ -65,11 +65,11 @@ def test_what_was_used_last_is_held(uses: list[int], capacity: int) -> None:
 
     by_last_use = list(dict.fromkeys(reversed(uses)))
     found = cache.get_many([bytes([use]) * 16 for use in by_last_use])
-    assert [payload is not None for payload in found] == [place < capacity for place in range(len(by_last_use))]
+    assert [payload is not None for payload in found] == [index < capacity for index in range(len(by_last_use))]
 
 
 def test_an_entry_larger_than_the_cache_is_not_held() -> None:
-    """And pushes nothing else out."""
+    """It pushes no other entry out."""
     cache = cache_of(2 * ENTRY_BYTES)
     cache.put_many({b"small": b"1"})
     cache.put_many({b"large": bytes(2 * ENTRY_BYTES)})
@@ -78,7 +78,7 @@ def test_an_entry_larger_than_the_cache_is_not_held() -> None:
 
 
 def test_a_cache_of_no_bytes_holds_nothing() -> None:
-    """Which is how it is switched off."""
+    """This is how a cache is switched off."""
     cache = cache_of(0)
     cache.put_many({b"a": b""})
 
@@ -96,7 +96,7 @@ def threads_that_interleave() -> Iterator[None]:
 
 @pytest.mark.usefixtures("threads_that_interleave")
 def test_threads_may_share_a_cache() -> None:
-    """Each gets what was put, and the bytes are counted right in the end."""
+    """Each thread gets the payloads that were put, and the bytes are counted right in the end."""
     cache = cache_of(12 * ENTRY_BYTES)
 
     def use(start: int) -> None:

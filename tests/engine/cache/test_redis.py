@@ -20,14 +20,14 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Shared by the tests of this file."""
+    """A Redis server that the tests of this file share."""
     with redis_server(tmp_path_factory.mktemp("redis")) as running:
         yield running
 
 
 @pytest.fixture
 def server(module_server: RedisServer) -> RedisServer:
-    """Empty at the start of a test."""
+    """The shared server, emptied before the test."""
     module_server.do("FLUSHALL")
     module_server.do("CONFIG", "RESETSTAT")
     return module_server
@@ -39,13 +39,13 @@ def key_of(text: str) -> bytes:
 
 
 def calls(server: RedisServer, command: str) -> int:
-    """How often a command was sent since the test began."""
+    """How often a command was sent since the test started."""
     stats = server.do("INFO", "commandstats")
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
 async def test_what_one_replica_computed_another_reads(server: RedisServer) -> None:
-    """All of it, from Redis at first and from memory the second time; nothing is computed twice."""
+    """The other replica reads all of it, first from Redis and then from memory; nothing is computed twice."""
     texts = texts_of(random.Random(1), 300)
     async with replica(server.url) as first, replica(server.url) as second:
         assert await first.store(texts)
@@ -60,7 +60,7 @@ async def test_what_one_replica_computed_another_reads(server: RedisServer) -> N
 
 
 async def test_a_lookup_is_one_round_trip(server: RedisServer) -> None:
-    """However many candidates it has, and however often one comes."""
+    """This holds for any number of candidates, and for repeated ones."""
     texts = texts_of(random.Random(2), 500)
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store(texts)
@@ -72,8 +72,8 @@ async def test_a_lookup_is_one_round_trip(server: RedisServer) -> None:
     assert calls(server, "get") == 0
 
 
-async def test_metrics_tell_what_went_to_and_came_from_redis(server: RedisServer) -> None:
-    """Lookups by tier and outcome, one per candidate; writes, bytes and calls."""
+async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
+    """They count lookups by tier and outcome, one for each candidate, and writes, bytes and calls."""
     texts = texts_of(random.Random(3), 10)
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store([*texts, texts[0]])
@@ -96,7 +96,7 @@ async def test_metrics_tell_what_went_to_and_came_from_redis(server: RedisServer
 
 
 async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> None:
-    """In a number of groups that is small enough for one pipeline."""
+    """Their groups are few enough for one pipeline."""
     texts = texts_of(random.Random(4), 1000)
     async with replica(server.url) as one:
         await one.store(texts)
@@ -109,7 +109,7 @@ async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> N
 
 @pytest.mark.parametrize(("ttl_s", "least", "most"), [(100.0, 1, 100_000), (None, -1, -1)])
 async def test_entries_expire_when_they_should(server: RedisServer, ttl_s: float | None, least: int, most: int) -> None:
-    """After the time that was set, or never."""
+    """They expire after the time to live, or never."""
     async with replica(server.url, ttl_s=ttl_s) as one:
         await one.store(["a text"])
 
@@ -117,7 +117,7 @@ async def test_entries_expire_when_they_should(server: RedisServer, ttl_s: float
 
 
 async def test_an_expired_entry_is_computed_anew(server: RedisServer) -> None:
-    """And stored again."""
+    """It is stored again, too."""
     async with replica(server.url, ttl_s=0.02, memory_bytes=0) as one:
         await one.store(["a text"])
         while server.do("EXISTS", key_of("a text")):  # noqa: ASYNC110  # Redis tells nobody
@@ -128,7 +128,7 @@ async def test_an_expired_entry_is_computed_anew(server: RedisServer) -> None:
 
 
 def foreign_values(key: bytes) -> dict[str, bytes]:
-    """Values that a key of ours could have without being what this replica would have stored."""
+    """Values that a key of the service could have although this replica would not store them."""
     good = CODEC.seal(payload_of(key))
     other_size = RepresentationCodec(SIZE + 1, "float16")
     other_dtype = RepresentationCodec(SIZE, "float32")
@@ -149,7 +149,7 @@ def foreign_values(key: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("damage", foreign_values(digest("damaged")))
 async def test_a_damaged_value_is_a_miss(server: RedisServer, damage: str) -> None:
-    """It is counted, computed, and put right."""
+    """It is counted, computed, and replaced."""
     server.do("SET", key_of("damaged"), foreign_values(digest("damaged"))[damage])
     async with replica(server.url) as one, replica(server.url) as other:
         lookup = await one.fetch(["damaged", "damaged", "fresh"])
@@ -163,7 +163,7 @@ async def test_a_damaged_value_is_a_miss(server: RedisServer, damage: str) -> No
 
 
 async def test_a_key_that_holds_no_string_is_a_miss(server: RedisServer) -> None:
-    """Somebody else's list under our name."""
+    """Another program may have stored a list under it."""
     server.do("RPUSH", key_of("a list"), "x")
     async with replica(server.url) as one:
         lookup = await one.fetch(["a list", "another"])
@@ -172,7 +172,7 @@ async def test_a_key_that_holds_no_string_is_a_miss(server: RedisServer) -> None
 
 
 async def test_replicas_with_another_model_share_nothing(server: RedisServer) -> None:
-    """The fingerprint keeps them apart."""
+    """Their fingerprints differ."""
     async with replica(server.url) as one, replica(server.url, fingerprint=bytes(16)) as other:
         await one.store(["a text"])
         await other.store(["a text"])
@@ -181,7 +181,7 @@ async def test_replicas_with_another_model_share_nothing(server: RedisServer) ->
 
 
 async def test_many_requests_at_once(server: RedisServer) -> None:
-    """On two replicas, over the same texts: every payload is right, and a text is computed once by each at most."""
+    """On two replicas with the same texts every payload is right, and each replica computes a text at most once."""
     rng = random.Random(6)
     texts = texts_of(rng, 60)
     async with replica(server.url) as one, replica(server.url, memory_bytes=5000) as other:
@@ -193,14 +193,14 @@ async def test_many_requests_at_once(server: RedisServer) -> None:
 
 
 async def test_plain_values_are_set_read_and_deleted(server: RedisServer) -> None:
-    """What is kept for good goes through the same client."""
+    """Registered texts, which never expire, go through the same client."""
     async with replica(server.url) as one:
         redis = one.redis
         assert redis is not None
         assert await redis.get_many([]) == []
-        assert await redis.set_many({}, ttl_s=None)
+        assert await redis.set_many({}, ttl_s=None) == 0
         assert await redis.delete_many([]) == 0
-        assert await redis.set_many({b"a": b"1", b"b": b"\x00\xff"}, ttl_s=None)
+        assert await redis.set_many({b"a": b"1", b"b": b"\x00\xff"}, ttl_s=None) == 2
         assert await redis.get_many([b"b", b"none", b"a", b"b"]) == [b"\x00\xff", None, b"1", b"\x00\xff"]
         assert await redis.delete_many([b"a", b"none"]) == 1
         assert await redis.get_many([b"a", b"b"]) == [None, b"\x00\xff"]
@@ -208,7 +208,7 @@ async def test_plain_values_are_set_read_and_deleted(server: RedisServer) -> Non
 
 
 async def test_what_is_queued_is_stored_when_the_cache_closes(server: RedisServer) -> None:
-    """A replica that ends takes nothing with it."""
+    """A replica that ends loses nothing."""
     texts = texts_of(random.Random(7), 2000)
     async with replica(server.url) as one:
         await one.fetch(texts)
@@ -235,7 +235,7 @@ async def test_what_does_not_fit_the_queue_is_dropped(server: RedisServer) -> No
 
 
 async def test_a_closed_client_answers_nothing(server: RedisServer) -> None:
-    """And raises nothing."""
+    """It raises nothing either."""
     async with replica(server.url) as one:
         assert one.redis is not None
         await one.fetch(["before"])

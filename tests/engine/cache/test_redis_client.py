@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 SHORT_S = 0.01
 
 
-class ToldCommands:
-    """Commands whose answers the test gives; `answers` has one for each call, in order, once it is made."""
+class ScriptedCommands:
+    """Commands whose answers the test gives; `answers` has a future for each call, in order, once it is made."""
 
     def __init__(self) -> None:
         self.answers: list[asyncio.Future[Any]] = []  # of three types
@@ -51,26 +51,30 @@ class ToldCommands:
             raise
 
 
-class Told:
-    """A client of a told Redis."""
+class Scripted:
+    """A client with scripted commands."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.commands = ToldCommands()
+        self.commands = ScriptedCommands()
         self.metrics = Metrics()
         self.clock = Clock()
         self.client = RedisClient(
-            parse_redis_url("redis://told"), self.commands, timeout_s=timeout_s, metrics=self.metrics, clock=self.clock
+            parse_redis_url("redis://scripted"),
+            self.commands,
+            timeout_s=timeout_s,
+            metrics=self.metrics,
+            clock=self.clock,
         )
 
     async def ask(self) -> asyncio.Task[list[bytes | None] | None]:
-        """A read that Redis has got."""
+        """A read that has reached the commands."""
         asked = len(self.commands.answers)
         task = asyncio.create_task(self.client.get_many([b"a"]))
         await until(lambda: len(self.commands.answers) > asked or task.done())
         return task
 
     async def fail(self, times: int = 1) -> None:
-        """Reads that Redis breaks off."""
+        """Makes reads fail."""
         for _ in range(times):
             task = await self.ask()
             self.commands.answers[-1].set_exception(ConnectionError("broken"))
@@ -78,19 +82,19 @@ class Told:
 
     @property
     def state(self) -> float | None:
-        """Of the breaker."""
+        """The breaker's state in the metrics."""
         return self.metrics.registry.get_sample_value("bandrank_redis_breaker_state")
 
     @property
     def errors(self) -> float | None:
-        """Of reads."""
+        """The number of failed reads."""
         return self.metrics.registry.get_sample_value("bandrank_redis_errors_total", {"operation": "get"})
 
 
 @asynccontextmanager
-async def told(timeout_s: float = 60.0) -> AsyncIterator[Told]:
-    """Closed at the end."""
-    one = Told(timeout_s)
+async def scripted(timeout_s: float = 60.0) -> AsyncIterator[Scripted]:
+    """A scripted client, which is closed at the end."""
+    one = Scripted(timeout_s)
     yield one
     await one.client.close()
     assert one.commands.closed
@@ -100,13 +104,13 @@ async def told(timeout_s: float = 60.0) -> AsyncIterator[Told]:
     "error", [ConnectionError("gone"), OSError(5, "io"), RuntimeError("a bug"), TimeoutError(), AttributeError("None")]
 )
 async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
-    """Reads, writes and deletions say that nothing came of them."""
-    async with told() as one:
+    """Reads, writes and deletions report that they failed."""
+    async with scripted() as one:
         calls = [
             asyncio.create_task(call)
             for call in (
                 one.client.get_many([b"a"]),
-                one.client.set_many({b"a": b""}, 1.0),
+                one.client.set_many({b"a": b""}, ttl_s=1.0),
                 one.client.delete_many([b"a"]),
             )
         ]
@@ -114,19 +118,19 @@ async def test_whatever_goes_wrong_is_not_raised(error: Exception) -> None:
         for answer in one.commands.answers:
             answer.set_exception(error)
 
-        assert await asyncio.gather(*calls) == [None, False, None]
+        assert await asyncio.gather(*calls) == [None, 0, None]
         for operation in ("get", "set", "delete"):
             labels = {"operation": operation}
             assert one.metrics.registry.get_sample_value("bandrank_redis_errors_total", labels) == 1
 
 
 async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over() -> None:
-    """Then one call is, and if it is answered, all are."""
-    async with told() as one:
+    """Then one call is made, and once it is answered all are."""
+    async with scripted() as one:
         await one.fail(3)
         assert (one.state, one.client.available) == (2, False)
         assert await one.client.get_many([b"a"]) is None
-        assert not await one.client.set_many({b"a": b""}, None)
+        assert await one.client.set_many({b"a": b""}, ttl_s=None) == 0
         assert len(one.commands.answers) == 3
 
         one.clock.now += 1.0
@@ -144,7 +148,7 @@ async def test_after_three_failures_nothing_is_asked_until_the_cool_down_is_over
 
 async def test_a_read_that_takes_too_long_fails() -> None:
     """Its reply, which comes later, changes nothing."""
-    async with told(SHORT_S) as one:
+    async with scripted(SHORT_S) as one:
         task = await one.ask()
         assert await task is None
         one.commands.answers[0].set_result([b"late"])
@@ -154,9 +158,9 @@ async def test_a_read_that_takes_too_long_fails() -> None:
         assert one.commands.cancelled == 0
 
 
-async def test_reads_that_began_before_an_answer_came_do_not_count() -> None:
+async def test_reads_started_before_an_answer_do_not_open_the_breaker() -> None:
     """A process that is slow to read its replies gets the first ones in time and the last ones late."""
-    async with told() as one:
+    async with scripted() as one:
         tasks = [await one.ask() for _ in range(10)]
         one.commands.answers[0].set_result([b"in time"])
         assert await tasks[0] == [b"in time"]
@@ -170,11 +174,11 @@ async def test_reads_that_began_before_an_answer_came_do_not_count() -> None:
 
 
 async def test_a_successful_write_does_not_hide_reads_that_are_too_slow() -> None:
-    """A write has so much time that it says little."""
-    async with told() as one:
+    """A write has so much time that its success says little."""
+    async with scripted() as one:
         for _ in range(3):
             await one.fail()
-            write = asyncio.create_task(one.client.set_many({b"a": b"1"}, 1.0))
+            write = asyncio.create_task(one.client.set_many({b"a": b"1"}, ttl_s=1.0))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             if not one.commands.answers[-1].done():
@@ -185,12 +189,12 @@ async def test_a_successful_write_does_not_hide_reads_that_are_too_slow() -> Non
 
 
 async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() -> None:
-    """The reply was there, but nobody to read it."""
-    async with told(0.05) as one:
+    """The reply was there, but the process did not read it."""
+    async with scripted(0.05) as one:
         task = await one.ask()
         asyncio.get_running_loop().call_later(0.01, one.commands.answers[0].set_result, [b"1"])
-        begun = time.thread_time()
-        while time.thread_time() < begun + 0.2:
+        started = time.thread_time()
+        while time.thread_time() < started + 0.2:
             pass
 
         assert await task == [b"1"]
@@ -198,23 +202,23 @@ async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() ->
 
 
 async def test_further_calls_wait_for_their_turn() -> None:
-    """However many there are, only so many are under way at a time."""
-    async with told() as one:
+    """Only MAX_CONNECTIONS calls are under way at a time."""
+    async with scripted() as one:
         tasks = [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(3 * MAX_CONNECTIONS)]
         await until(lambda: len(one.commands.answers) == MAX_CONNECTIONS)
         for _ in range(10):
             await asyncio.sleep(0)
         assert len(one.commands.answers) == MAX_CONNECTIONS
-        for place in range(3 * MAX_CONNECTIONS):
-            await until(lambda: len(one.commands.answers) > place)  # noqa: B023  # awaited at once
-            one.commands.answers[place].set_result([b"1"])
+        for index in range(3 * MAX_CONNECTIONS):
+            await until(lambda: len(one.commands.answers) > index)  # noqa: B023  # awaited at once
+            one.commands.answers[index].set_result([b"1"])
 
         assert await asyncio.gather(*tasks) == [[b"1"]] * len(tasks)
 
 
 async def test_a_turn_that_does_not_come_in_time_fails() -> None:
-    """And takes nobody's turn afterwards."""
-    async with told(SHORT_S) as one:
+    """It takes no other call's turn afterwards."""
+    async with scripted(SHORT_S) as one:
         held = [await one.ask() for _ in range(MAX_CONNECTIONS)]
         waited = await asyncio.gather(*held, one.client.get_many([b"a"]))
         assert waited == [None] * (MAX_CONNECTIONS + 1)
@@ -229,8 +233,8 @@ async def test_a_turn_that_does_not_come_in_time_fails() -> None:
 
 
 async def test_closing_ends_calls_that_are_under_way() -> None:
-    """Their callers hear that Redis did not answer; later ones do so at once."""
-    async with told() as one:
+    """They return as calls that Redis did not answer, and so do later ones."""
+    async with scripted() as one:
         tasks = [await one.ask() for _ in range(3)]
         await one.client.close()
 
@@ -240,10 +244,10 @@ async def test_closing_ends_calls_that_are_under_way() -> None:
 
 
 async def test_entries_that_are_refused_are_not_set() -> None:
-    """The others are, and Redis is not taken to be broken."""
-    async with told() as one:
+    """The other entries are set, and the breaker stays closed."""
+    async with scripted() as one:
         for _ in range(5):
-            write = asyncio.create_task(one.client.set_each({b"a": b"", b"b": b"", b"c": b""}, 0.0001))
+            write = asyncio.create_task(one.client.set_many({b"a": b"", b"b": b"", b"c": b""}, ttl_s=0.0001))
             asked = len(one.commands.answers)
             await until(lambda: len(one.commands.answers) > asked)  # noqa: B023  # awaited at once
             one.commands.answers[-1].set_result([ValueError("full")])

@@ -17,14 +17,14 @@ PASSWORD = "sesame"  # noqa: S105  # of servers that live for seconds
 
 
 async def check_sharing(one: Replica, other: Replica, rng: random.Random) -> None:
-    """What one stores the other reads; plain values are set and deleted."""
+    """Checks that a replica reads what another one stores, and that plain values are set and deleted."""
     texts = texts_of(rng, 300)
     assert await one.store(texts)
     lookup = await other.fetch(texts)
     assert (lookup.redis_hits, other.computed) == (300, [])
     assert other.redis is not None
     values = {f"plain{number}".encode(): b"1" for number in range(50)}
-    assert await other.redis.set_many(values, ttl_s=100.0)
+    assert await other.redis.set_many(values, ttl_s=100.0) == len(values)
     assert await other.redis.get_many([*values, b"none"]) == [*values.values(), None]
     assert await other.redis.delete_many([*values, b"none"]) == 50
     assert [other.sample("redis_errors_total", operation=name) for name in ("get", "set", "delete")] == [0, 0, 0]
@@ -38,7 +38,7 @@ async def stores_again(one: Replica, rng: random.Random) -> None:
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
-    """With a database that is not the first."""
+    """The service connects to a database that is not the first."""
     with redis_server(tmp_path / "redis", "--unixsocket", "redis.sock") as server:
         url = f"unix://{tmp_path}/redis/redis.sock?db=2"
         async with replica(url) as one, replica(url) as other:
@@ -60,7 +60,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_tls(tmp_path: Path, certificates: Path) -> None:
-    """With a certificate that is checked; one that nobody vouches for is refused."""
+    """The server's certificate is checked, and an untrusted one is refused."""
     port, certificate = free_port(), certificates / "cert.pem"
     files = ["--tls-cert-file", certificate, "--tls-key-file", certificates / "key.pem"]
     arguments = ["--port", "0", "--tls-port", port, *files, "--tls-ca-cert-file", certificate, "--tls-auth-clients no"]
@@ -80,7 +80,7 @@ async def test_tls(tmp_path: Path, certificates: Path) -> None:
 
 
 async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:
-    """When the master dies its replica takes over; the cache follows."""
+    """When the master dies its replica takes over, and the cache follows."""
     rng = random.Random(3)
     login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD]
     with redis_server(tmp_path / "a", *login) as master, redis_server(tmp_path / "b", *login) as heir:
@@ -103,14 +103,14 @@ async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:
 
 
 async def until_replicated(heir: RedisServer) -> None:
-    """Returns once the replica has what the master had."""
+    """Returns once the replica has the master's data."""
     async with asyncio.timeout(HANG_S):
         while heir.do("ROLE", password=PASSWORD)[3] != b"connected":  # noqa: ASYNC110  # Redis tells nobody
             await asyncio.sleep(0.05)
 
 
 async def test_a_cluster(tmp_path: Path) -> None:
-    """Over three nodes, known by one of them; a node that dies is done without until it is back."""
+    """One of three nodes is enough to find them; a dead node is left out until it is back."""
     rng = random.Random(4)
     with redis_cluster(tmp_path) as nodes:
         url = f"redis+cluster://127.0.0.1:{nodes[0].port}"
@@ -132,7 +132,7 @@ async def test_a_cluster(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:
-    """A replica that knew the old places finds the new ones."""
+    """A replica that knew the old nodes finds the new ones."""
     rng = random.Random(5)
     with redis_cluster(tmp_path, nodes=2) as nodes:
         url = f"redis+cluster://127.0.0.1:{nodes[0].port},127.0.0.1:{nodes[1].port}"

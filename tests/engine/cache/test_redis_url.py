@@ -60,9 +60,11 @@ BAD = {
     "redis://cache/1/2": "too many parts",
     "redis://cache?secret=1": "unknown option",
     "redis://cache?ssl_cert_reqs=none": "unknown option",
-    "rediss://cache?ssl_cert_reqs=secret": "none, optional or required",
-    "rediss://cache?ssl_check_hostname=secret": "true or false",
+    "rediss://cache?ssl_cert_reqs=secret": "none, optional, required",
+    "rediss://cache?ssl_check_hostname=secret": "one of true, false",
     "rediss://cache?ssl_ca_certs=/nowhere/ca.pem": "no file /nowhere/ca.pem",
+    "redis://me@cache?password_file=/nowhere/password": "/nowhere/password cannot be read: No such file",
+    "redis://me@cache?password_file=/dev/null": "/dev/null is empty",
     "unix://": "the path of the socket is missing",
     "redis+cluster://a/1": "no database but 0",
     "redis+sentinel://a": "the name of the Sentinels' master is missing",
@@ -72,13 +74,13 @@ BAD = {
 
 @pytest.mark.parametrize("url", GOOD)
 def test_every_form_is_read(url: str) -> None:
-    """Hosts, ports, credentials, database and options."""
+    """The address has hosts, ports, credentials, database and options."""
     assert parse_redis_url(url) == GOOD[url]
 
 
 @pytest.mark.parametrize("url", GOOD)
 def test_what_is_logged_has_no_credentials(url: str) -> None:
-    """And can be read back, to the same place."""
+    """An address without them can be read again."""
     address = parse_redis_url(url)
 
     for text in (str(address), repr(address)):
@@ -89,8 +91,8 @@ def test_what_is_logged_has_no_credentials(url: str) -> None:
 
 
 @pytest.mark.parametrize(("url", "problem"), BAD.items())
-def test_a_bad_url_is_told(url: str, problem: str) -> None:
-    """With the forms there are, and nothing that could be a part of a password."""
+def test_a_bad_url_is_refused(url: str, problem: str) -> None:
+    """The message lists the forms and repeats nothing that could be part of a password."""
     with pytest.raises(ValueError, match=problem) as raised:
         parse_redis_url(url)
 
@@ -104,8 +106,20 @@ def test_a_bad_url_is_told(url: str, problem: str) -> None:
 
 
 def test_files_of_a_tls_connection(tmp_path: Path) -> None:
-    """They must be there when the service starts."""
+    """They must exist when the service starts."""
     file = tmp_path / "ca.pem"
     file.touch()
 
     assert parse_redis_url(f"rediss://cache?ssl_ca_certs={file}").tls == {"ssl_ca_certs": str(file)}
+
+
+def test_the_password_may_be_in_a_file(tmp_path: Path) -> None:
+    """Then neither the URL nor the address as it is logged has it; a newline at its end does not count."""
+    file = tmp_path / "password"
+    file.write_text("p ss/word\n", encoding="utf-8")
+
+    for url in ("redis://me@cache", "rediss://me:other@cache", "redis+cluster://me@a,b", "redis+sentinel://me@a/ours"):
+        address = parse_redis_url(f"{url}?password_file={file}")
+
+        assert (address.username, address.password) == ("me", "p ss/word")
+        assert "word" not in f"{address} {address!r}".replace("password", "")

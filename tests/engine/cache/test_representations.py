@@ -17,7 +17,7 @@ ENTRY_BYTES = 350  # more than an entry of these tests takes
 
 
 async def test_what_was_computed_is_found() -> None:
-    """With a payload for each place, and every candidate counted, also one that comes twice."""
+    """There is a payload for each key, and every candidate is counted, also one that comes twice."""
     async with replica() as one:
         cold = await one.fetch(["a", "b", "a"])
         warm = await one.fetch(["b", "c", "a", "b"])
@@ -34,8 +34,8 @@ async def test_what_was_computed_is_found() -> None:
         assert await one.cache.drained()
 
 
-async def test_nothing_is_nothing() -> None:
-    """No candidates cost no computation."""
+async def test_no_candidates_need_no_computation() -> None:
+    """An empty lookup computes nothing."""
     async with replica() as one:
         lookup = await one.fetch([])
 
@@ -43,7 +43,7 @@ async def test_nothing_is_nothing() -> None:
 
 
 async def test_memory_keeps_to_its_bound() -> None:
-    """And so says the metric."""
+    """The metric agrees."""
     async with replica(memory_bytes=10 * ENTRY_BYTES) as one:
         for _ in range(20):
             await one.fetch(texts_of(random.Random(1), 50))
@@ -53,7 +53,7 @@ async def test_memory_keeps_to_its_bound() -> None:
 
 
 async def test_without_memory_everything_is_computed_each_time() -> None:
-    """And is right."""
+    """The payloads are right all the same."""
     async with replica(memory_bytes=0) as one:
         for _ in range(3):
             await one.fetch(["a", "b"])
@@ -62,7 +62,7 @@ async def test_without_memory_everything_is_computed_each_time() -> None:
 
 
 async def test_requests_at_once_compute_a_text_once() -> None:
-    """All of them get it."""
+    """All requests get its payload."""
     texts = texts_of(random.Random(2), 30)
     async with replica() as one:
         await asyncio.gather(*(one.fetch(random.Random(seed).sample(texts, 20)) for seed in range(50)))
@@ -71,23 +71,23 @@ async def test_requests_at_once_compute_a_text_once() -> None:
 
 
 async def test_what_was_computed_between_lookup_and_computation_is_not_computed_again() -> None:
-    """It is in memory by then."""
+    """The payload is in memory by then."""
     async with replica() as one:
         key = digest("a")
-        lookup = await one.cache.lookup([key])
+        looked_up = await one.cache.lookup([key])
         await one.fetch(["a"])
-        found = await one.cache.compute_missing([key], must_not_compute)
+        computed_now = await one.cache.compute_missing([key], must_not_compute)
 
-    assert (lookup.misses, found) == (1, {key: payload_of(key)})
+    assert (looked_up, computed_now) == ([None], {key: payload_of(key)})
 
 
 async def must_not_compute(keys: list[bytes]) -> list[bytes]:
-    """For what is known."""
+    """Fails the test if it is called."""
     raise AssertionError(keys)
 
 
 async def fails(keys: list[bytes]) -> list[bytes]:
-    """As a scorer that breaks down."""
+    """Raises an error like that of a failing scorer."""
     del keys
     raise ScoringFailed("no")
 
@@ -103,14 +103,14 @@ async def test_a_failure_is_not_kept() -> None:
 
 
 async def test_a_computation_that_its_caller_left_is_kept() -> None:
-    """If somebody else waited for it; the first caller's other texts are kept, too."""
+    """It goes on if another caller waits for it, and the first caller's other texts are kept too."""
     async with replica() as one:
         keys, started, go_on = [digest("a"), digest("b")], asyncio.Event(), asyncio.Event()
 
-        async def slow(wanted: list[bytes]) -> list[bytes]:
+        async def slow(unclaimed: list[bytes]) -> list[bytes]:
             started.set()
             await go_on.wait()
-            return [payload_of(key) for key in wanted]
+            return [payload_of(key) for key in unclaimed]
 
         leaving = asyncio.create_task(one.cache.compute_missing(keys, slow))
         await started.wait()
@@ -125,7 +125,7 @@ async def test_a_computation_that_its_caller_left_is_kept() -> None:
 
 
 async def test_two_caches_share_the_gauges() -> None:
-    """A service with two scorers has one set of metrics, which tells the sum."""
+    """A service with two scorers has one set of metrics, which has the sums."""
     async with replica() as one:
         other = RepresentationCache(bytes(16), CODEC, memory_bytes=2**20, redis=None, ttl_s=None, metrics=one.metrics)
         await one.fetch(["a", "b"])

@@ -37,7 +37,7 @@ class Computation:
         return {key: key * 2 for key in keys}
 
     def end(self, error: Exception | None = None) -> None:
-        """Lets it succeed or fail, now and whenever it is called again."""
+        """Lets the computation succeed or fail, now and whenever it is called again."""
         self._outcome.set_result(error)
 
 
@@ -47,12 +47,12 @@ async def instant(keys: Keys) -> dict[bytes, bytes]:
 
 
 def answers(*keys: bytes) -> dict[bytes, bytes]:
-    """What the keys compute to."""
+    """The expected payload of each key."""
     return {key: key * 2 for key in keys}
 
 
 class Callers:
-    """Calls under way."""
+    """Calls that are under way."""
 
     def __init__(self) -> None:
         self.flights = SingleFlight()
@@ -61,7 +61,7 @@ class Callers:
     async def call(
         self, keys: Keys, compute: Callable[[Keys], Awaitable[dict[bytes, bytes]]]
     ) -> asyncio.Task[dict[bytes, bytes]]:
-        """A call that has got as far as it gets alone."""
+        """Starts a call and lets it run as far as it gets alone."""
         task = asyncio.create_task(self.flights.run(keys, compute))
         self.tasks.append(task)
         for _ in range(5):
@@ -70,7 +70,7 @@ class Callers:
 
 
 async def test_a_caller_computes_its_distinct_keys_in_one_call() -> None:
-    """In the order in which they came first; none for none."""
+    """The keys keep the order of their first appearance; no keys need no call."""
     asked: list[Keys] = []
 
     async def compute(keys: Keys) -> dict[bytes, bytes]:
@@ -85,7 +85,7 @@ async def test_a_caller_computes_its_distinct_keys_in_one_call() -> None:
 
 
 async def test_what_another_computes_is_awaited() -> None:
-    """A caller computes only what nobody else does."""
+    """A caller computes only the keys that nobody else computes."""
     callers, first, second = Callers(), Computation(), Computation()
     one = await callers.call([b"a", b"b"], first)
     two = await callers.call([b"b", b"c"], second)
@@ -100,8 +100,8 @@ async def test_what_another_computes_is_awaited() -> None:
     assert (first.asked, second.asked) == ([[b"a", b"b"]], [[b"c"]])
 
 
-async def test_what_is_done_is_computed_anew_when_asked_again() -> None:
-    """Nothing is kept here: that is for the tiers to do."""
+async def test_results_are_not_kept() -> None:
+    """Keeping results is the caches' part."""
     callers, again = Callers(), Computation()
     again.end()
     await (await callers.call([b"a"], instant))
@@ -111,7 +111,7 @@ async def test_what_is_done_is_computed_anew_when_asked_again() -> None:
 
 
 async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
-    """And the next caller tries again."""
+    """The next caller tries again."""
     callers, failing = Callers(), Computation()
     tasks = [await callers.call([b"a", b"b"], failing) for _ in range(3)]
     failing.end(ScoringFailed("no"))
@@ -123,23 +123,23 @@ async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
     assert await callers.flights.run([b"a"], instant) == answers(b"a")
 
 
-async def test_a_failure_of_more_than_one_asked_for_is_not_ones_own() -> None:
-    """The bad candidate may be the other request's: what is needed is computed apart."""
-    callers, failing, own = Callers(), Computation(), Computation()
+async def test_a_failure_with_foreign_keys_is_retried() -> None:
+    """Another request's candidate may be to blame, so the requested keys are computed apart."""
+    callers, failing, here = Callers(), Computation(), Computation()
     one = await callers.call([b"bad", b"good"], failing)
-    two = await callers.call([b"good"], own)
-    own.end()
+    two = await callers.call([b"good"], here)
+    here.end()
     failing.end(ScoringFailed("a bad candidate"))
 
     with pytest.raises(ScoringFailed):
         await one
     assert await two == answers(b"good")
-    assert own.asked == [[b"good"]]
+    assert here.asked == [[b"good"]]
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("late"), TimeoutError()])
-async def test_a_deadline_is_the_starters_own(error: Exception) -> None:
-    """Of those who go on waiting one computes, and the others wait for that."""
+async def test_a_deadline_concerns_its_starter_alone(error: Exception) -> None:
+    """Of the callers that go on waiting one computes, and the others wait for it."""
     callers, late, retried = Callers(), Computation(), Computation()
     one = await callers.call([b"a"], late)
     two = await callers.call([b"a", b"b"], retried)
@@ -154,8 +154,8 @@ async def test_a_deadline_is_the_starters_own(error: Exception) -> None:
     assert sorted(retried.asked) == [[b"a"], [b"b"]]
 
 
-async def test_ones_own_deadline_is_ones_own() -> None:
-    """A retry that is too late again fails the one who made it."""
+async def test_a_callers_own_deadline_is_raised() -> None:
+    """A retry that is too late again fails the caller that made it."""
     callers, late, later = Callers(), Computation(), Computation()
     await callers.call([b"a"], late)
     two = await callers.call([b"a"], later)
@@ -169,7 +169,7 @@ async def test_ones_own_deadline_is_ones_own() -> None:
 
 
 async def test_a_refusal_reaches_everybody() -> None:
-    """A service that is overloaded for one is so for the others."""
+    """A service that is overloaded for one caller is overloaded for the others."""
     callers, refused = Callers(), Computation()
     tasks = [await callers.call([b"a"], refused) for _ in range(2)]
     refused.end(Overloaded("full", retry_after_s=1.0))
@@ -193,7 +193,7 @@ async def test_a_computation_outlives_its_caller_while_others_wait() -> None:
 
 
 async def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
-    """When the last one leaves, whoever that is; who comes then computes anew."""
+    """It is cancelled when the last caller leaves; a later caller computes anew."""
     callers, computing = Callers(), Computation()
     tasks = [await callers.call([b"a"], computing) for _ in range(3)]
     for task in tasks:
@@ -207,32 +207,32 @@ async def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
 
 
 async def test_one_failure_ends_the_wait_for_the_others() -> None:
-    """And what the caller had started is cancelled with it."""
-    callers, elsewhere, own = Callers(), Computation(), Computation()
+    """The computations that the caller had started are cancelled with it."""
+    callers, elsewhere, here = Callers(), Computation(), Computation()
     await callers.call([b"a"], elsewhere)
-    two = await callers.call([b"a", b"b"], own)
+    two = await callers.call([b"a", b"b"], here)
     elsewhere.end(ScoringFailed("no"))
 
     with pytest.raises(ScoringFailed):
         await two
     with pytest.raises(ScoringFailed):
         await callers.tasks[0]
-    await until(lambda: own.cancelled == 1)
+    await until(lambda: here.cancelled == 1)
 
 
-async def test_a_deadline_elsewhere_does_not_end_ones_own_computation() -> None:
-    """It goes on while the rest is computed."""
-    callers, late, own = Callers(), Computation(), Computation()
+async def test_another_callers_deadline_does_not_end_a_computation() -> None:
+    """It goes on while the other keys are computed."""
+    callers, late, here = Callers(), Computation(), Computation()
     one = await callers.call([b"a"], late)
-    two = await callers.call([b"a", b"b"], own)
+    two = await callers.call([b"a", b"b"], here)
     late.end(DeadlineExceeded("late"))
     await asyncio.wait([one])
     for _ in range(5):
         await asyncio.sleep(0)
-    own.end()
+    here.end()
 
     assert await two == answers(b"a", b"b")
-    assert (own.asked, own.cancelled) == ([[b"b"], [b"a"]], 0)
+    assert (here.asked, here.cancelled) == ([[b"b"], [b"a"]], 0)
     assert isinstance(one.exception(), DeadlineExceeded)
 
 

@@ -1,6 +1,6 @@
 // Attention of each [CLS] where the rows are keys and values at once (the absorbed last layer, README.md):
 //
-//   out[c, h] = sum_j softmax_j(scale query[c, h] . x[j]) x[j],   j over [CLS] of c, the rows of its query, its own rows
+//   out[c, h] = sum_j softmax_j(scale query[c, h] . x[j]) x[j],   j over [CLS] of c, the rows of its query, the rows of c
 //
 //   T storage type, E hidden_size, H num_heads
 //
@@ -8,7 +8,7 @@
 // the order in which they are summed:
 //
 //   number  0 .. G-1   [CLS] and the query, in the candidate's first tile alone
-//           G ..       the tile's own rows
+//           G ..       the rows of the tile
 //
 // Several tiles of a candidate each leave a partial result: (maximum, sum, E weighted sums) of every head, in float. The
 // block that comes last merges them in the order of the tiles, so that the bits do not depend on which one that is.
@@ -41,12 +41,12 @@ struct TileKeys {
   }
 };
 
-// Where the tile leaves its partial result of a head.
+// The address of the tile's partial result of a head.
 __device__ __forceinline__ float* partial_of(const AbsorbedParams& params, int tile_number, int head) {
   return params.partials + ((long long)tile_number * params.num_heads + head) * (params.hidden_size + 2);
 }
 
-// One head of the merged result, by a warp.
+// A warp merges one head of the result.
 // partials: `count` of them, `stride` floats apart. Read as volatile: other blocks wrote them, past this one's L1.
 template <class T>
 __device__ __forceinline__ void merge_head(T* out, const volatile float* partials, long long stride, int count,
@@ -85,8 +85,8 @@ __device__ __forceinline__ void arrive_and_merge(const AbsorbedParams& params, c
   __threadfence();
   const int first_tile = blockIdx.x - tile.index;  // @first-tile
   for (int head = threadIdx.x / 32; head < params.num_heads; head += blockDim.x / 32) {
-    const long long place = (long long)tile.candidate * params.num_heads + head;
-    merge_head(static_cast<T*>(params.out) + place * params.hidden_size, partial_of(params, first_tile, head),
+    const long long index = (long long)tile.candidate * params.num_heads + head;
+    merge_head(static_cast<T*>(params.out) + index * params.hidden_size, partial_of(params, first_tile, head),
                (long long)params.num_heads * (params.hidden_size + 2), tile.num_tiles, params.hidden_size);
   }
   if (threadIdx.x == 0) *arrivals = 0;  // @arrivals so that a captured graph can be replayed

@@ -1,19 +1,24 @@
 """The absorbed last layer in one launch: its kernels, the choice among them, and the launch. Needs no GPU."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, get_args
+from typing import get_args
 
 from torch import Tensor
 
 from bandrank_kernels.cuda import C_TYPES, HALF_DTYPES, Dtype, read_source
-from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, struct_of
-from bandrank_kernels.windowed_attention.cuda.params import ABSORBED_PARAMS
+from bandrank_kernels.launch import VECTOR_BYTES, Kernel, Launch, is_vectorizable, plan_launch, struct_layout
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles
 from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, TENSOR_CORES
 
+# `AbsorbedParams` of absorbed.cuh.
+PARAMS = struct_layout(
+    addresses="query rows out tiles partials arrivals",
+    longs="row_stride",
+    ints="num_heads hidden_size tile_rows",
+    floats="scale",
+)
 # A passage then fits in one block. For long candidates the partial results of 12 heads add a tenth to the reads.
 TILE_ROWS = 256
 MAX_HEADS = 16
@@ -36,12 +41,23 @@ def why_absorbed_unsupported(*, num_heads: int, hidden_size: int, dtype: str) ->
 
 
 @dataclass(frozen=True)
-class AbsorbedVariant(ABC):
-    """One instance of a kernel template."""
+class AbsorbedVariant:
+    """One instance of a kernel template.
 
-    file: ClassVar[str]
-    others: ClassVar[tuple[str, ...]]  # files at the start of its source
+    file, others: its source, and files at the start of that.  name_expression: the instance's name in C++, for NVRTC.
+    threads, head_threads: of a block, and more for each head.  shared_bytes, column_bytes: dynamic shared memory of a
+    block, and more for each column.
+    """
+
+    file: str
+    others: tuple[str, ...]
     dtype: Dtype
+    name_expression: str
+    max_hidden_size: int
+    threads: int = 0
+    head_threads: int = 0
+    shared_bytes: int = 0
+    column_bytes: int = 0
 
     @property
     def kernel(self) -> Kernel:
@@ -49,95 +65,51 @@ class AbsorbedVariant(ABC):
         files = ("cuda/primitives.cuh", f"{FOLDER}/params.cuh", *self.others, f"{FOLDER}/absorbed.cuh")
         return Kernel(read_source(*files, f"{FOLDER}/{self.file}"), self.name_expression)
 
-    @property
-    @abstractmethod
-    def name_expression(self) -> str:
-        """The instance's name in C++, for NVRTC."""
 
-    @property
-    @abstractmethod
-    def max_hidden_size(self) -> int:
-        """The widest rows that it takes."""
-
-    @abstractmethod
-    def threads(self, num_heads: int) -> int:
-        """Threads of a block."""
-
-    @abstractmethod
-    def shared_bytes(self, hidden_size: int) -> int:
-        """Dynamic shared memory of a block, in bytes."""
-
-
-@dataclass(frozen=True)
-class AbsorbedMma(AbsorbedVariant):
-    """Runs on tensor cores (absorbed_mma.cuh). warps: warps of a block.  slices: slices of 32 columns of each warp."""
-
-    file = "absorbed_mma.cuh"
-    others = ("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh")
-    warps: int
-    slices: int
-
-    @property
-    def name_expression(self) -> str:
+def _mma(dtype: Dtype, warps: int, slices: int) -> AbsorbedVariant:
+    """On tensor cores, 16 heads whatever their number. slices: slices of 32 columns of each of the block's warps."""
+    chunk, key_pieces, part_pieces = 16, 4 * slices + 1, 4  # kChunk of the source; of each key; 16 floats, one a head
+    return AbsorbedVariant(
+        file="absorbed_mma.cuh",
+        others=("cuda/async_copy.cuh", f"{FOLDER}/fragments.cuh"),
+        dtype=dtype,
         # Registers must allow for 16 warps on a multiprocessor.
-        return f"absorbed_mma<{C_TYPES[self.dtype]}, {self.slices}, {self.warps}, {16 // self.warps}>"
-
-    @property
-    def max_hidden_size(self) -> int:
-        return 32 * self.slices * self.warps
-
-    def threads(self, num_heads: int) -> int:  # noqa: ARG002  # 16 of them, whatever their number
-        return 32 * self.warps
-
-    def shared_bytes(self, hidden_size: int) -> int:  # noqa: ARG002  # padded to the widest
-        chunk = 16  # kChunk of the source
-        key_pieces, part_pieces = 4 * self.slices + 1, 4  # of each key; 16 floats, one for each head
-        return 2 * self.warps * chunk * (key_pieces + part_pieces) * VECTOR_BYTES
+        name_expression=f"absorbed_mma<{C_TYPES[dtype]}, {slices}, {warps}, {16 // warps}>",
+        max_hidden_size=32 * slices * warps,
+        threads=32 * warps,
+        shared_bytes=2 * warps * chunk * (key_pieces + part_pieces) * VECTOR_BYTES,
+    )
 
 
-@dataclass(frozen=True)
-class AbsorbedSimt(AbsorbedVariant):
-    """Runs in float32 arithmetic without tensor cores (absorbed_simt.cuh). pieces: 16-byte pieces of each lane."""
-
-    file = "absorbed_simt.cuh"
-    others = (f"{FOLDER}/quad.cuh",)
-    pieces: int
-
-    @property
-    def name_expression(self) -> str:
-        return f"absorbed_simt<{C_TYPES[self.dtype]}, {self.pieces}>"
-
-    @property
-    def max_hidden_size(self) -> int:
-        return 32 * self.pieces * VECTOR_BYTES // self._number_bytes
-
-    def threads(self, num_heads: int) -> int:
-        return 32 * num_heads
-
-    def shared_bytes(self, hidden_size: int) -> int:
-        chunk = 8  # kChunk of the source
-        return chunk * hidden_size * self._number_bytes
-
-    @property
-    def _number_bytes(self) -> int:
-        return 4 if self.dtype == "float32" else 2
+def _simt(dtype: Dtype, pieces: int) -> AbsorbedVariant:
+    """In float32 arithmetic without tensor cores. pieces: 16-byte pieces of each lane."""
+    chunk, number_bytes = 8, 4 if dtype == "float32" else 2  # kChunk of the source
+    return AbsorbedVariant(
+        file="absorbed_simt.cuh",
+        others=(f"{FOLDER}/quad.cuh",),
+        dtype=dtype,
+        name_expression=f"absorbed_simt<{C_TYPES[dtype]}, {pieces}>",
+        max_hidden_size=32 * pieces * VECTOR_BYTES // number_bytes,
+        head_threads=32,
+        column_bytes=chunk * number_bytes,
+    )
 
 
 # Narrow ones first: the first that is wide enough is taken.
-ABSORBED: tuple[AbsorbedVariant, ...] = (
-    *(AbsorbedMma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3), (8, 3), (8, 4)))),
-    *(AbsorbedSimt(dtype, pieces) for dtype, pieces in product(HALF_DTYPES, (2, 3, 4))),
-    *(AbsorbedSimt("float32", pieces) for pieces in (3, 6, 8)),
+ABSORBED = (
+    *(_mma(dtype, *sizes) for dtype, sizes in product(HALF_DTYPES, ((4, 3), (8, 3), (8, 4)))),
+    *(_simt(dtype, pieces) for dtype, pieces in product(HALF_DTYPES, (2, 3, 4))),
+    *(_simt("float32", pieces) for pieces in (3, 6, 8)),
 )
 
 
 def choose_absorbed(dtype: Dtype, hidden_size: int, capability: tuple[int, int]) -> AbsorbedVariant:
     """The kernel for rows of that many columns, on a card of that compute capability."""
-    family = AbsorbedSimt if dtype == "float32" or capability < TENSOR_CORES else AbsorbedMma
+    file = "absorbed_simt.cuh" if dtype == "float32" or capability < TENSOR_CORES else "absorbed_mma.cuh"
     return next(
         variant
         for variant in ABSORBED
-        if isinstance(variant, family) and variant.dtype == dtype and variant.max_hidden_size >= hidden_size
+        if (variant.file, variant.dtype) == (file, dtype) and variant.max_hidden_size >= hidden_size
     )
 
 
@@ -179,25 +151,21 @@ class AbsorbedPlan:
         """
         for tensor in (query, rows, out):
             assert is_vectorizable(tensor), "rows that the kernels cannot read in place. This is a bug."
-        params = struct_of(
-            ABSORBED_PARAMS,
-            query=query.data_ptr(),
-            rows=rows.data_ptr(),
-            out=out.data_ptr(),
-            tiles=tiles.data_ptr(),
-            partials=partials.data_ptr(),
-            arrivals=arrivals.data_ptr(),
+        return plan_launch(
+            self.variant.kernel,
+            blocks=len(self.tiles),
+            threads=self.variant.threads + self.variant.head_threads * self.num_heads,
+            shared_bytes=self.variant.shared_bytes + self.variant.column_bytes * self.hidden_size,
+            layout=PARAMS,
+            query=query,
+            rows=rows,
+            out=out,
+            tiles=tiles,
+            partials=partials,
+            arrivals=arrivals,
             row_stride=rows.stride(0),
             num_heads=self.num_heads,
             hidden_size=self.hidden_size,
             tile_rows=TILE_ROWS,
             scale=scale * math.log2(math.e),
-        )
-        return Launch(
-            self.variant.kernel,
-            len(self.tiles),
-            self.variant.threads(self.num_heads),
-            params,
-            self.variant.shared_bytes(self.hidden_size),
-            (query, rows, out, tiles, partials, arrivals),
         )

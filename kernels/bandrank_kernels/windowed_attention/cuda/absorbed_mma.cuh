@@ -6,10 +6,10 @@
 //             warp 0           warp 1
 //           |- 32 SLICES -|- 32 SLICES -| ...
 //   scores  16 heads x 16 keys, a part of each dot product; the warps add their parts up, in order, through shared memory
-//   sums    16 heads x own columns += weights x keys
+//   sums    16 heads x the warp's columns += weights x keys
 //
-// so that but for those parts (2 KiB a warp) no warp waits for another, and all compute the same weights. Columns from
-// hidden_size on, and keys that there are not, are zeros in shared memory.
+// so that, but for those parts (2 KiB a warp) no warp waits for another, and all compute the same weights. Columns from
+// hidden_size on, and keys that do not exist, are zeros in shared memory.
 //
 // Rescaling is lazy: a head's sums are relative to a reference that follows its maximum only when it has grown by more
 // than 2 ** kSlack. Weights up to 2 ** kSlack lose no precision in 16 bits.
@@ -17,10 +17,10 @@
 constexpr int kChunk = 16;  // keys
 constexpr float kSlack = 8.f;
 
-// Where piece `piece` (8 numbers) of key `key` lies among a warp's, such that the lanes of one read hit all banks once:
+// The index of piece `piece` (8 numbers) of key `key` among a warp's, such that the lanes of one read hit all banks once:
 // pieces of keys 2i and 2i + 1 when scores are computed, of keys 0, 2, 4, 6 and so on when they are summed.
 template <int SLICES>
-__device__ __forceinline__ int piece_place(int key, int piece) {
+__device__ __forceinline__ int piece_index(int key, int piece) {
   return 4 * SLICES * key + (key & ~1) + (SLICES % 2 ? piece : piece ^ (key & 1) << 2);
 }
 
@@ -42,9 +42,9 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
   auto copy_chunk = [&](int chunk) {
     for (int i = lane; i < kChunk * kKeyPieces && kChunk * chunk < keys.count; i += 32) {
       const int slot = i / kKeyPieces, key = kChunk * chunk + slot, piece = i % kKeyPieces;
-      const bool wanted = key < keys.count && 8 * piece < columns;
-      const T* from = wanted ? x + keys.row(key) * params.row_stride + 8 * piece : x;
-      copy_async(stages + chunk % 2 * kStagePieces + piece_place<SLICES>(slot, piece), from, wanted);  // @pieces
+      const bool real = key < keys.count && 8 * piece < columns;
+      const T* from = real ? x + keys.row(key) * params.row_stride + 8 * piece : x;
+      copy_async(stages + chunk % 2 * kStagePieces + piece_index<SLICES>(slot, piece), from, real);  // @pieces
     }
     commit_copies();
   };
@@ -54,11 +54,11 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
   Output<32> sums[SLICES];
   float top[2], sum[2];
   auto head_of = [&](int half) { return g + 8 * half; };
-  auto has_slice = [&](int i) { return 32 * i + 8 * t < columns; };  // @columns that is, its numbers from 8 t on
+  auto has_slice = [&](int i) { return 32 * i + 8 * t < columns; };  // @columns the numbers from 8 t on
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const long long place = (long long)tile.candidate * params.num_heads + min_of(head_of(half), params.num_heads - 1);
-    const T* from = static_cast<const T*>(params.query) + place * params.hidden_size + first_column + 8 * t;
+    const long long index = (long long)tile.candidate * params.num_heads + min_of(head_of(half), params.num_heads - 1);
+    const T* from = static_cast<const T*>(params.query) + index * params.hidden_size + first_column + 8 * t;
 #pragma unroll
     for (int i = 0; i < SLICES; i++) {
       query[half].slice[i] = has_slice(i) ? *reinterpret_cast<const uint4*>(from + 32 * i) : make_uint4(0, 0, 0, 0);
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
   }
 
   for (int chunk = 0; kChunk * chunk < keys.count; chunk++) {
-    __syncwarp();  // the chunk before was read, and its place is free
+    __syncwarp();  // the chunk before was read, and its memory is free
     copy_chunk(chunk + 1);  // @ahead
     wait_for_copies<1>();  // @copied
     __syncwarp();  // @staged
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
     for (int b = 0; b < 2; b++) {
       Slices<kColumns> key;
 #pragma unroll
-      for (int i = 0; i < SLICES; i++) key.slice[i] = staged[piece_place<SLICES>(8 * b + g, 4 * i + t)];
+      for (int i = 0; i < SLICES; i++) key.slice[i] = staged[piece_index<SLICES>(8 * b + g, 4 * i + t)];
       score<T, kColumns>(scores[b], query[0], query[1], key);
       board[(2 * warp + b) * 32] = make_float4(scores[b][0], scores[b][1], scores[b][2], scores[b][3]);
     }
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         const int key = 2 * t + k % 2 + 8 * (k / 2);
-        const uint2 pair = reinterpret_cast<const uint2*>(staged + piece_place<SLICES>(key, 4 * i + g / 2))[g % 2];
+        const uint2 pair = reinterpret_cast<const uint2*>(staged + piece_index<SLICES>(key, 4 * i + g / 2))[g % 2];
         values[k] = {{pair.x, pair.y}};
       }
       add_values<T, 32>(sums[i], scores[0], scores[1], values);
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) absorbed_mma(const __g
     const int head = head_of(half);
     if (head >= params.num_heads) continue;  // @heads
     if (tile.num_tiles == 1) {
-      const long long place = (long long)tile.candidate * params.num_heads + head;
-      T* const out = static_cast<T*>(params.out) + place * params.hidden_size + first_column + 8 * t;
+      const long long index = (long long)tile.candidate * params.num_heads + head;
+      T* const out = static_cast<T*>(params.out) + index * params.hidden_size + first_column + 8 * t;
 #pragma unroll
       for (int i = 0; i < SLICES; i++)
         if (has_slice(i)) store_row<T, 32>(out + 32 * i, sums[i], half, 1.f / sum[half]);

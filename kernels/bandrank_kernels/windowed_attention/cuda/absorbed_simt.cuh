@@ -6,7 +6,7 @@
 constexpr int kChunk = 8;  // keys
 constexpr int kMostHeads = 16;
 
-// The same bits in every lane.
+// Returns the same bits in every lane.
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
   auto column = [&](int i) { return kNumbers * (lane + 32 * i); };
   auto exists = [&](int i) { return column(i) < params.hidden_size; };  // @columns
 
-  const long long place = ((long long)tile.candidate * params.num_heads + head) * params.hidden_size;
+  const long long offset = ((long long)tile.candidate * params.num_heads + head) * params.hidden_size;
   float query[PIECES][kNumbers] = {}, sums[PIECES][kNumbers] = {}, top = kHidden, sum = 0.f;
 #pragma unroll
   for (int i = 0; i < PIECES; i++)
-    if (exists(i)) load_numbers(query[i], static_cast<const T*>(params.query) + place + column(i));
+    if (exists(i)) load_numbers(query[i], static_cast<const T*>(params.query) + offset + column(i));
 
   for (int first = 0; first < keys.count; first += kChunk) {
     const int staged = min_of(kChunk, keys.count - first);
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(32 * kMostHeads, 1) absorbed_simt(const __grid
   if (tile.num_tiles == 1) {
 #pragma unroll
     for (int i = 0; i < PIECES; i++)
-      if (exists(i)) store_numbers(static_cast<T*>(params.out) + place + column(i), sums[i], 1.f / sum);
+      if (exists(i)) store_numbers(static_cast<T*>(params.out) + offset + column(i), sums[i], 1.f / sum);
     return;
   }
   float* const partial = partial_of(params, blockIdx.x, head);

@@ -1,6 +1,6 @@
 // The [CLS] row of a candidate sees all its rows, and these are spread over tiles. Each tile attends with [CLS] over its
-// own rows and leaves a partial result: (maximum, sum, D weighted values), all in float. Whoever comes last merges them
-// in the order of the tiles, so that the bits do not depend on who that is.
+// rows and leaves a partial result: (maximum, sum, D weighted values), all in float. The last one to finish merges them
+// in the order of the tiles, so that the bits do not depend on which one that is.
 
 template <int D>
 constexpr int kPartial = D + 2;  // floats
@@ -60,10 +60,10 @@ __device__ __forceinline__ void store_merged(float* partial, const ClsRow<D>& ro
 template <class T, int D>
 __device__ __forceinline__ void store_cls(const AttentionParams& params, int candidate, int head, const ClsRow<D>& row) {
   const int lane = threadIdx.x % 32;
-  const long long place = (long long)candidate * params.num_heads + head;
+  const long long index = (long long)candidate * params.num_heads + head;
 #pragma unroll
-  for (int i = 0; i < D / 32; i++) static_cast<T*>(params.out)[place * D + lane + 32 * i] = T(row.value[i] / row.sum);
-  if (params.lse && lane == 0) params.lse[place] = row.top + log2f(row.sum);
+  for (int i = 0; i < D / 32; i++) static_cast<T*>(params.out)[index * D + lane + 32 * i] = T(row.value[i] / row.sum);
+  if (params.lse && lane == 0) params.lse[index] = row.top + log2f(row.sum);
 }
 
 template <int D>

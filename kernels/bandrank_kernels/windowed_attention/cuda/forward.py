@@ -7,15 +7,20 @@ from typing import get_args
 from torch import Tensor
 
 from bandrank_kernels.cuda import Dtype
-from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, struct_of
+from bandrank_kernels.launch import OLDEST_CAPABILITY, Launch, is_vectorizable, plan_launch, struct_layout
 from bandrank_kernels.windowed_attention.capacity import Capacity
-from bandrank_kernels.windowed_attention.cuda.params import PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import HEAD_DIMS, Variant, Wide, choose_variant
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
-SPARSE_SWITCHES = AttentionPattern(query_to_cls=False, query_to_candidate=False)
+# `AttentionParams` of params.cuh.
+PARAMS = struct_layout(
+    addresses="qkv out lse tiles partials arrivals",
+    longs="row_stride",
+    ints="num_heads window stage_rows",
+    floats="scale",
+)
 # A block's share of shared memory: two blocks fit on an sm_90, one on cards that have 100 KiB.
 MAX_SHARED_BYTES = 96 * 1024
 MIN_STAGE_ROWS = 64  # keys; the merge of [CLS] rows needs some 2 KiB whatever the keys
@@ -28,10 +33,9 @@ def why_unsupported(
 
     dtype: its name, such as "float16".  capability: the card's compute capability, (major, minor).
     """
-    if pattern != AttentionPattern(pattern.window, query_to_cls=False, query_to_candidate=False):
-        return (
-            f"the kernels know the sparse cross-encoder's pattern alone ({SPARSE_SWITCHES}, any window), got {pattern}"
-        )
+    sparse = AttentionPattern.sparse(pattern.window)
+    if pattern != sparse:
+        return f"the kernels know the sparse cross-encoder's pattern alone ({sparse}, any window), got {pattern}"
     if head_dim not in HEAD_DIMS:
         return f"head_dim must be one of {HEAD_DIMS}, got {head_dim}"
     if dtype not in get_args(Dtype):
@@ -58,7 +62,7 @@ class ForwardPlan:
 
     @property
     def signature(self) -> tuple[Variant, int, int]:
-        """What a launch depends on, apart from its grid and its addresses."""
+        """All that a launch depends on, except its grid and its addresses."""
         return self.variant, self.window, self.stage_rows
 
     @property
@@ -91,22 +95,24 @@ class ForwardPlan:
         tiles: `self.tiles` on the device.  partials, arrivals: scratch of `num_partials` and `num_arrivals`.
         """
         assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
-        params = struct_of(
-            PARAMS,
-            qkv=qkv.data_ptr(),
-            out=out.data_ptr(),
-            lse=0 if lse is None else lse.data_ptr(),
-            tiles=tiles.data_ptr(),
-            partials=partials.data_ptr(),
-            arrivals=arrivals.data_ptr(),
+        return plan_launch(
+            self.variant.kernel,
+            blocks=self.blocks,
+            threads=self.variant.threads,
+            shared_bytes=self.shared_bytes,
+            layout=PARAMS,
+            qkv=qkv,
+            out=out,
+            lse=lse,
+            tiles=tiles,
+            partials=partials,
+            arrivals=arrivals,
             row_stride=qkv.stride(0),
             num_heads=self.num_heads,
             window=self.window,
             stage_rows=self.stage_rows,
             scale=math.log2(math.e) / math.sqrt(self.variant.head_dim),
         )
-        holds = (qkv, out, tiles, partials, arrivals) if lse is None else (qkv, out, lse, tiles, partials, arrivals)
-        return Launch(self.variant.kernel, self.blocks, self.variant.threads, params, self.shared_bytes, holds)
 
 
 def is_readable(qkv: Tensor) -> bool:
@@ -134,7 +140,7 @@ def plan_forward(
 
     max_shared_bytes: the most that a block may use.  capacity: what all but the contents of the tiles is planned for,
     instead of the batch itself.
-    Raises ValueError for what `why_unsupported` names, or if the tiles do not fit.
+    Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
         raise ValueError(reason)

@@ -8,25 +8,25 @@
 //   V     lane g holds the D/8 numbers from g D/8 of rows 2t, 2t+1, 2t+8, 2t+9. Column g of product j is number g D/8 + j.
 //   out   so lane (g, t) ends with the D/4 consecutive numbers from t D/4 of rows g and g + 8.
 
-// Of one row of Q or K: what lane t holds.
+// The part of a row of Q or K that lane t holds.
 template <int D>
 struct Slices {
   uint4 slice[D / 32];
 };
 
-// Of one row of V: what lane g holds.
+// The part of a row of V that lane g holds.
 template <int D>
 struct Segment {
   unsigned pair[D / 16];
 };
 
-// Of 16 rows of the output: what lane (g, t) holds. Elements 0, 1 belong to row g, elements 2, 3 to row g + 8.
+// The part of 16 rows of the output that lane (g, t) holds. Elements 0, 1 belong to row g, elements 2, 3 to row g + 8.
 template <int D>
 struct Output {
   float column[D / 8][4];
 };
 
-// row: of Q or K, advanced by 8 t numbers.
+// row: a row of Q or K, advanced by 8 t numbers.
 template <class T, int D>
 __device__ __forceinline__ Slices<D> load_slices(const T* row) {
   Slices<D> loaded;
@@ -35,7 +35,7 @@ __device__ __forceinline__ Slices<D> load_slices(const T* row) {
   return loaded;
 }
 
-// row: of V, advanced by g D/8 numbers.
+// row: a row of V, advanced by g D/8 numbers.
 template <class T, int D>
 __device__ __forceinline__ Segment<D> load_segment(const T* row) {
   if constexpr (D == 32) {

@@ -6,7 +6,7 @@
 // Two launches without atomics, every sum in a fixed order, so that bits repeat:
 //
 //   gradient_rows     31 rows of a candidate and its [CLS], or rows of a query, go through their keys: dQ, delta.
-//                     What they give to the globals is summed over the block and left as partial sums, and so is dQ of
+//                     Their gradients by the globals are summed over the block and left as partial sums, and so is dQ of
 //                     [CLS], whose keys are spread over the blocks of the candidate.
 //   gradient_columns  31 keys of a candidate go through the rows that see them, those of the window and [CLS]: dK, dV.
 //                     Further blocks sum up the partials, one [CLS] or query row each.
@@ -21,13 +21,13 @@ struct GradientParams {
   const float* lse;     // (num_rows, H)
   float* delta;         // (num_rows, H) scratch
   const int4* tiles;    // (num_tiles, 2): Tile
-  const int* first_vectors;  // (num_tiles,) where the partials of each tile begin
+  const int* first_vectors;  // (num_tiles,) the first vector of each tile's partials
   float* partials;           // (num_vectors, H, D) scratch
   const int4* totals;        // (num_totals, 2): Total
   long long row_stride;
   int num_heads;
   int window;
-  int column_blocks;  // of gradient_columns that have keys; the others have totals
+  int column_blocks;  // blocks of gradient_columns that have keys; the others have totals
   float scale;        // log2(e) / sqrt(D)
   float root;         // 1 / sqrt(D)
 };
@@ -43,7 +43,7 @@ constexpr int kGlobalsAtOnce = 16;
 
 template <class T, int D>
 __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_constant__ GradientParams params) {
-  constexpr int kOwn = D / 4;
+  constexpr int kLaneDims = D / 4;
   DYNAMIC_SHARED(shared);
   float* const queries = reinterpret_cast<float*>(shared);  // (32, D)
   float* const rows_towards = queries + (kQuadRows + 1) * D;
@@ -54,19 +54,19 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
   const int tile_number = blockIdx.x / params.num_heads, head = blockIdx.x % params.num_heads;
   const Tile tile = load_tile(params.tiles, tile_number);
   const bool is_query = tile.is_query(), is_cls = slot == kQuadRows;
-  const int place = tile.begin + slot, end = min_of(tile.begin + kQuadRows, tile.num_rows), w = params.window;
-  const long long row = is_cls ? tile.candidate : tile.first_row + place;
-  const int model_dim = params.num_heads * D, own = head * D + t * kOwn;
-  const T* const q = static_cast<const T*>(params.qkv) + own;
+  const int position = tile.begin + slot, end = min_of(tile.begin + kQuadRows, tile.num_rows), w = params.window;
+  const long long row = is_cls ? tile.candidate : tile.first_row + position;
+  const int model_dim = params.num_heads * D, first_dim = head * D + t * kLaneDims;
+  const T* const q = static_cast<const T*>(params.qkv) + first_dim;
   const T* const k = q + model_dim;
   const T* const v = k + model_dim;
   float* const partials = params.partials + ((long long)params.first_vectors[tile_number] * params.num_heads + head) * D;
 
-  const bool works = is_cls ? !is_query : place < end;
-  float query[kOwn] = {}, towards[kOwn] = {}, sums[kOwn] = {}, delta = 0.f, lse = 0.f;
-  // P and dS of this row and a key.
+  const bool works = is_cls ? !is_query : position < end;
+  float query[kLaneDims] = {}, towards[kLaneDims] = {}, sums[kLaneDims] = {}, delta = 0.f, lse = 0.f;
+  // Computes P and dS of this row and a key.
   auto attend = [&](long long key, float& weight, float& inner) {
-    float keys[kOwn], values[kOwn];
+    float keys[kLaneDims], values[kLaneDims];
     load_numbers(keys, k + key * params.row_stride);
     load_numbers(values, v + key * params.row_stride);
     weight = exp2_fast(fmaf(row_sum(dot(query, keys)), params.scale, -lse));
@@ -75,23 +75,23 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
   };
 
   if (works) {
-    float out[kOwn];
+    float out[kLaneDims];
     load_numbers(query, q + row * params.row_stride);
-    load_numbers(towards, static_cast<const T*>(params.towards) + row * model_dim + own);
-    load_numbers(out, static_cast<const T*>(params.out) + row * model_dim + own);
+    load_numbers(towards, static_cast<const T*>(params.towards) + row * model_dim + first_dim);
+    load_numbers(out, static_cast<const T*>(params.out) + row * model_dim + first_dim);
     delta = row_sum(dot(towards, out));
     lse = params.lse[row * params.num_heads + head];
-    // [CLS] sees the rows of its tile, and those of the other tiles in their blocks.
-    const int first = is_cls ? tile.begin : max_of(0, place - w);  // @first-key
-    const int last = is_cls ? end - 1 : min_of(tile.num_rows - 1, place + w);  // @last-key
+    // [CLS] sees the rows of its tile here, and those of the other tiles in their blocks.
+    const int first = is_cls ? tile.begin : max_of(0, position - w);  // @first-key
+    const int last = is_cls ? end - 1 : min_of(tile.num_rows - 1, position + w);  // @last-key
     float weight, inner;
     for (int key = first; !is_query && key <= last; key++) attend(tile.first_row + key, weight, inner);
     if (t == 0 && (!is_cls || tile.begin == 0)) params.delta[row * params.num_heads + head] = delta;  // @one-delta
   }
 #pragma unroll
-  for (int i = 0; i < kOwn; i++) {
-    queries[slot * D + t * kOwn + i] = query[i];
-    rows_towards[slot * D + t * kOwn + i] = towards[i];
+  for (int i = 0; i < kLaneDims; i++) {
+    queries[slot * D + t * kLaneDims + i] = query[i];
+    rows_towards[slot * D + t * kLaneDims + i] = towards[i];
   }
 
   const bool sees_globals = works && !(is_cls && tile.begin > 0);  // @sees-globals
@@ -115,19 +115,19 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_rows(const __grid_const
       const float* const number = (vector % 2 ? rows_towards : queries) + d;
       float sum = 0.f;
       for (int r = 0; r <= kQuadRows; r++) sum = fmaf(factor[r * kGlobalsAtOnce], number[r * D], sum);
-      const long long place = 1 + 2 * chunk + vector;  // @vectors
-      partials[place * model_dim + d] = vector % 2 ? sum : sum * params.root;  // @root
+      const long long index = 1 + 2 * chunk + vector;  // @vectors
+      partials[index * model_dim + d] = vector % 2 ? sum : sum * params.root;  // @root
     }
     __syncthreads();  // @factors-read the factors were read
   }
 
   if (!works) return;
   if (!is_cls) {
-    store_numbers(static_cast<T*>(params.result) + row * 3 * model_dim + own, sums, params.root);
+    store_numbers(static_cast<T*>(params.result) + row * 3 * model_dim + first_dim, sums, params.root);
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kOwn; i++) partials[t * kOwn + i] = sums[i] * params.root;
+  for (int i = 0; i < kLaneDims; i++) partials[t * kLaneDims + i] = sums[i] * params.root;
 }
 
 // A part of a Total is D numbers; the threads of a number share its partials, and their sums are added in order.
@@ -156,7 +156,7 @@ __device__ __forceinline__ void sum_partials(const GradientParams& params, const
 
 template <class T, int D>
 __global__ void __launch_bounds__(kQuadThreads) gradient_columns(const __grid_constant__ GradientParams params) {
-  constexpr int kOwn = D / 4;
+  constexpr int kLaneDims = D / 4;
   DYNAMIC_SHARED(shared);
   const int head = blockIdx.x % params.num_heads;
   const int beyond = int(blockIdx.x) - params.column_blocks;
@@ -169,31 +169,31 @@ __global__ void __launch_bounds__(kQuadThreads) gradient_columns(const __grid_co
 
   const int t = threadIdx.x % 4, slot = threadIdx.x / 4;
   const Tile tile = load_tile(params.tiles, blockIdx.x / params.num_heads);
-  const int place = tile.begin + slot, w = params.window;
-  if (slot == kQuadRows || place >= tile.num_rows) return;
-  const int model_dim = params.num_heads * D, own = head * D + t * kOwn;
-  const long long column = tile.first_row + place;
-  const T* const q = static_cast<const T*>(params.qkv) + own;
+  const int position = tile.begin + slot, w = params.window;
+  if (slot == kQuadRows || position >= tile.num_rows) return;
+  const int model_dim = params.num_heads * D, first_dim = head * D + t * kLaneDims;
+  const long long column = tile.first_row + position;
+  const T* const q = static_cast<const T*>(params.qkv) + first_dim;
   const T* const k = q + model_dim;
   const T* const v = k + model_dim;
 
-  float key[kOwn], value[kOwn], key_sums[kOwn] = {}, value_sums[kOwn] = {};
+  float key[kLaneDims], value[kLaneDims], key_sums[kLaneDims] = {}, value_sums[kLaneDims] = {};
   load_numbers(key, k + column * params.row_stride);
   load_numbers(value, v + column * params.row_stride);
   auto gather = [&](long long row) {
-    float query[kOwn], towards[kOwn];
+    float query[kLaneDims], towards[kLaneDims];
     load_numbers(query, q + row * params.row_stride);
-    load_numbers(towards, static_cast<const T*>(params.towards) + row * model_dim + own);
+    load_numbers(towards, static_cast<const T*>(params.towards) + row * model_dim + first_dim);
     const long long number = row * params.num_heads + head;
     const float weight = exp2_fast(fmaf(row_sum(dot(query, key)), params.scale, -params.lse[number]));
     add_scaled(key_sums, weight * (row_sum(dot(towards, value)) - params.delta[number]), query);
     add_scaled(value_sums, weight, towards);
   };
   gather(tile.candidate);  // @cls
-  const int last = min_of(tile.num_rows - 1, place + w);  // @last-row
-  for (int row = max_of(0, place - w); row <= last; row++) gather(tile.first_row + row);
+  const int last = min_of(tile.num_rows - 1, position + w);  // @last-row
+  for (int row = max_of(0, position - w); row <= last; row++) gather(tile.first_row + row);
 
-  T* const result = static_cast<T*>(params.result) + column * 3 * model_dim + own;
+  T* const result = static_cast<T*>(params.result) + column * 3 * model_dim + first_dim;
   store_numbers(result + model_dim, key_sums, params.root);
   store_numbers(result + 2 * model_dim, value_sums, 1.f);
 }

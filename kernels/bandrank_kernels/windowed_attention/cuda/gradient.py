@@ -1,20 +1,26 @@
 """The plan of the backward pass: two launches, and the layout of the partial sums between them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
 
-from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.cuda import Dtype
-from bandrank_kernels.launch import Launch, struct_of
+from bandrank_kernels.launch import Launch, plan_launch, struct_layout
 from bandrank_kernels.windowed_attention.cuda.forward import is_readable
-from bandrank_kernels.windowed_attention.cuda.params import GRADIENT_PARAMS
 from bandrank_kernels.windowed_attention.cuda.tiles import Int32s, Tiles, plan_tiles
 from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
+# `GradientParams` of gradient.cuh.
+PARAMS = struct_layout(
+    addresses="qkv out towards result lse delta tiles first_vectors partials totals",
+    longs="row_stride",
+    ints="num_heads window column_blocks",
+    floats="scale root",
+)
 FLOAT_BYTES = 4
 GLOBALS_AT_ONCE = 16  # kGlobalsAtOnce of gradient.cuh
 
@@ -69,22 +75,27 @@ class GradientPlan:
         float32 of scratch.  partials: `num_partials` of it.  tiles, first_vectors, totals: `tables` on the device.
         """
         assert is_readable(qkv), "rows that the kernels cannot read in place. This is a bug."
-        tensors = {
-            "qkv": qkv,
-            "out": out,
-            "towards": towards,
-            "result": result,
-            "lse": lse,
-            "delta": delta,
-            "tiles": tiles,
-            "first_vectors": first_vectors,
-            "partials": partials,
-            "totals": totals,
-        }
+        rows, columns = (Gradient(self.dtype, self.head_dim, part) for part in GRADIENT_PARTS)
+        row_blocks = len(self.tables.tiles) * self.num_heads
+        if not row_blocks:
+            return []
         column_blocks = self.tables.num_candidate_tiles * self.num_heads
-        params = struct_of(
-            GRADIENT_PARAMS,
-            **{name: tensor.data_ptr() for name, tensor in tensors.items()},
+        by_rows = plan_launch(
+            rows.kernel,
+            blocks=row_blocks,
+            threads=rows.threads,
+            shared_bytes=FLOAT_BYTES * 2 * (rows.tile_rows + 1) * (self.head_dim + GLOBALS_AT_ONCE),
+            layout=PARAMS,
+            qkv=qkv,
+            out=out,
+            towards=towards,
+            result=result,
+            lse=lse,
+            delta=delta,
+            tiles=tiles,
+            first_vectors=first_vectors,
+            partials=partials,
+            totals=totals,
             row_stride=qkv.stride(0),
             num_heads=self.num_heads,
             window=self.window,
@@ -92,24 +103,14 @@ class GradientPlan:
             scale=math.log2(math.e) / math.sqrt(self.head_dim),
             root=1 / math.sqrt(self.head_dim),
         )
-        rows, columns = (Gradient(self.dtype, self.head_dim, part) for part in GRADIENT_PARTS)
-        row_blocks = len(self.tables.tiles) * self.num_heads
-        shared = FLOAT_BYTES * 2 * (rows.tile_rows + 1) * (self.head_dim + GLOBALS_AT_ONCE)
-        holds = tuple(tensors.values())
-        total_blocks = len(self.tables.totals) * self.num_heads
-        if not row_blocks:
-            return []
-        return [
-            Launch(rows.kernel, row_blocks, rows.threads, params, shared, holds),
-            Launch(
-                columns.kernel,
-                column_blocks + total_blocks,
-                columns.threads,
-                params,
-                FLOAT_BYTES * columns.threads,
-                holds,
-            ),
-        ]
+        by_columns = replace(
+            by_rows,
+            kernel=columns.kernel,
+            blocks=column_blocks + len(self.tables.totals) * self.num_heads,
+            threads=columns.threads,
+            shared_bytes=FLOAT_BYTES * columns.threads,
+        )
+        return [by_rows, by_columns]
 
 
 def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
@@ -128,24 +129,20 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
     tile_bounds = offsets(counts)
     first_query_tiles = tile_bounds[-1] + offsets(query_counts)[:-1]
 
-    num_candidates = rows.num_candidates
-    cls = np.zeros((num_candidates, 8), np.int64)
-    cls[:, 0] = np.arange(num_candidates)
-    cls[:, 2] = bounds[tile_bounds[:-1]]
-    cls[:, 3] = counts
-    cls[:, 4] = steps[owner]
-
+    cls = _table(np.arange(rows.num_candidates), 0, bounds[tile_bounds[:-1]], counts, steps[owner], 0, 0, 0)
     query = np.repeat(np.arange(rows.num_queries), query_lengths)
     begin, end = (np.searchsorted(owner, np.arange(rows.num_queries), side) for side in ("left", "right"))
     number = 1 + indices_within(query_lengths)  # of the row among the globals
-    totals = np.zeros((len(query), 8), np.int64)
-    totals[:, 0] = rows.first_query_row + np.arange(len(query))
-    totals[:, 1] = 1
-    totals[:, 2] = (bounds[tile_bounds[begin]])[query] + 1 + 2 * number
-    totals[:, 3] = (tile_bounds[end] - tile_bounds[begin])[query]
-    totals[:, 4] = steps[query]
-    totals[:, 5] = bounds[first_query_tiles][query] + 1 + 2 * number
-    totals[:, 6] = query_counts[query]
+    totals = _table(
+        rows.first_query_row + np.arange(len(query)),
+        1,
+        bounds[tile_bounds[begin]][query] + 1 + 2 * number,
+        (tile_bounds[end] - tile_bounds[begin])[query],
+        steps[query],
+        bounds[first_query_tiles][query] + 1 + 2 * number,
+        query_counts[query],
+        0,
+    )
     return GradientTables(
         tiles=plan_tiles(rows, tile_rows),
         first_vectors=bounds[:-1].astype(np.int32),
@@ -153,3 +150,8 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
         num_vectors=int(bounds[-1]),
         num_candidate_tiles=int(tile_bounds[-1]),
     )
+
+
+def _table(*fields: Ints | int) -> Ints:
+    """(n, len(fields)): a row for each of n `Total`s, whose fields are columns, or one number for all."""
+    return np.stack(np.broadcast_arrays(*fields), 1)

@@ -7,7 +7,7 @@
 //   row r0+1  x x x x x x . .        . x x x x x . . . . . . . .
 //     ...
 //   row r0+14 x x x x x x . .        . . . . . . . . . x x x x x
-//   [CLS]     (first step only)      . . x x x x x x x x x x . .      the step's own 15 rows
+//   [CLS]     (first step only)      . . x x x x x x x x x x . .      the 15 rows of the step
 //
 // Rows start afresh in each step; all their scores are in registers, so their softmax is taken at once. Row 15 carries its
 // maximum, sum and values from step to step. No shared memory, no block barrier.
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
   int r0 = tile.begin;
   do {  // once for an empty candidate, whose [CLS] sees the globals
     // Rows beyond the candidate are read as its last one, and not written.
-    auto row_of = [&](int place) { return tile.first_row + clamp(place, 0, max_of(num_rows - 1, 0)); };
+    auto row_of = [&](int position) { return tile.first_row + clamp(position, 0, max_of(num_rows - 1, 0)); };
     const Slices<D> top_query = load_slices<T, D>(q + row_of(r0 + g) * stride);
     const Slices<D> bottom_query = load_slices<T, D>(q + (cls_lane ? tile.any_row() : row_of(r0 + g + 8)) * stride);
     float scores[kTiles][4];
@@ -154,10 +154,10 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
     cls_sum = cls_sum * cls_factor + bottom_sum;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const int place = r0 + g + 8 * half;
-      if (place >= end || (half && cls_lane)) continue;  // @written
+      const int position = r0 + g + 8 * half;
+      if (position >= end || (half && cls_lane)) continue;  // @written
       const float sum = half ? bottom_sum : top_sum;
-      const long long row = tile.first_row + place;
+      const long long row = tile.first_row + position;
       store_row<T, D>(out + row * model_dim, sums, half, 1.f / sum);
       if (params.lse && t == 0) params.lse[row * params.num_heads + head] = (half ? bottom : top) + log2f(sum);
     }

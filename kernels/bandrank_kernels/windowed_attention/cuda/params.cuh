@@ -1,4 +1,4 @@
-// What the forward kernels of windowed attention are given, and how it lies in memory.
+// The arguments of the forward kernels of windowed attention, and their layout in memory.
 //
 //   T storage type, D head_dim, H num_heads, w window
 //   tile: consecutive rows of one candidate, or of one query, that a block or warp computes
@@ -39,7 +39,7 @@ struct Tile {
   int num_tiles;   // of the candidate
 
   __device__ bool is_query() const { return candidate == kQueryTile; }
-  // A row that may be read where a global is wanted and there is none.
+  // A row that may be read instead of a global that does not exist.
   __device__ int any_row() const { return is_query() ? query_row : candidate; }
   __device__ int global_row(int number) const {
     return number >= 1 && number <= query_rows ? query_row + number - 1 : any_row();

@@ -4,9 +4,9 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,19 +36,8 @@ log = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 Run = Callable[[Launch, torch.device], None]
-
-
-AnyPlan = TypeVar("AnyPlan", ForwardPlan, AbsorbedPlan)
-
-
-@dataclass
-class _Scratch(Generic[AnyPlan]):
-    """A plan with the device memory that its launches need."""
-
-    plan: AnyPlan
-    tiles: Tensor
-    partials: Tensor
-    arrivals: Tensor
+Key = tuple[torch.dtype, int, int]  # dtype, heads, and numbers of a head or columns of a row
+Scratch = dict[str, Tensor]  # device memory of a plan's launches, by the names of their arguments
 
 
 class CudaPlan(AttentionPlan):
@@ -71,8 +60,8 @@ class CudaPlan(AttentionPlan):
         capacity: Capacity | None = None,
         run: Run = launch,
     ) -> None:
-        """capacity: what launches are sized for, the same for all batches that fit.  run: makes the launches.
-        Raises ValueError for what `why_unsupported` names, or if the batch does not fit.
+        """capacity: the size of the launches, the same for all batches that fit.  run: makes the launches.
+        Raises ValueError for the reasons of `why_unsupported`, or if the batch does not fit.
         """
         self._rows, self._pattern, self._device, self._capability, self._run = rows, pattern, device, capability, run
         self._dtype, self._head_dim, self._capacity = dtype, head_dim, capacity
@@ -83,8 +72,8 @@ class CudaPlan(AttentionPlan):
             torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)
         ]
         self._bound: Sequence[Tensor] | None = None
-        self._scratches: dict[tuple[torch.dtype, int, int], _Scratch[ForwardPlan]] = {}
-        self._absorbed_scratches: dict[tuple[torch.dtype, int, int], _Scratch[AbsorbedPlan]] = {}
+        self._forward_plans: dict[Key, tuple[ForwardPlan, Scratch]] = {}
+        self._absorbed_plans: dict[Key, tuple[AbsorbedPlan, Scratch]] = {}
 
     @property
     def signature(self) -> Hashable:
@@ -92,7 +81,7 @@ class CudaPlan(AttentionPlan):
 
     def bind(self, tables: Sequence[Tensor]) -> Self:
         bound = copy.copy(self)
-        bound._bound, bound._scratches, bound._absorbed_scratches = tables, {}, {}
+        bound._bound, bound._forward_plans, bound._absorbed_plans = tables, {}, {}
         return bound
 
     @property
@@ -161,28 +150,17 @@ class CudaPlan(AttentionPlan):
         qkv = _readable(qkv)
         num_rows, _, num_heads, head_dim = qkv.shape
         out = qkv.new_empty((num_rows, num_heads, head_dim))
-        scratch = self._scratch(qkv.dtype, num_heads, head_dim)
-        if scratch.plan.blocks:
-            request = scratch.plan.launch(
-                qkv, out, lse, tiles=scratch.tiles, partials=scratch.partials, arrivals=scratch.arrivals
-            )
-            self._run(request, qkv.device)
+        plan, scratch = self._forward_plan(qkv.dtype, num_heads, head_dim)
+        if plan.blocks:
+            self._run(plan.launch(qkv, out, lse, **scratch), qkv.device)
         return out
 
     def _attend_absorbed(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         out = torch.empty_like(query)
-        scratch = self._absorbed_scratch(query)
-        if len(scratch.plan.tiles):
-            request = scratch.plan.launch(
-                query,
-                rows if is_vectorizable(rows) else _whole(rows),
-                scale,
-                out=out,
-                tiles=scratch.tiles,
-                partials=scratch.partials,
-                arrivals=scratch.arrivals,
-            )
-            self._run(request, query.device)
+        plan, scratch = self._absorbed_plan(query)
+        if len(plan.tiles):
+            rows = rows if is_vectorizable(rows) else _whole(rows)
+            self._run(plan.launch(query, rows, scale, out=out, **scratch), query.device)
         return out
 
     @cached_property
@@ -213,33 +191,29 @@ class CudaPlan(AttentionPlan):
             capacity=self._capacity,
         )
 
-    def _scratch(self, dtype: torch.dtype, num_heads: int, head_dim: int) -> _Scratch[ForwardPlan]:
+    def _forward_plan(self, dtype: torch.dtype, num_heads: int, head_dim: int) -> tuple[ForwardPlan, Scratch]:
         key = dtype, num_heads, head_dim
-        if key not in self._scratches:
+        if key not in self._forward_plans:
             if (dtype, head_dim) == (self._dtype, self._head_dim):
                 plan, tiles = replace(self._planned, num_heads=num_heads), self._tables[0]
             else:  # as under autocast, where rows that were planned in float32 come in 16 bits
                 plan = self._plan(dtype, num_heads=num_heads, head_dim=head_dim)
                 (tiles,) = to_device([torch.from_numpy(plan.tiles)], self._device)
-            self._scratches[key] = self._make_scratch(plan, tiles)
-        return self._scratches[key]
+            self._forward_plans[key] = plan, self._scratch(plan, tiles)
+        return self._forward_plans[key]
 
-    def _absorbed_scratch(self, query: Tensor) -> _Scratch[AbsorbedPlan]:
+    def _absorbed_plan(self, query: Tensor) -> tuple[AbsorbedPlan, Scratch]:
         _, num_heads, hidden_size = query.shape
         key = query.dtype, num_heads, hidden_size
-        if key not in self._absorbed_scratches:
+        if key not in self._absorbed_plans:
             variant = choose_absorbed(dtype_name(query.dtype), hidden_size, self._capability)
             plan = AbsorbedPlan(variant, self._absorbed_tiles, num_heads, hidden_size)
-            self._absorbed_scratches[key] = self._make_scratch(plan, self._tables[1])
-        return self._absorbed_scratches[key]
+            self._absorbed_plans[key] = plan, self._scratch(plan, self._tables[1])
+        return self._absorbed_plans[key]
 
-    def _make_scratch(self, plan: AnyPlan, tiles: Tensor) -> _Scratch[AnyPlan]:
-        return _Scratch(
-            plan,
-            tiles,
-            partials=torch.empty(plan.num_partials, device=self._device),
-            arrivals=torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device),
-        )
+    def _scratch(self, plan: ForwardPlan | AbsorbedPlan, tiles: Tensor) -> Scratch:
+        arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device)
+        return {"tiles": tiles, "partials": torch.empty(plan.num_partials, device=self._device), "arrivals": arrivals}
 
 
 @functools.cache

@@ -44,7 +44,7 @@ __device__ __forceinline__ void add_scaled(float (&sums)[N], float factor, const
   for (int i = 0; i < N; i++) sums[i] = fmaf(factor, numbers[i], sums[i]);
 }
 
-// Over the four lanes of a row, while other rows of the warp may be elsewhere.
+// Adds up over the four lanes of a row, while other rows of the warp may be elsewhere.
 __device__ __forceinline__ float row_sum(float x) {
   const unsigned lanes = 0xfu << (threadIdx.x % 32 / 4 * 4);
   x += __shfl_xor_sync(lanes, x, 1);

@@ -1,4 +1,4 @@
-"""Cuts a batch into tiles: what each block, or warp, of a launch computes (`Tile` in params.cuh)."""
+"""Cuts a batch into tiles, each the work of one block, or warp, of a launch (`Tile` in params.cuh)."""
 
 import numpy as np
 import numpy.typing as npt

@@ -81,7 +81,7 @@ class Narrow(Variant):
     @property
     def min_blocks(self) -> int:
         """Blocks per multiprocessor that registers must allow for: the most at which none is spilled."""
-        return NARROW_MIN_BLOCKS[self.head_dim, self.band_tiles, self.global_tiles]
+        return NARROW_MIN_BLOCKS[self.head_dim, self.band_tiles][GLOBAL_TILES.index(self.global_tiles)]
 
     @property
     def name_expression(self) -> str:
@@ -91,20 +91,8 @@ class Narrow(Variant):
         return num_tiles * -(-num_heads // self.heads_per_block)
 
 
-NARROW_MIN_BLOCKS = {
-    (32, 3, 2): 5,
-    (32, 3, 4): 3,
-    (32, 3, 8): 3,
-    (32, 6, 2): 4,
-    (32, 6, 4): 3,
-    (32, 6, 8): 3,
-    (64, 3, 2): 3,
-    (64, 3, 4): 3,
-    (64, 3, 8): 2,
-    (64, 6, 2): 2,
-    (64, 6, 4): 2,
-    (64, 6, 8): 2,
-}
+GLOBAL_TILES = (2, 4, 8)
+NARROW_MIN_BLOCKS = {(32, 3): (5, 3, 3), (32, 6): (4, 3, 3), (64, 3): (3, 3, 2), (64, 6): (2, 2, 2)}  # by GLOBAL_TILES
 NARROW_MAX_WINDOW = 16
 NARROW_MAX_QUERY_ROWS = 63
 
@@ -183,15 +171,15 @@ def choose_variant(
         return Simt(dtype, head_dim)
     if window is not None and window <= NARROW_MAX_WINDOW and query_rows <= NARROW_MAX_QUERY_ROWS:
         band_tiles = 3 if window <= 4 else 6
-        global_tiles = next(tiles for tiles in (2, 4, 8) if query_rows < 8 * tiles)
+        global_tiles = next(tiles for tiles in GLOBAL_TILES if query_rows < 8 * tiles)
         return Narrow(dtype, head_dim, band_tiles, global_tiles)
     return Wide(dtype, head_dim, 4 if candidate_rows <= 31 * 4 else 8)
 
 
 SHIPPED: tuple[Variant, ...] = (
     *(
-        Narrow(dtype, head_dim, band_tiles, global_tiles)
-        for dtype, (head_dim, band_tiles, global_tiles) in product(HALF_DTYPES, NARROW_MIN_BLOCKS)
+        Narrow(dtype, *sizes, global_tiles)
+        for dtype, sizes, global_tiles in product(HALF_DTYPES, NARROW_MIN_BLOCKS, GLOBAL_TILES)
     ),
     *(Wide(dtype, head_dim, warps) for dtype, head_dim, warps in product(HALF_DTYPES, HEAD_DIMS, (4, 8))),
     *(Simt(dtype, head_dim) for dtype, head_dim in product(get_args(Dtype), HEAD_DIMS)),

@@ -6,8 +6,8 @@
 //           G ..       rows begin - w .. end - 1 + w of the candidate, as far as they exist
 //
 // and go through shared memory in stages of params.stage_rows keys: one stage where they fit, else several. Of each
-// stage a warp attends to the globals and to what lies within its own band, in chunks of 32 keys with an online softmax.
-// [CLS] sees the warp's own 31 rows, and the globals in the candidate's first warp.
+// stage a warp attends to the globals and to the keys within its band, in chunks of 32 keys with an online softmax.
+// [CLS] sees the 31 rows of the warp, and the globals in the candidate's first warp.
 //
 // Rescaling is lazy: a row's sums are relative to a reference that follows its maximum only when it has grown by more
 // than 2 ** kSlack. Weights up to 2 ** kSlack lose no precision in 16 bits.
@@ -15,18 +15,18 @@
 constexpr int kSliceRows = 31;
 constexpr float kSlack = 8.f;
 
-// Where piece `piece` (8 numbers) of row `row` lies in shared memory, such that the lanes of one read hit all banks once.
+// The index in shared memory of piece `piece` (8 numbers) of row `row`, such that the lanes of one read hit all banks once.
 template <int D>
-__device__ __forceinline__ int key_place(int row, int piece) {
+__device__ __forceinline__ int key_index(int row, int piece) {
   return (row * (D / 8) + piece) ^ (D == 64 ? (row & 1) << 2 : 0);
 }
 
 template <int D>
-__device__ __forceinline__ int value_place(int row, int piece) {
+__device__ __forceinline__ int value_index(int row, int piece) {
   return (row * (D / 8) + piece) ^ ((row >> 1 & 3) << 1);
 }
 
-// What a warp keeps of its 32 rows; row a of a lane is row g + 8 a.
+// The state of a warp's 32 rows; row a of a lane is row g + 8 a.
 template <int D>
 struct SliceState {
   Slices<D> query[4];
@@ -34,7 +34,7 @@ struct SliceState {
   float top[4], sum[4];
 };
 
-// Keys first .. first + count - 1 are what a row sees.
+// A row sees the keys first .. first + count - 1.
 struct Visible {
   int first, count;
   __device__ __forceinline__ bool sees(int key) const { return unsigned(key - first) < unsigned(count); }
@@ -54,7 +54,7 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
     Slices<D> loaded;
     const int row = min_of(slot + 8 * b + g, last_slot);
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) loaded.slice[i] = keys[key_place<D>(row, 4 * i + t)];
+    for (int i = 0; i < D / 32; i++) loaded.slice[i] = keys[key_index<D>(row, 4 * i + t)];
 #pragma unroll
     for (int h = 0; h < 2; h++) score<T, D>(scores[h][b], state.query[2 * h], state.query[2 * h + 1], loaded);
   }
@@ -112,10 +112,10 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
     for (int i = 0; i < 4; i++) {
       const int row = min_of(slot + 16 * b + 2 * t + i % 2 + 8 * (i / 2), last_slot);
       if constexpr (D == 32) {
-        const uint2 x = reinterpret_cast<const uint2*>(values + value_place<D>(row, g / 2))[g % 2];
+        const uint2 x = reinterpret_cast<const uint2*>(values + value_index<D>(row, g / 2))[g % 2];
         loaded[i] = {{x.x, x.y}};
       } else {
-        const uint4 x = values[value_place<D>(row, g)];
+        const uint4 x = values[value_index<D>(row, g)];
         loaded[i] = {{x.x, x.y, x.z, x.w}};
       }
     }
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   SliceState<D> state;
 #pragma unroll
   for (int a = 0; a < 4; a++) {
-    const int place = clamp(r0 + g + 8 * a, 0, max_of(num_rows - 1, 0));  // rows beyond are not written
-    const int row = a == 3 && cls_lane ? tile.any_row() : tile.first_row + place;
+    const int position = clamp(r0 + g + 8 * a, 0, max_of(num_rows - 1, 0));  // rows beyond are not written
+    const int row = a == 3 && cls_lane ? tile.any_row() : tile.first_row + position;
     state.query[a] = load_slices<T, D>(q + row * stride + 8 * t);
     state.top[a] = kHidden;
     state.sum[a] = 0.f;
@@ -182,9 +182,9 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
     if (stage) __syncthreads();  // @stage-free everyone is done with the stage before
     for (int i = threadIdx.x; i < staged * kPieces; i += 32 * WARPS) {
       const int slot = i / kPieces, piece = i % kPieces;
-      const long long place = key_row(stage + slot) * stride + 8 * piece;
-      keys[key_place<D>(slot, piece)] = *reinterpret_cast<const uint4*>(k + place);
-      values[value_place<D>(slot, piece)] = *reinterpret_cast<const uint4*>(v + place);
+      const long long offset = key_row(stage + slot) * stride + 8 * piece;
+      keys[key_index<D>(slot, piece)] = *reinterpret_cast<const uint4*>(k + offset);
+      values[value_index<D>(slot, piece)] = *reinterpret_cast<const uint4*>(v + offset);
     }
     __syncthreads();  // @staged
     if (!works) continue;
@@ -203,9 +203,9 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
 #pragma unroll
   for (int a = 0; a < 4 && works; a++) {
     state.sum[a] = quad_sum(state.sum[a]);
-    const int place = r0 + g + 8 * a;
-    if (place >= end || (a == 3 && cls_lane)) continue;  // @written
-    const long long row = tile.first_row + place;
+    const int position = r0 + g + 8 * a;
+    if (position >= end || (a == 3 && cls_lane)) continue;  // @written
+    const long long row = tile.first_row + position;
     store_row<T, D>(out + row * model_dim, state.sums[a / 2], a % 2, 1.f / state.sum[a]);
     if (params.lse && t == 0) params.lse[row * params.num_heads + head] = state.top[a] + log2f(state.sum[a]);
   }

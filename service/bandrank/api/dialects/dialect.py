@@ -1,16 +1,21 @@
-"""What a wire format has to say for itself."""
+"""The interface of a wire format."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel
 
 from bandrank.engine.calls import Answer, Call
+from bandrank.engine.ranking import RankedCandidate
+
+Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """An error as a client hears of it. error_type: a name that stays the same over versions."""
+    """An error as a client sees it. error_type: a name that stays the same over versions."""
 
     status: int
     message: str
@@ -19,11 +24,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A wire format of re-ranking, one file each.
+    """A wire format of re-ranking; each has a file in this package.
 
-    paths: where it is spoken, by POST.  request, response, error: its bodies, for the description of the API.
-    read: from a body to a call; raises InvalidInput.  write: from a call, its answer and the seconds it took to the
-    JSON of the response.  write_error: the JSON of an error's body.
+    paths: those of its POST endpoints.  request, response, error: its bodies, for the description of the API.
+    read: turns a body into a call; raises InvalidInput.  write: turns a call, its answer and the seconds it took into
+    the JSON of the response.  write_error: turns a problem into the JSON of an error's body.
     """
 
     paths: tuple[str, ...]
@@ -33,3 +38,17 @@ class Dialect:
     read: Callable[[bytes], Call]
     write: Callable[[Call, Answer, float], str]
     write_error: Callable[[Problem], str]
+
+
+def results_of(call: Call, answer: Answer) -> list[tuple[RankedCandidate, float]]:
+    """The candidates that a call asks for, best first, with the scores that clients see."""
+    candidates = answer.ranking.candidates
+    scores = np.array([candidate.score for candidate in candidates], np.float32)
+    shown = scores if call.raw_scores else sigmoid(scores)
+    return list(zip(candidates, shown.tolist(), strict=True))[: call.top_n or None]
+
+
+def sigmoid(scores: Float32s) -> Float32s:
+    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
+    small = np.exp(-np.abs(scores))
+    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))

@@ -1,36 +1,32 @@
 """The native dialect: POST /rerank.
 
-What comes a thousand times in an answer is a dataclass: pydantic reads and writes it as it does a model, and making one
-costs a fifth.
+Parts that an answer holds a thousand times are dataclasses: pydantic reads and writes them like models, and making one
+takes a fifth of the time.
 """
 
 import uuid
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from bandrank.api.dialects.dialect import Dialect, Problem
+from bandrank.api.dialects.dialect import Dialect, Problem, results_of
 from bandrank.api.parsing import parse
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking
-from bandrank.engine.registry import CallCandidate
-
-Float32s = npt.NDArray[np.float32]
+from bandrank.engine.registry import CallCandidate, Unresolved
 
 
 @dataclass(slots=True)
 class CandidateIn:
-    """A candidate with an id of the client's, given back in the results. Without a text: one registered before."""
+    """A candidate with the client's id, which the results repeat; without a text, one that was registered before."""
 
     id: str
     text: str | None = None
 
 
-# left_to_right: no value is both, and a text is not measured against the object.
+# left_to_right: no value is both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
 
 
@@ -63,7 +59,7 @@ class RerankRequest(BaseModel):
         "all, accurate over the best of them. auto: what fits.",
     )
     budget_ms: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Within which an answer is due; the header X-Budget-Ms says the same."
+        default=None, description="Milliseconds until the answer is due; the header X-Budget-Ms says the same."
     )
 
     @model_validator(mode="after")
@@ -78,13 +74,13 @@ class RerankRequest(BaseModel):
 
     @property
     def items(self) -> list[str | CandidateIn]:
-        """The candidates, under whichever name they came."""
+        """The candidates, under either of their names."""
         return self.candidates if self.candidates is not None else self.documents or []
 
 
 @dataclass(slots=True)
 class DocumentOut:
-    """A candidate's text, when asked for."""
+    """A candidate's text."""
 
     text: str
 
@@ -93,8 +89,8 @@ class DocumentOut:
 class Result:
     """A candidate by its index in the request. `id` only if one was sent, `document` only if asked for.
 
-    stage: that scored it. In a cascade, scores of candidates that only the first stage saw are shifted below the
-    others.
+    stage: the last stage that scored it. In a cascade, candidates that only the first stage saw have their scores
+    shifted below the others.
     """
 
     index: int
@@ -105,7 +101,7 @@ class Result:
 
 
 class Usage(BaseModel):
-    """Token ids of what was scored, cached or not: in each stage the query once, and every candidate."""
+    """Token ids over all stages, cached or not: in each stage the query once, and every candidate that it scored."""
 
     prompt_tokens: int
     total_tokens: int
@@ -123,7 +119,7 @@ class TimingsMs(BaseModel):
 
 
 class StageMeta(BaseModel):
-    """What a stage did: candidates it scored, representations found or missed in the cache, milliseconds."""
+    """What a stage did: candidates scored, representations that were cached or not, and its milliseconds."""
 
     stage: str
     candidates: int
@@ -132,21 +128,12 @@ class StageMeta(BaseModel):
     ms: float
 
 
-@dataclass(slots=True)
-class UnresolvedOut:
-    """A candidate that was not ranked: it came without a text, and its id is not registered."""
-
-    index: int
-    id: str
-    error: str
-
-
 class Meta(BaseModel):
-    """What the answer cost, and what was cut: word pieces of texts longer than the model takes, in the stage that cut
-    most.
+    """What the answer cost, and what was cut.
 
     bounded: whether budget and load could cut the strategy short; its first stage always scores every candidate.
-    degraded: budget or load left fewer candidates to a stage than the strategy would have sent there.
+    degraded: whether budget or load left fewer candidates to a stage than the strategy would have sent there.
+    truncated_*: word pieces of texts longer than the model takes, in the stage that cut most.
     """
 
     timings_ms: TimingsMs
@@ -166,13 +153,13 @@ class RerankResponse(BaseModel):
     id: str
     model: str
     results: list[Result]
-    unresolved: list[UnresolvedOut] | None = None
+    unresolved: list[Unresolved] | None = None
     usage: Usage
     meta: Meta
 
 
 class ErrorBody(BaseModel):
-    """One flat body for every error, in the words that the known clients read."""
+    """The flat body of every error, under each of the names that known clients read."""
 
     message: str
     detail: str
@@ -181,7 +168,7 @@ class ErrorBody(BaseModel):
 
 
 def read(body: bytes) -> Call:
-    """From the JSON of a RerankRequest to a call. Raises InvalidInput."""
+    """Turns the JSON of a RerankRequest into a call. Raises InvalidInput."""
     request = parse(RerankRequest, body)
     return Call(
         query=request.query,
@@ -199,13 +186,10 @@ def read(body: bytes) -> Call:
 
 
 def write(call: Call, answer: Answer, total_s: float) -> str:
-    """The JSON of the RerankResponse to a call. total_s: seconds since its body began to arrive."""
+    """The JSON of the RerankResponse to a call. total_s: seconds since the request's body began to arrive."""
     ranking = answer.ranking
-    scores = np.array([candidate.score for candidate in ranking.candidates], np.float32)
-    if not call.raw_scores:
-        scores = sigmoid(scores)
     results = []
-    for candidate, score in zip(ranking.candidates[: call.top_n or None], scores.tolist(), strict=False):
+    for candidate, score in results_of(call, answer):
         text = answer.texts[candidate.index] if call.return_texts else None
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
@@ -213,7 +197,7 @@ def write(call: Call, answer: Answer, total_s: float) -> str:
         id=f"rerank-{uuid.uuid4().hex}",
         model=answer.model,
         results=results,
-        unresolved=[UnresolvedOut(each.index, each.id, each.error) for each in answer.unresolved] or None,
+        unresolved=list(answer.unresolved) or None,
         usage=Usage(prompt_tokens=ranking.num_tokens, total_tokens=ranking.num_tokens),
         meta=_meta(ranking, total_s, score="raw" if call.raw_scores else "sigmoid"),
     )
@@ -221,24 +205,15 @@ def write(call: Call, answer: Answer, total_s: float) -> str:
 
 
 def write_error(problem: Problem) -> str:
-    """The JSON of the ErrorBody of a problem."""
-    said = problem.message
-    return ErrorBody(message=said, detail=said, error=said, error_type=problem.error_type).model_dump_json()
-
-
-def sigmoid(scores: Float32s) -> Float32s:
-    """1 / (1 + exp(-x)) in float32, without overflow on either side."""
-    small = np.exp(-np.abs(scores))
-    return np.where(scores >= 0, 1 / (1 + small), small / (1 + small))
+    """The JSON of the ErrorBody for a problem."""
+    text = problem.message
+    return ErrorBody(message=text, detail=text, error=text, error_type=problem.error_type).model_dump_json()
 
 
 def _meta(ranking: Ranking, total_s: float, *, score: str) -> Meta:
     reports = ranking.reports
-
-    def ms_of(step: str) -> float:
-        return _ms(sum(report.seconds(step) for report in reports))
-
-    steps = {step: ms_of(step) for step in ("tokenize", "cache", "encode", "queue", "score")}
+    names = [name for name in TimingsMs.model_fields if name != "total"]
+    steps = {name: _ms(sum(report.seconds(name) for report in reports)) for name in names}
     return Meta(
         timings_ms=TimingsMs(**steps, total=_ms(total_s)),
         strategy=ranking.strategy,

@@ -1,11 +1,11 @@
-"""When to stop asking a server that does not answer, and when to try again."""
+"""Decides when to stop calling a server that does not answer, and when to try again."""
 
 from collections.abc import Callable
 from enum import Enum
 
 
 class BreakerState(Enum):
-    """closed: calls are made.  half_open: one is, to see.  open: none is.  The values are those of the metric."""
+    """CLOSED: calls are made. HALF_OPEN: one call is made, as a probe. OPEN: none is. The metric has these values."""
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -13,9 +13,9 @@ class BreakerState(Enum):
 
 
 class CircuitBreaker:
-    """Opens after `threshold` failures in a row; lets one call probe after a cool-down, which doubles if it fails.
+    """Opens after `threshold` failures in a row; after a cool-down, which doubles when it fails, one call probes.
 
-    Each call that `allows` lets through owes one of `succeeded`, `failed` and `abandoned`.
+    After each call that `allows` permits, one of `succeeded`, `failed` and `abandoned` must be called.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CircuitBreaker:
 
     @property
     def cooling(self) -> bool:
-        """Whether no call would be let through, not even to probe."""
+        """Whether no call would be permitted, not even as a probe."""
         return self.state is BreakerState.OPEN and self._clock() < self._probe_at
 
     def allows(self) -> bool:
@@ -48,15 +48,15 @@ class CircuitBreaker:
         return self.state is BreakerState.CLOSED
 
     def succeeded(self) -> None:
-        """The call was answered."""
+        """Records that a call was answered."""
         if self.state is BreakerState.OPEN:
-            return  # a call from before: the probe decides
+            return  # the call was made before: the probe decides
         self.state = BreakerState.CLOSED
         self._failures = 0
         self._cooldown_s = self._first_cooldown_s
 
     def failed(self) -> None:
-        """The call was not answered, or not in time."""
+        """Records that a call was not answered, or not in time."""
         if self.state is BreakerState.OPEN:
             return
         self._failures += 1
@@ -67,7 +67,7 @@ class CircuitBreaker:
             self._open()
 
     def abandoned(self) -> None:
-        """The caller went away before there was an answer: nothing is known, and the next call may probe."""
+        """Records that the caller left before the answer: nothing is known, and the next call may probe."""
         if self.state is BreakerState.HALF_OPEN:
             self.state = BreakerState.OPEN
 

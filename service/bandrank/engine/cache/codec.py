@@ -19,7 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bandrank.models.ragged import Offsets, Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Offsets, offsets
 
 PayloadDtype = Literal["float32", "float16", "int8"]
 
@@ -34,7 +35,7 @@ MAX_CODE = 127
 
 
 class RepresentationCodec:
-    """To and from bytes, for representations whose rows have `size` numbers. Raises ValueError if size is below 1."""
+    """Converts representations, with `size` numbers a row, to bytes and back. Raises ValueError if size is below 1."""
 
     def __init__(self, size: int, dtype: PayloadDtype) -> None:
         if size < 1:
@@ -47,39 +48,39 @@ class RepresentationCodec:
         """The payloads of n representations, with counts of 0.
 
         values: (total, size) on any device.  cu_seqlens: (n + 1,).
-        Raises ValueError for another size, or if a number is not finite or too large for the dtype: what is stored
-        must score as it was computed.
+        Raises ValueError for another size, and if a number is not finite or too large for the dtype: a stored
+        representation must score as the computed one does.
         """
         if values.ndim != 2 or values.shape[1] != self._size:
             raise ValueError(f"representations must be (total, {self._size}), got {tuple(values.shape)}")
         flat = self._encode(values.detach()).tobytes()
-        return [NO_COUNTS + flat[begin:end] for begin, end in pairwise((cu_seqlens * self._row_bytes).tolist())]
+        return [NO_COUNTS + flat[start:end] for start, end in pairwise((cu_seqlens * self._row_bytes).tolist())]
 
     def with_counts(self, payloads: Sequence[bytes], num_tokens: Sequence[int], cut: Sequence[int]) -> list[bytes]:
-        """The same payloads, each telling its candidate's token ids and the word pieces cut from it."""
+        """The same payloads with the number of each candidate's token ids and of the word pieces cut from it."""
         return [
             COUNTS.pack(tokens, lost) + payload[COUNTS.size :]
             for payload, tokens, lost in zip(payloads, num_tokens, cut, strict=True)
         ]
 
     def counts(self, payloads: Sequence[bytes]) -> list[tuple[int, int]]:
-        """(token ids, word pieces cut) of each payload."""
+        """The number of token ids and of word pieces cut, for each payload."""
         return [(tokens, lost) for tokens, lost in map(COUNTS.unpack_from, payloads)]
 
     def lengths(self, payloads: Sequence[bytes]) -> list[int]:
-        """The rows of each payload."""
+        """The number of rows of each payload."""
         return [(len(payload) - COUNTS.size) // self._row_bytes for payload in payloads]
 
     def decode(self, payloads: Sequence[bytes]) -> Ragged:
-        """The representations, (total, size) float32 on the host."""
+        """The representations of payloads, (total, size) float32 on the host."""
         cu_seqlens = offsets(self.lengths(payloads))
         if cu_seqlens[-1] == 0:
             return Ragged(torch.empty(0, self._size), cu_seqlens)
         return Ragged(self._decode(self._without_counts(payloads)), cu_seqlens)
 
     def seal(self, payload: bytes) -> bytes:
-        """What is kept outside of the process."""
-        head = HEAD.pack(VERSION, DTYPE_CODES[self._dtype], self._size, self._rows(payload))
+        """The value that Redis keeps for a payload."""
+        head = HEAD.pack(VERSION, DTYPE_CODES[self._dtype], self._size, *self.lengths([payload]))
         return head + CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
 
     def open(self, value: bytes) -> bytes | None:
@@ -89,33 +90,28 @@ class RepresentationCodec:
             return None
         return payload if value == self.seal(payload) else None
 
-    def _rows(self, payload: bytes) -> int:
-        rows, rest = divmod(len(payload) - COUNTS.size, self._row_bytes)
-        assert rows >= 0 and rest == 0, "a payload has whole rows. This is a bug."  # noqa: PT018
-        return rows
-
     def _encode(self, values: Tensor) -> npt.NDArray[np.generic]:
-        """Rows in the payload's form; (total, size), or (total, row bytes) for int8."""
+        """The rows as payloads hold them: (total, size), or (total, row bytes) for int8."""
         if self._dtype != "int8":
             stored = values.to(torch.float32 if self._dtype == "float32" else torch.float16)
             _check_finite(stored)
             return stored.cpu().numpy()
         exact = values.float()
-        # Rows of zeros, or nearly so, have a scale that is still normal: nothing is divided by 0.
+        # The scale of a row of zeros, or nearly so, is still a normal number: nothing is divided by 0.
         scales = (exact.abs().amax(-1, keepdim=True) / MAX_CODE).clamp_min(torch.finfo(torch.float32).tiny)
         _check_finite(scales)
         codes = (exact / scales).round().to(torch.int8)
         return np.concatenate([scales.cpu().numpy().view(np.int8), codes.cpu().numpy()], axis=1)
 
     def _without_counts(self, payloads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-        """(any, a multiple of row bytes): the payloads' rows, one or several to a line. Writable, as torch wants it."""
-        if len(set(map(len, payloads))) == 1:  # the usual case, in which nothing is copied twice
+        """The payloads' rows as a writable array (any, a multiple of row bytes), one or several to a line."""
+        if len(set(map(len, payloads))) == 1:  # the usual case: nothing is copied twice
             return np.frombuffer(bytearray().join(payloads), np.uint8).reshape(len(payloads), -1)[:, COUNTS.size :]
         flat = bytearray().join([payload[COUNTS.size :] for payload in payloads])
         return np.frombuffer(flat, np.uint8).reshape(-1, self._row_bytes)
 
     def _decode(self, rows: npt.NDArray[np.uint8]) -> Tensor:
-        """(total, size) float32."""
+        """The numbers of the rows, (total, size) float32."""
         if self._dtype == "int8":
             rows = rows.reshape(-1, self._row_bytes)
             scales = rows[:, :SCALE_BYTES].copy().view("<f4")

@@ -1,4 +1,4 @@
-"""Names of what is cached: of a text, of the scorer that read it, and of both together in Redis."""
+"""Keys of the cache: for a text, for the scorer that encodes it, and for both together in Redis."""
 
 import json
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ import torch
 from bandrank.engine.cache.codec import VERSION, PayloadDtype
 from bandrank.models.scorer import Scorer
 
-FINGERPRINT_VERSION = 2  # of what is hashed: 1 took in the query side too
+FINGERPRINT_VERSION = 2  # says what is hashed; version 1 included the query side
 BUCKETS = 64  # hash tags: entries spread over a cluster's slots, and a request still needs few commands
 
 
 class SerializableTokenizer(Protocol):
-    """All that is asked of a tokenizer here."""
+    """The part of a tokenizer that the fingerprint needs."""
 
     def to_str(self) -> str:
-        """Its tokenizer.json."""
+        """The content of its tokenizer.json."""
 
 
 def digest(text: str) -> bytes:
@@ -28,15 +28,16 @@ def digest(text: str) -> bytes:
 
 
 def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
-    """16 bytes that stand for all that a candidate's payload depends on, apart from its text: a scorer whose query side
-    was trained further has the fingerprint that it had.
+    """16 bytes that stand for all that a candidate's payload depends on, apart from its text. Training the query side
+    of a scorer further leaves its fingerprint unchanged.
 
-    The dtype in which a prepared scorer computes is that of its weights, and so among it; where they are is not.
+    The dtype in which a prepared scorer computes is that of its weights, so the fingerprint covers it; their device it
+    does not cover.
     """
     hasher = blake2b(digest_size=16)
 
     def add(part: bytes | memoryview) -> None:
-        hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would be ("a", "bc")
+        hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would hash like ("a", "bc")
         hasher.update(part)
 
     side = scorer.candidate_side()
@@ -56,6 +57,6 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
 
 
 def redis_keys(fingerprint: bytes, digests: Sequence[bytes]) -> list[bytes]:
-    """`bandrank:r1:{<fingerprint><bucket>}:<digest>` in hex; what is in braces decides the slot in a cluster."""
+    """`bandrank:r1:{<fingerprint><bucket>}:<digest>` in hex; the part in braces decides the slot in a cluster."""
     tag = b"bandrank:r%d:{" % VERSION + fingerprint.hex().encode()
     return [b"%b%02x}:%b" % (tag, digest[0] % BUCKETS, digest.hex().encode()) for digest in digests]

@@ -1,4 +1,4 @@
-"""The one map in memory that forgets: entries used longest ago make room for new ones."""
+"""A bounded map in memory: the least recently used entries make room for new ones."""
 
 import threading
 from collections import OrderedDict
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 class LruCache(Generic[Value]):
     """A least-recently-used map from keys to values, bounded in bytes. Threads may share it.
 
-    entry_bytes: the size of an entry given its key and value, what the map itself needs for it included.
+    entry_bytes: the size of an entry given its key and value, including what the map itself needs for it.
     """
 
     def __init__(self, max_bytes: int, entry_bytes: Callable[[bytes, Value], int]) -> None:
@@ -38,9 +38,10 @@ class LruCache(Generic[Value]):
         return values
 
     def put_many(self, entries: Mapping[bytes, Value]) -> None:
-        """Adds entries and drops those used longest ago where room is short. One larger than the cache is left out.
+        """Adds entries and drops the least recently used ones when room is short. An entry larger than the cache is
+        left out.
 
-        A key always stands for the same value: one that the cache has counts as used, and is not replaced.
+        A key always stands for the same value: a key that the cache has counts as used, and is not replaced.
         """
         with self._lock:
             for key, value in entries.items():

@@ -1,4 +1,4 @@
-"""Redis as the cache sees it: it answers in time, or it is not there."""
+"""Calls to Redis that are answered in time or count as not answered."""
 
 import asyncio
 import logging
@@ -17,19 +17,20 @@ log = logging.getLogger(__name__)
 
 Operation = Literal["get", "set", "delete"]
 Answer = TypeVar("Answer")
+Command = Callable[[], Coroutine[Any, Any, Answer]]
 
 CONNECT_TIMEOUT_S = 1.0
 SOCKET_TIMEOUT_S = 1.0  # a connection that owes a reply for longer is closed
-MAX_CONNECTIONS = 32  # to a server, and calls under way; further ones wait for their turn
+MAX_CONNECTIONS = 32  # to each server, and calls under way; further calls wait for their turn
 
 
 class RedisClient:
-    """Bounded calls to Redis: what is not answered in time, or goes wrong, is counted and never raised.
+    """Bounded calls to Redis: errors and late answers are counted and never raised.
 
     After a few failures in a row, with no answer in between, Redis is left alone for a while. A call that takes too
-    long is not cut off but goes on for a moment, out of its caller's sight: a connection that is being made serves the
-    next call, and a reply is taken by the call that it belongs to. Made before or in an event loop; used and closed in
-    one.
+    long returns to its caller but goes on for a moment in the background, so that the connection it opens serves the
+    next call and its reply is not taken for another call's. A client may be made outside of an event loop; it is used
+    and closed in one.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class RedisClient:
         self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
-        self._told_down = self._told_refusing = False
-        self._last_answer = -math.inf  # monotonic seconds, of a read that was answered in time
+        self._logged_down = self._logged_refusal = False
+        self._last_answer = -math.inf  # when a read was last answered in time, in monotonic seconds
         metrics.redis_breaker_state.set_function(lambda: self._breaker.state.value)
 
     @classmethod
@@ -60,7 +61,7 @@ class RedisClient:
     ) -> Self:
         """A client for a URL as `parse_redis_url` reads it; nothing is connected yet. Raises ValueError.
 
-        timeout_s: after which a read is given up.
+        timeout_s: seconds after which a read is given up.
         """
         address = parse_redis_url(url)
         commands = connect(
@@ -80,32 +81,28 @@ class RedisClient:
         """The value of each key, None where there is none; None in all if Redis did not answer in time."""
         if not keys:
             return []
-        values = await self._call("get", self._commands.get_many, keys, timeout_s=self._read_timeout_s)
+        values = await self._call("get", lambda: self._commands.get_many(keys), self._read_timeout_s)
         if values is not None:
             self._metrics.redis_bytes.labels("read").inc(sum(len(value) for value in values if value is not None))
         return values
 
-    async def set_many(self, items: Mapping[bytes, bytes], ttl_s: float | None) -> bool:
-        """Sets each key, to expire after `ttl_s` if given; returns whether all are set."""
-        return await self.set_each(items, ttl_s) == len(items)
-
-    async def set_each(self, items: Mapping[bytes, bytes], ttl_s: float | None) -> int:
-        """Sets each key, to expire after `ttl_s` if given; returns how many are known to be set."""
-        if not items:
+    async def set_many(self, entries: Mapping[bytes, bytes], *, ttl_s: float | None) -> int:
+        """Sets each key, to expire after `ttl_s` seconds if given; returns how many keys are known to be set."""
+        if not entries:
             return 0
         ttl_ms = None if ttl_s is None else max(1, round(1000 * ttl_s))
-        refusals = await self._call("set", self._commands.set_many, items, ttl_ms, timeout_s=self._write_timeout_s)
+        refusals = await self._call("set", lambda: self._commands.set_many(entries, ttl_ms), self._write_timeout_s)
         if refusals is None:
             return 0
-        self._tell_refusals(refusals)
-        self._metrics.redis_bytes.labels("written").inc(sum(map(len, items.values())))
-        return len(items) - len(refusals)
+        self._log_refusals(refusals)
+        self._metrics.redis_bytes.labels("written").inc(sum(map(len, entries.values())))
+        return len(entries) - len(refusals)
 
     async def delete_many(self, keys: Sequence[bytes]) -> int | None:
-        """Deletes keys; returns how many there were, None if Redis did not answer in time."""
+        """Deletes keys; returns how many of them existed, None if Redis did not answer in time."""
         if not keys:
             return 0
-        return await self._call("delete", self._commands.delete_many, keys, timeout_s=self._write_timeout_s)
+        return await self._call("delete", lambda: self._commands.delete_many(keys), self._write_timeout_s)
 
     async def close(self) -> None:
         """Ends all calls and closes all connections."""
@@ -114,91 +111,82 @@ class RedisClient:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
-        with suppress(Exception):  # what cannot be closed is gone already
+        with suppress(Exception):  # a connection that cannot be closed is gone already
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._commands.close()
 
-    async def _call(
-        self,
-        operation: Operation,
-        command: Callable[..., Coroutine[Any, Any, Answer]],
-        *arguments: Any,
-        timeout_s: float,
-    ) -> Answer | None:
+    async def _call(self, operation: Operation, command: Command[Answer], timeout_s: float) -> Answer | None:
         """What the command returns; None if it failed, took too long, or was not tried."""
         if self._closed or not self._breaker.allows():
             return None
-        begun, busy = time.monotonic(), time.thread_time()
+        started, busy = time.monotonic(), time.thread_time()
         answer: Answer | Exception = TimeoutError()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._turns.acquire()
-                answer = await self._answer(self._start(command, arguments), begun + timeout_s, busy)
+                task = asyncio.create_task(self._run(command))
+                self._running.add(task)
+                task.add_done_callback(self._end)
+                answer = await _answer(task, started + timeout_s, busy)
         except asyncio.CancelledError:
             self._breaker.abandoned()
             raise
         finally:
-            self._metrics.redis_seconds.labels(operation).observe(time.monotonic() - begun)
-        self._settle(operation, answer, begun)
+            self._metrics.redis_seconds.labels(operation).observe(time.monotonic() - started)
+        self._settle(operation, answer, started)
         return None if isinstance(answer, Exception) else answer
 
-    def _start(
-        self, command: Callable[..., Coroutine[Any, Any, Answer]], arguments: tuple[Any, ...]
-    ) -> asyncio.Task[Answer | Exception]:
-        task = asyncio.create_task(self._run(command, arguments))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        task.add_done_callback(lambda _: self._turns.release())
-        return task
-
-    async def _run(
-        self, command: Callable[..., Coroutine[Any, Any, Answer]], arguments: tuple[Any, ...]
-    ) -> Answer | Exception:
+    async def _run(self, command: Command[Answer]) -> Answer | Exception:
         try:
             async with asyncio.timeout(self._write_timeout_s):
-                return await command(*arguments)
+                return await command()
         except Exception as error:  # noqa: BLE001  # whatever it is, the cache goes on without Redis
             return error
 
-    async def _answer(self, task: asyncio.Task[Answer | Exception], deadline: float, busy: float) -> Answer | Exception:
-        """What the task returns by the deadline, monotonic seconds. Raises TimeoutError.
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._turns.release()
 
-        busy: seconds that this thread had computed when the call began. The time that it spent computing since then, or
-        in which it did not run, is given back once: the reply may long have been there for it to read.
-        """
-        await asyncio.wait([task], timeout=max(0.0, deadline - time.monotonic()))
-        if not task.done():
-            await asyncio.wait([task], timeout=max(time.monotonic() - deadline, time.thread_time() - busy, 0.0))
-        if not task.done() or task.cancelled():
-            raise TimeoutError
-        return task.result()
-
-    def _settle(self, operation: Operation, answer: object, begun: float) -> None:
-        """Tells the breaker, the metrics and, if the state changed, the log."""
+    def _settle(self, operation: Operation, answer: object, started: float) -> None:
+        """Reports how a call ended to the breaker, the metrics and, if the state changed, the log."""
         failed = isinstance(answer, Exception)
         if failed:
             self._metrics.redis_errors.labels(operation).inc()
-        if failed and begun > self._last_answer:
+        if failed and started > self._last_answer:
             self._breaker.failed()
         elif failed:
-            self._breaker.abandoned()  # Redis did answer others in the meantime: it is this process that is slow
+            self._breaker.abandoned()  # Redis answered others in the meantime: this process is slow
         elif operation == "get":
             self._last_answer = time.monotonic()
             self._breaker.succeeded()
         elif self._breaker.state is BreakerState.HALF_OPEN:
-            self._breaker.succeeded()  # else not: these have so much time that success says little about reads
+            self._breaker.succeeded()  # in other states a write, which has so much time, says little about reads
         state = self._breaker.state
-        if state is BreakerState.OPEN and not self._told_down:
+        if state is BreakerState.OPEN and not self._logged_down:
             log.warning("%s does not answer, going on without it: %s", self._address, type(answer).__name__)
-        elif state is BreakerState.CLOSED and self._told_down:
+        elif state is BreakerState.CLOSED and self._logged_down:
             log.warning("%s answers again", self._address)
-        self._told_down = state is not BreakerState.CLOSED
+        self._logged_down = state is not BreakerState.CLOSED
 
-    def _tell_refusals(self, refusals: Sequence[Exception]) -> None:
+    def _log_refusals(self, refusals: Sequence[Exception]) -> None:
         self._metrics.redis_errors.labels("set").inc(bool(refusals))
-        if refusals and not self._told_refusing:
+        if refusals and not self._logged_refusal:
             log.warning("%s refuses to store: %s", self._address, type(refusals[0]).__name__)
-        elif self._told_refusing and not refusals:
+        elif self._logged_refusal and not refusals:
             log.warning("%s stores again", self._address)
-        self._told_refusing = bool(refusals)
+        self._logged_refusal = bool(refusals)
+
+
+async def _answer(task: asyncio.Task[Answer | Exception], deadline: float, busy: float) -> Answer | Exception:
+    """What the task returns by the deadline, in monotonic seconds. Raises TimeoutError.
+
+    busy: the thread's CPU seconds when the call began. The time that the thread has computed since then, or in which it
+    did not run, is granted once more: the reply may long have been there for it to read.
+    """
+    await asyncio.wait([task], timeout=max(0.0, deadline - time.monotonic()))
+    if not task.done():
+        await asyncio.wait([task], timeout=max(time.monotonic() - deadline, time.thread_time() - busy, 0.0))
+    if not task.done() or task.cancelled():
+        raise TimeoutError
+    return task.result()

@@ -1,4 +1,4 @@
-"""The Redis commands that are needed here, on one server, behind Sentinels and on a cluster; only this file imports
+"""The Redis commands that the cache needs, on one server, behind Sentinels and on a cluster. Only this file imports
 redis.
 
 Nothing is retried: the cache would rather miss, and its circuit breaker decides when to ask again.
@@ -6,7 +6,7 @@ Nothing is retried: the cache would rather miss, and its circuit breaker decides
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
@@ -18,16 +18,16 @@ from bandrank.engine.cache.redis_url import RedisAddress
 
 
 class RedisCommands(Protocol):
-    """One round trip each, to every server that is concerned. Whatever goes wrong is raised."""
+    """Commands that each take one round trip to every server concerned. Whatever goes wrong is raised."""
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
-        """Sets each key; returns why the server refused those that it did not set."""
+        """Sets each key, to expire after `ttl_ms` if given; returns the server's error for each key it refused."""
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys there were."""
+        """Deletes keys; returns how many of them existed."""
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -36,9 +36,9 @@ class RedisCommands(Protocol):
 def connect(
     address: RedisAddress, *, connect_timeout_s: float, socket_timeout_s: float, max_connections: int
 ) -> RedisCommands:
-    """Commands for the server at an address. Connections, `max_connections` to a server, are made when first used.
+    """Commands for the server at an address. Up to `max_connections` to each server are opened when first used.
 
-    socket_timeout_s: after which a connection that owes a reply is closed.
+    socket_timeout_s: seconds after which a connection that owes a reply is closed.
     """
     options: dict[str, Any] = {  # arguments of redis' constructors, of all types
         "socket_connect_timeout": connect_timeout_s,
@@ -57,8 +57,8 @@ def connect(
         case "socket":
             return ServerCommands(Redis(unix_socket_path=address.path, db=address.db, **login, **options))
         case "sentinel":
-            own = {"username": address.sentinel_username, "password": address.sentinel_password}
-            sentinel = Sentinel(address.hosts, sentinel_kwargs=options | own)  # type: ignore[no-untyped-call]  # theirs
+            options_there = options | {"username": address.sentinel_username, "password": address.sentinel_password}
+            sentinel = Sentinel(address.hosts, sentinel_kwargs=options_there)  # type: ignore[no-untyped-call]
             master = sentinel.master_for(address.master, db=address.db, **login, **options)
             return ServerCommands(master, *sentinel.sentinels)
         case "cluster":
@@ -68,14 +68,15 @@ def connect(
 
 
 class ServerCommands:
-    """On one server; `others` are closed with it."""
+    """Commands on one server; `others` are closed with it."""
 
     def __init__(self, client: Redis, *others: Redis) -> None:
         self._client = client
         self._others = others
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        return _as_bytes(await self._client.mget(keys))
+        # Replies are bytes, because nothing here asks for decoded ones.
+        return cast("list[bytes | None]", await self._client.mget(keys))
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         pipeline = self._client.pipeline(transaction=False)
@@ -92,7 +93,7 @@ class ServerCommands:
 
 
 class ClusterCommands:
-    """On a cluster: keys of one slot share a command, and the commands of one node a round trip."""
+    """Commands on a cluster: keys of one slot share a command, and the commands of one node share a round trip."""
 
     def __init__(self, client: RedisCluster) -> None:
         self._client = client
@@ -118,7 +119,7 @@ class ClusterCommands:
     async def close(self) -> None:
         await self._client.aclose()
         for node in (*self._client.get_nodes(), *self._client.nodes_manager.startup_nodes.values()):
-            await node.disconnect()  # what a call had opened after `aclose` was last called, for whatever reason
+            await node.disconnect()  # a call may have opened connections after `aclose` was last called
 
     def _by_slot(self, keys: Sequence[bytes]) -> list[list[bytes]]:
         groups: dict[int, list[bytes]] = {}
@@ -127,35 +128,34 @@ class ClusterCommands:
         return list(groups.values())
 
     async def _do(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The reply to each command, whose first argument is a key, or the server's error in its place."""
+        """The reply to each command, whose first argument is a key, or the server's error instead."""
         try:
             replies = await self._scatter(commands)
             _refusals(replies)
         except Exception:
-            # Without retries redis-py would go on with the nodes that it knows; now it asks anew.
+            # Without retries redis-py would go on with the nodes that it knows; after closing it asks for them again.
             await self._client.aclose()
             raise
         return replies
 
     async def _scatter(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """A pipeline for every node concerned, not one for all: if one node failed, redis-py would leave what it sends
-        to the others running on its own.
+        """Runs a pipeline on every node concerned. One pipeline for all would not do: if a node failed, redis-py would
+        leave the commands that it sent to the other nodes running unattended.
         """
         await self._client.initialize()
         by_node: dict[str, list[int]] = {}
-        for place, (_, key, *_) in enumerate(commands):
+        for index, (_, key, *_) in enumerate(commands):
             node = self._client.get_node_from_key(key)
             assert node is not None, "only a slot's replica may be missing. This is a bug."
-            by_node.setdefault(node.name, []).append(place)
-        pipelines = [self._pipeline([commands[place] for place in places]) for places in by_node.values()]
-        replies: list[Any] = [None] * len(commands)
+            by_node.setdefault(node.name, []).append(index)
+        pipelines = [self._pipeline([commands[index] for index in indices]) for indices in by_node.values()]
         answers = await asyncio.gather(*pipelines, return_exceptions=True)
-        for places, answer in zip(by_node.values(), answers, strict=True):
+        replies: dict[int, Any] = {}
+        for indices, answer in zip(by_node.values(), answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
-            for place, reply in zip(places, answer, strict=True):
-                replies[place] = reply
-        return replies
+            replies |= zip(indices, answer, strict=True)
+        return [replies[index] for index in range(len(commands))]
 
     async def _pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         pipeline = self._client.pipeline()
@@ -164,13 +164,8 @@ class ClusterCommands:
         return await pipeline.execute(raise_on_error=False)
 
 
-def _as_bytes(values: list[Any]) -> list[bytes | None]:
-    """Replies are bytes, for nothing here asks for decoded ones; redis' types do not know."""
-    return values
-
-
 def _refusals(replies: Sequence[Any]) -> list[Exception]:
-    """What the server answered in place of OK. Raises what is not an answer, such as a lost connection."""
+    """The errors among the server's replies. Raises those that are no reply, such as a lost connection."""
     errors = [reply for reply in replies if isinstance(reply, Exception)]
     for error in errors:
         if not isinstance(error, ResponseError):

@@ -1,6 +1,5 @@
-"""Where Redis is and how to get in, read from one URL."""
+"""The address of Redis and the credentials for it, read from one URL."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,8 @@ FORMS = """Redis is at one of
   unix://[[user]:password@]/path/to/redis.sock[?db=0]
   redis+cluster://[[user]:password@]host[:6379][,host...]
   redis+sentinel://[[user]:password@]host[:26379][,host...]/master-name[/db][?sentinel_password=...]
-with rediss for redis if TLS is spoken, and special characters of a user or password percent-encoded."""
+with rediss for redis if TLS is spoken, and special characters of a user or password percent-encoded; or with the
+password in a file: ?password_file=PATH."""
 
 SCHEMES: dict[str, tuple[Kind, bool]] = {
     "redis": ("server", False),
@@ -26,14 +26,18 @@ SCHEMES: dict[str, tuple[Kind, bool]] = {
 }
 PORT = 6379
 SENTINEL_PORT = 26379
+SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+TLS_CHOICES = {"ssl_cert_reqs": ("none", "optional", "required"), "ssl_check_hostname": ("true", "false")}
 
 
 @dataclass(frozen=True)
 class RedisAddress:
     """A parsed URL. Its string is safe to log: it has no credentials.
 
-    hosts: names and ports; a cluster's or the Sentinels' may be several.  path: of a unix socket.  master: the name by
-    which Sentinels know it.  tls: the ssl_* arguments of a TLS connection, None for a plain one.
+    hosts: names and ports, several for a cluster or for Sentinels.  path: the path of a unix socket.
+    master: the name by which Sentinels know the server.  tls: the ssl_* arguments of a TLS connection, None for a
+    plain one.
     """
 
     kind: Kind
@@ -58,23 +62,23 @@ class RedisAddress:
 def parse_redis_url(url: str) -> RedisAddress:
     """Reads a URL of one of the FORMS.
 
-    With rediss there are the options ssl_ca_certs, ssl_certfile, ssl_keyfile (files), ssl_cert_reqs (none, optional,
-    required) and ssl_check_hostname (true, false). Sentinels have credentials of their own, the options
+    With rediss the options are TLS_FILES and TLS_CHOICES. The Sentinels' own credentials are the options
     sentinel_username and sentinel_password. A cluster's hosts are asked for its nodes whenever these change: name
     several, or one that stands for all.
-    Raises ValueError that lists the forms and repeats nothing of the URL that may be a part of a password.
+    The option password_file names a file, which is read once, now, and goes before a password in the URL.
+    Raises ValueError, whose message lists the forms and repeats nothing of the URL that may be part of a password.
     """
     try:
         return _parse(urlsplit(url))
     except _Unusable as error:
         problem = str(error)
-    except ValueError:  # of urllib, whose message may repeat a part of the URL
+    except ValueError:  # raised by urllib, whose message may repeat a part of the URL
         problem = "it cannot be read as a URL"
     raise ValueError(f"{problem}. {FORMS}")
 
 
 class _Unusable(ValueError):
-    """A message of ours, that repeats nothing secret."""
+    """What is wrong with a URL, in a message that repeats nothing secret."""
 
 
 def _parse(url: SplitResult) -> RedisAddress:
@@ -88,7 +92,7 @@ def _parse(url: SplitResult) -> RedisAddress:
     master, db = _path(url.path, kind)
     if "db" in options:
         db = _database(str(options.pop("db")))
-    sentinel = {name: str(options.pop(name)) for name in ("sentinel_username", "sentinel_password") if name in options}
+    sentinel = {name: str(options.pop(name)) for name in SENTINEL_LOGIN if name in options}
     return RedisAddress(
         kind=kind,
         hosts=hosts,
@@ -96,7 +100,7 @@ def _parse(url: SplitResult) -> RedisAddress:
         master=master,
         db=db,
         username=unquote(username) or None,
-        password=unquote(password) or None,
+        password=str(options.pop("password_file", unquote(password))) or None,
         tls=options if secure else None,
         **sentinel,
     )
@@ -110,7 +114,7 @@ def _hosts(text: str, default_port: int) -> tuple[tuple[str, int], ...]:
 
 
 def _path(text: str, kind: Kind) -> tuple[str, int]:
-    """(the master's name or "", the number of the database)."""
+    """The master's name, or "", and the number of the database."""
     if kind == "socket":
         if len(text) < 2:
             raise _Unusable("the path of the socket is missing")
@@ -135,33 +139,28 @@ def _database(text: str) -> int:
 
 def _options(query: str, *, kind: Kind, secure: bool) -> dict[str, str | bool]:
     """The query's options, checked as far as they can be before anything is connected."""
-    known: dict[str, Callable[[str], str | bool]] = {"db": str} if kind in {"server", "socket"} else {}
-    if kind == "sentinel":
-        known |= {"sentinel_username": str, "sentinel_password": str}
+    known = ("password_file", *{"server": ("db",), "socket": ("db",), "sentinel": SENTINEL_LOGIN, "cluster": ()}[kind])
     if secure:
-        known |= {"ssl_ca_certs": _file, "ssl_certfile": _file, "ssl_keyfile": _file}
-        known |= {"ssl_cert_reqs": _cert_reqs, "ssl_check_hostname": _flag}
+        known += (*TLS_FILES, *TLS_CHOICES)
     options: dict[str, str | bool] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise _Unusable(f"unknown option; here there are {', '.join(known) or 'none'}")
-        options[name] = known[name](value)
+            raise _Unusable(f"unknown option; here there are {', '.join(known)}")
+        if name in TLS_FILES and not Path(value).is_file():
+            raise _Unusable(f"no file {value}")
+        if name in TLS_CHOICES and value not in TLS_CHOICES[name]:
+            raise _Unusable(f"{name} must be one of {', '.join(TLS_CHOICES[name])}")
+        options[name] = value == "true" if name == "ssl_check_hostname" else value
+    if "password_file" in options:
+        options["password_file"] = _password(str(options["password_file"]))
     return options
 
 
-def _file(path: str) -> str:
-    if not Path(path).is_file():
-        raise _Unusable(f"no file {path}")
-    return path
-
-
-def _cert_reqs(text: str) -> str:
-    if text not in {"none", "optional", "required"}:
-        raise _Unusable("ssl_cert_reqs must be none, optional or required")
-    return text
-
-
-def _flag(text: str) -> bool:
-    if text not in {"true", "false"}:
-        raise _Unusable("ssl_check_hostname must be true or false")
-    return text == "true"
+def _password(path: str) -> str:
+    try:
+        password = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise _Unusable(f"{path} cannot be read: {error.strerror}") from error
+    if not password:
+        raise _Unusable(f"{path} is empty")
+    return password

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import redis_keys
@@ -12,27 +11,17 @@ from bandrank.engine.cache.single_flight import SingleFlight
 from bandrank.engine.cache.write_behind import WriteBehind
 from bandrank.metrics import Metrics
 
-# Beside key and payload: two objects, dictionary entry and links; the most that tracemalloc saw on CPython 3.11.
+# What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
+# tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """The payload of each key, in the order of the keys; None where the cache has none."""
-
-    payloads: list[bytes | None]
-
-    @property
-    def misses(self) -> int:
-        """Number of keys without a payload; a key that comes twice counts twice."""
-        return self.payloads.count(None)
 
 
 class RepresentationCache:
     """Payloads of one scorer's representations, in memory and behind that in Redis, if there is one.
 
-    fingerprint: of the scorer; what another one computed is never found.  ttl_s: how long Redis keeps an entry; None
-    for as long as it likes.  A Redis that is slow, gone or full makes lookups miss and writes be dropped, nothing else.
+    fingerprint: stands for the scorer; what another scorer computed is never returned.
+    ttl_s: seconds that Redis keeps an entry; None for as long as it likes.
+    If Redis is slow, gone or full, lookups miss and writes are dropped, and nothing else happens.
     """
 
     def __init__(
@@ -56,8 +45,10 @@ class RepresentationCache:
         if redis is not None:
             self._writes = WriteBehind(redis, ttl_s=ttl_s, max_pending_bytes=max_pending_writes_bytes, metrics=metrics)
 
-    async def lookup(self, keys: Sequence[bytes]) -> Lookup:
-        """What memory has of the keys and, asked in one go for the rest, Redis."""
+    async def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The payload of each key from memory or, in one call for all that it lacks, from Redis; None where neither has
+        it.
+        """
         payloads = self._memory.get_many(keys)
         missing = [key for key, payload in zip(keys, payloads, strict=True) if payload is None]
         self._count("memory", {"hit": len(keys) - len(missing), "miss": len(missing)})
@@ -65,51 +56,51 @@ class RepresentationCache:
             stored = await self._from_redis(self._redis, missing)
             pairs = zip(keys, payloads, strict=True)
             payloads = [stored.get(key) if payload is None else payload for key, payload in pairs]
-        return Lookup(payloads)
+        return payloads
 
     async def compute_missing(
         self, keys: Sequence[bytes], compute: Callable[[list[bytes]], Awaitable[list[bytes]]]
     ) -> dict[bytes, bytes]:
-        """The payload of each key, which a lookup did not find. `compute` gets the keys that nobody else computes.
+        """The payload of each key that a lookup missed. `compute` gets the keys that nobody else computes.
 
         Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
-        also what another caller's raised for the same keys; nothing of that is kept.
+        and what another caller's `compute` raised for the same keys; errors are not kept.
         """
 
-        async def compute_and_keep(wanted: list[bytes]) -> dict[bytes, bytes]:
-            payloads = dict(zip(wanted, await compute(wanted), strict=True))
+        async def compute_and_keep(unclaimed: list[bytes]) -> dict[bytes, bytes]:
+            payloads = dict(zip(unclaimed, await compute(unclaimed), strict=True))
             self._keep(payloads)
             if self._writes is not None:
                 sealed = map(self.codec.seal, payloads.values())
-                self._writes.put(dict(zip(redis_keys(self._fingerprint, wanted), sealed, strict=True)))
+                self._writes.put(dict(zip(redis_keys(self._fingerprint, unclaimed), sealed, strict=True)))
             return payloads
 
-        # Somebody may have computed some while this caller's lookup waited for Redis.
-        held = zip(keys, self._memory.get_many(keys), strict=True)
-        known = {key: payload for key, payload in held if payload is not None}
+        # Another caller may have computed some of them while this caller's lookup waited for Redis.
+        in_memory = zip(keys, self._memory.get_many(keys), strict=True)
+        known = {key: payload for key, payload in in_memory if payload is not None}
         return known | await self._flights.run([key for key in keys if key not in known], compute_and_keep)
 
     async def drained(self) -> bool:
-        """Returns when no write waits: whether Redis, if there is one, took all that was computed since last asked."""
+        """Waits until no write is queued; returns False if Redis lost any payload computed since the last call."""
         return self._writes is None or await self._writes.drained()
 
     async def close(self) -> None:
-        """Gives what waits to be written a last, short chance. Redis itself stays open for others."""
+        """Writes what is queued, if that takes no longer than a moment. Redis itself stays open for others."""
         if self._writes is not None:
             await self._writes.close()
 
     async def _from_redis(self, redis: RedisClient, missing: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Of the keys, with repetitions, those that Redis has; they are in memory afterwards."""
+        """The payloads that Redis has for the keys, which may repeat; afterwards they are in memory."""
         distinct = list(dict.fromkeys(missing))
         values = await redis.get_many(redis_keys(self._fingerprint, distinct))
         if values is None:
             self._count("redis", {"unavailable": len(missing)})
             return {}
-        found = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
-        opened = {key: self.codec.open(value) for key, value in found.items()}
+        sealed = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
+        opened = {key: self.codec.open(value) for key, value in sealed.items()}
         hits = {key: payload for key, payload in opened.items() if payload is not None}
         self._count(
-            "redis", Counter("hit" if key in hits else "corrupt" if key in found else "miss" for key in missing)
+            "redis", Counter("hit" if key in hits else "corrupt" if key in sealed else "miss" for key in missing)
         )
         self._keep(hits)
         return hits

@@ -1,71 +1,72 @@
-"""One computation per key at a time, however many ask for it."""
+"""Runs one computation per key at a time, however many callers need it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bandrank.errors import DeadlineExceeded
 
-Compute = Callable[[list[bytes]], Awaitable[dict[bytes, bytes]]]
+Compute = Callable[[list[bytes]], Coroutine[Any, Any, dict[bytes, bytes]]]
 
-# Reasons to fail that lie with whoever started a computation, and not with its keys.
-STARTERS_OWN = (DeadlineExceeded, TimeoutError)
+# Errors that concern whoever started a computation, and not its keys.
+STARTER_ERRORS = (DeadlineExceeded, TimeoutError)
 
 
 @dataclass(eq=False)
 class Flight:
-    """A computation under way.  num_waiting: callers that need one of its keys, the one that started it included."""
+    """A computation under way. num_waiting: callers that need one of its keys, including the one that started it."""
 
     keys: frozenset[bytes]
     task: asyncio.Task[dict[bytes, bytes]]
     num_waiting: int = 0
 
-    def failed_for_its_starter(self, wanted: frozenset[bytes]) -> bool:
-        """Whether somebody else, who wants `wanted`, may fare better: the starter was late or gone, or what failed may
-        be a key that is not wanted.
+    def failed_for_its_starter(self, requested: frozenset[bytes]) -> bool:
+        """Whether another caller, who needs the requested keys, may succeed: the starter was late or has gone, or a key
+        failed that is not requested.
         """
         if self.task.cancelled():
             return True
         error = self.task.exception()
-        return error is not None and (isinstance(error, STARTERS_OWN) or not self.keys <= wanted)
+        return error is not None and (isinstance(error, STARTER_ERRORS) or not self.keys <= requested)
 
 
 class SingleFlight:
-    """Runs computations in tasks of their own, so that one outlives its caller while others wait for it."""
+    """Runs each computation in a separate task, so that it outlives its caller while others wait for it."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Flight] = {}
 
     async def run(self, keys: Sequence[bytes], compute: Compute) -> dict[bytes, bytes]:
-        """The payload of each key: computed here in one call, or awaited where it is being computed already.
+        """The payload of each key: computed here in one call, or awaited if another caller computes it already.
 
         Raises what `compute` raises. What another caller's `compute` raises is raised too, unless the reason may lie
-        with that caller: then this one computes what it still needs.
+        with that caller: then this call computes what it still needs.
         """
-        wanted = frozenset(keys)
-        found: dict[bytes, bytes] = {}
-        own: set[Flight] = set()
+        requested = frozenset(keys)
+        result: dict[bytes, bytes] = {}
+        started: set[Flight] = set()
         joined: set[Flight] = set()
         try:
-            while missing := [key for key in dict.fromkeys(keys) if key not in found]:
+            while missing := [key for key in dict.fromkeys(keys) if key not in result]:
                 if unclaimed := [key for key in missing if key not in self._by_key]:
-                    own.add(self._start(unclaimed, compute))
+                    started.add(self._start(unclaimed, compute))
                 flights = {self._by_key[key] for key in missing}
                 for flight in flights - joined:
                     flight.num_waiting += 1
                 joined |= flights
                 await asyncio.wait([flight.task for flight in flights], return_when=asyncio.FIRST_EXCEPTION)
                 for flight in flights:
-                    if flight.task.done() and (flight in own or not flight.failed_for_its_starter(wanted)):
+                    if flight.task.done() and (flight in started or not flight.failed_for_its_starter(requested)):
                         payloads = flight.task.result()
-                        found |= {key: payloads[key] for key in missing if key in payloads}
-            return found
+                        result |= {key: payloads[key] for key in missing if key in payloads}
+            return result
         finally:
             for flight in joined:
                 self._leave(flight)
 
     def _start(self, keys: list[bytes], compute: Compute) -> Flight:
-        flight = Flight(frozenset(keys), asyncio.create_task(_call(compute, keys)))
+        flight = Flight(frozenset(keys), asyncio.create_task(compute(keys)))
         flight.task.add_done_callback(lambda _: self._land(flight))
         self._by_key |= dict.fromkeys(keys, flight)
         return flight
@@ -73,7 +74,7 @@ class SingleFlight:
     def _land(self, flight: Flight) -> None:
         self._release(flight)
         if not flight.task.cancelled():
-            flight.task.exception()  # seen, even if nobody waits any more: asyncio would log it as forgotten
+            flight.task.exception()  # retrieved even if nobody waits any more: asyncio would log it as never retrieved
 
     def _leave(self, flight: Flight) -> None:
         flight.num_waiting -= 1
@@ -82,11 +83,7 @@ class SingleFlight:
             self._release(flight)
 
     def _release(self, flight: Flight) -> None:
-        """From now on its keys are computed anew."""
+        """Forgets the computation: later calls compute its keys anew."""
         for key in flight.keys:
             if self._by_key.get(key) is flight:
                 del self._by_key[key]
-
-
-async def _call(compute: Compute, keys: list[bytes]) -> dict[bytes, bytes]:
-    return await compute(keys)

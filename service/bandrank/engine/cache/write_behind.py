@@ -1,4 +1,4 @@
-"""What goes to Redis after the request that computed it was answered."""
+"""Writes to Redis that happen after the request that computed the entries was answered."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.metrics import Metrics
 
 ENTRIES_AT_ONCE = 256
-BYTES_AT_ONCE = 4 * 1024 * 1024  # of one pipeline: a tenth of a second at 40 MB/s
-FLUSH_S = 2.0  # how long closing waits for what is queued
+BYTES_AT_ONCE = 4 * 1024 * 1024  # per pipeline: a tenth of a second at 40 MB/s
+FLUSH_S = 2.0  # how long closing waits for the queue
 
 
 class WriteBehind:
-    """A queue of entries, bounded in bytes, that one task at a time moves to Redis; used from the event loop alone."""
+    """A queue of entries, bounded in bytes, that one task at a time writes to Redis; used from the event loop alone."""
 
     def __init__(self, redis: RedisClient, *, ttl_s: float | None, max_pending_bytes: int, metrics: Metrics) -> None:
         self._redis = redis
@@ -26,7 +26,7 @@ class WriteBehind:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, entries: Mapping[bytes, bytes]) -> None:
-        """Queues entries; drops what there is no room for, and all of it while Redis does not answer."""
+        """Queues entries; drops those for which there is no room, and all of them while Redis does not answer."""
         writable = not self._closed and self._redis.available
         for key, value in entries.items():
             if not writable or self._pending_bytes + len(key) + len(value) > self._max_pending_bytes:
@@ -38,14 +38,14 @@ class WriteBehind:
             self._task = asyncio.create_task(self._drain())
 
     async def drained(self) -> bool:
-        """Returns when nothing is queued: whether Redis has all that was put here since this was last asked."""
+        """Waits until the queue is empty; returns whether Redis stored all entries put here since the last call."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
         lost, self._num_lost = self._num_lost, 0
         return lost == 0
 
     async def close(self) -> None:
-        """Stores what is queued, as far as that takes no longer than FLUSH_S; later entries are dropped."""
+        """Writes the queue for at most FLUSH_S; entries left then, and later ones, are dropped."""
         self._closed = True
         if self._task is None:
             return
@@ -60,7 +60,7 @@ class WriteBehind:
         while self._pending:
             batch = self._take()
             try:
-                stored = await self._redis.set_each(batch, self._ttl_s) if self._redis.available else None
+                stored = await self._redis.set_many(batch, ttl_s=self._ttl_s) if self._redis.available else None
             except asyncio.CancelledError:
                 self._lose(len(batch), "failed")
                 raise
@@ -73,7 +73,7 @@ class WriteBehind:
                 self._lose(len(batch) - stored, "failed")
 
     def _take(self) -> dict[bytes, bytes]:
-        """The oldest entries, as many as go well into one pipeline, and at least one."""
+        """The oldest entries, as many as suit one pipeline, and at least one."""
         batch: dict[bytes, bytes] = {}
         size = 0
         for key, value in self._pending.items():

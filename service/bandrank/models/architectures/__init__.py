@@ -1,4 +1,4 @@
-"""The table of architectures: the name that a checkpoint's config.json carries, and the class it stands for."""
+"""The architectures, by the name in a checkpoint's config.json."""
 
 from bandrank.models.architectures.bi_encoder import BiEncoder
 from bandrank.models.architectures.colbert import ColBERT

@@ -1,11 +1,11 @@
-"""ColBERT: texts are kept as one small vector a token, and compared by MaxSim (Khattab & Zaharia 2020; v2: Santhanam et
-al. 2022).
+"""ColBERT: texts become one small vector per token, and are compared by MaxSim (Khattab & Zaharia 2020; version 2:
+Santhanam et al. 2022).
 
-The defaults are v2's. The baseline of the MixEncoder paper, called ColBERT there, is `query_marker=None,
-candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, and no row below 0.
+The defaults are those of version 2. The MixEncoder paper's baseline of this name is `query_marker=None,
+candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, and no match below 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,30 +13,29 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig, build_encoder, tower
+from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.encoders import tower
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
-from bandrank.models.ragged import Ragged, offsets
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import CandidateSide
+from bandrank_kernels.arrays import offsets
 
 
-@dataclass(frozen=True)
-class ColBERTConfig:
-    """What a ColBERT is, saved beside its weights.
+@dataclass(frozen=True, kw_only=True)
+class ColBERTConfig(TwoTowerConfig):
+    """The settings of a ColBERT, saved in config.json.
 
-    query_marker, candidate_marker: ids put behind [CLS], or None.  skipped_ids: candidate tokens without a vector.
-    augment: whether a query is filled up with [MASK] to max_query_tokens; these rows see the query, take part in
-    MaxSim, and are seen by nobody, unless attend_to_masks.
-    similarity: "l2" is minus the squared distance.  floor: a query row that matches nothing better counts 0, as if each
-    candidate had a row of zeros.
-    max_query_tokens, max_candidate_tokens: with [CLS], marker and [SEP].
+    query_marker, candidate_marker: token ids behind [CLS], or None.  skipped_ids: candidate tokens without a vector.
+    augment: whether a query is filled up to max_query_tokens with [MASK]; these rows attend to the query and take part
+    in MaxSim.  attend_to_masks: whether other rows attend to them.
+    similarity: "l2" is the negative squared distance.  floor: whether matches below 0 count as 0, as if each candidate
+    had a row of zeros.
+    Raises ValueError for limits below 3, or for a floor with another similarity than the cosine.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
+    least_tokens: ClassVar[int] = 3  # [CLS], marker and [SEP]
     mask_id: int
     query_marker: int | None
     candidate_marker: int | None
@@ -50,40 +49,34 @@ class ColBERTConfig:
     max_candidate_tokens: int = 220
 
     def __post_init__(self) -> None:
-        check_limits(self, least=3)
+        super().__post_init__()
         if self.floor and self.similarity != "cosine":
-            raise ValueError("floor goes with the cosine alone")
+            raise ValueError(f"floor needs similarity 'cosine', got {self.similarity!r}")
 
 
-class ColBERT(Scorer):
+class ColBERT(LateInteractionScorer):
     """Scores a candidate by the sum, over the query's rows, of the best match among the candidate's rows."""
 
     architecture: ClassVar[str] = "colbert"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = ColBERTConfig
+    config: ColBERTConfig
 
     def __init__(self, config: ColBERTConfig) -> None:
-        super().__init__()
-        self.config: ColBERTConfig = config
-
-        def template(marker: int | None, max_tokens: int) -> TokenTemplate:
-            return TokenTemplate((config.cls_id, *([] if marker is None else [marker])), (config.sep_id,), max_tokens)
-
-        self.query_template = template(config.query_marker, config.max_query_tokens)
-        self.candidate_template = template(config.candidate_marker, config.max_candidate_tokens)
+        super().__init__(config)
+        if config.query_marker is not None:
+            self.query_template = replace(self.query_template, prefix=(config.cls_id, config.query_marker))
+        if config.candidate_marker is not None:
+            self.candidate_template = replace(self.candidate_template, prefix=(config.cls_id, config.candidate_marker))
         self.representation_size = config.dim
-        self.encoder = build_encoder(config.encoder)
         self.projection = Linear(config.encoder.hidden_size, config.dim, bias=False)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The products of MaxSim, as a part of a row's through the encoder."""
-        config = self.config.encoder
+        """The products of MaxSim, as a fraction of those of a row in the encoder."""
         query_rows = self.config.max_query_tokens if self.config.augment else query_tokens
-        products = query_rows * candidate_rows * self.config.dim
-        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
+        return self.rows_worth(query_rows * candidate_rows * self.config.dim)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """A vector for each token that is not skipped. (total, dim)."""
+        """(total, dim) a vector of unit length for each token that is not skipped."""
         states = tower.read(self.encoder, tokens)
         kept = ~np.isin(tokens.values.numpy(), self.config.skipped_ids)
         cu_seqlens = offsets(kept.astype(np.int64))[tokens.cu_seqlens]
@@ -93,23 +86,16 @@ class ColBERT(Scorer):
     def candidate_side(self) -> CandidateSide:
         return self._candidate_side(("encoder", "skipped_ids", "dim"), ("encoder.", "projection."))
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        queries = self._encode_queries(batch.queries)
-        candidates = batch.candidates
-        scores = []
-        for query, own in batch.groups():
-            cu_seqlens = candidates.cu_seqlens[own.start : own.stop + 1]
-            rows = candidates.values[cu_seqlens[0] : cu_seqlens[-1]]
-            best = maxsim(queries[query], Ragged(rows, cu_seqlens - cu_seqlens[0]))
-            if self.config.floor:
-                best = best.clamp(min=0)
-            if self.config.similarity == "l2":
-                best = 2 * best - 2  # of vectors of unit length
-            scores.append(best.sum(-1))
-        return torch.cat(scores) if scores else queries.values.new_empty(0)
+    def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
+        best = maxsim(query, candidates)
+        if self.config.floor:
+            best = best.clamp(min=0)
+        if self.config.similarity == "l2":
+            best = 2 * best - 2  # minus the squared distance of vectors of unit length
+        return best.sum(-1)
 
-    def _encode_queries(self, queries: Ragged) -> Ragged:
-        """A vector for each row, the [MASK] rows included. (total, dim)."""
+    def encode_queries(self, queries: Ragged) -> Ragged:
+        """(total, dim) a vector for each row of a query, [MASK] rows included."""
         if not self.config.augment:
             states = tower.read(self.encoder, queries)
             return Ragged(self._project(states.values), queries.cu_seqlens)

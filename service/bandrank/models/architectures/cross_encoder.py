@@ -1,6 +1,7 @@
-"""Cross-encoders: query and candidate read together; full, Longformer, QDS and sparse windowed attention in one class.
+"""Cross-encoders: query and candidate are encoded together (Nogueira & Cho 2019).
 
-Nogueira & Cho 2019 (full); Schlatt et al. 2024 (sparse, and the form in which all are one model with another pattern).
+Full, Longformer, QDS-Transformer and sparse cross-encoders are one model with different attention patterns (Schlatt et
+al. 2024, arXiv 2312.17649, section 3).
 """
 
 from collections.abc import Callable
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig, build_encoder
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
-from bandrank.models.layers.head import ScoreHead
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
@@ -23,12 +24,13 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 
 @dataclass(frozen=True)
 class CrossEncoderConfig:
-    """What a cross-encoder is, saved beside its weights.
+    """The settings of a cross-encoder, saved in config.json.
 
-    max_tokens: [CLS], query and candidate together.  max_query_tokens: the query and its [SEP].
-    max_candidate_tokens: of a long candidate before it is cut.  long_candidates: "maxp" scores a candidate that does
-    not fit by its best passage, "truncate" cuts it. token_types: whether candidate rows have type 1, or all rows type
-    0.
+    max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: of the query with [SEP].
+    max_candidate_tokens: of a long candidate, before it is split into passages.
+    long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
+    token_types: whether candidates have token type 1; if False, all rows have type 0.
+    Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
     """
 
     encoder: EncoderConfig
@@ -51,7 +53,7 @@ class CrossEncoderConfig:
 
 
 class CrossEncoder(Scorer):
-    """Scores a candidate by the last [CLS] state of query and candidate read together."""
+    """Scores a candidate by the last [CLS] state of the sequence of query and candidate."""
 
     architecture: ClassVar[str] = "cross_encoder"
     precomputes: ClassVar[bool] = False
@@ -65,30 +67,30 @@ class CrossEncoder(Scorer):
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
         self.encoder = build_encoder(config.encoder)
-        self.head = ScoreHead(config.encoder.hidden_size)
+        self.head = build_head(config.encoder)
 
     def candidate_limit(self, query_tokens: int) -> int:
-        """All of a long candidate with MaxP; otherwise what fits beside the query."""
+        """With MaxP, max_candidate_tokens; otherwise what fits beside the query."""
         if self.config.long_candidates == "maxp":
             return self.candidate_template.max_tokens
         return self.config.max_tokens - 1 - query_tokens
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """[CLS] and its rows for each passage, and the query where each passage needs its own copy."""
+        """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
         bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - 1 - query_tokens)
         per_passage = 1 if self.config.pattern.shares_queries else 1 + query_tokens
         added_seps = len(bounds) - 1
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """The token ids themselves: nothing of a cross-encoder can be computed before the query is known."""
+        """The token ids themselves: a cross-encoder computes nothing before the query is known."""
         return tokens
 
     def score(self, batch: ScoreBatch) -> Tensor:
         return self.score_packed(batch, self.launch)
 
     def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
-        """`score`, where `run` computes the packed batch: `launch`, or the graph of the batch's bucket."""
+        """`score`, with `run` computing the packed batch: `launch`, or the replay of a CUDA graph."""
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens)
@@ -98,19 +100,19 @@ class CrossEncoder(Scorer):
         return parts.best(run(packed), len(batch.candidates))
 
     def launch(self, packed: PackedTokens, *, cls_only: bool = True) -> Tensor:
-        """(num_candidates,) the scores of a packed batch, kernel by kernel.
+        """(num_candidates,) scores of a packed batch, launched kernel by kernel.
 
-        cls_only: whether the last layer runs for [CLS] alone; no score depends on it beyond rounding.
+        cls_only: whether the last layer runs for [CLS] alone, which changes scores by no more than rounding.
         """
         plan = self.plan(packed.rows)
         return self.compute(PackedInputs.of(packed, plan, self.encoder.device), cls_only=cls_only)
 
     def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:
-        """The plan of a packed batch, as `Encoder.plan` makes it."""
+        """The plan of a packed batch, as from `Encoder.plan`."""
         return self.encoder.plan(rows, self.config.pattern, capacity)
 
     def compute(self, inputs: PackedInputs, *, cls_only: bool = True) -> Tensor:
-        """(num_candidates,) the scores of packed rows. Launches, and nothing that makes the host wait."""
+        """(num_candidates,) scores of packed rows; only launches kernels, and never makes the host wait."""
         types = inputs.token_types if self.config.token_types else torch.zeros_like(inputs.token_types)
         hidden = self.encoder.embed(inputs.ids, inputs.positions, types)
         if cls_only:

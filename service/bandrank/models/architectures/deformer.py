@@ -1,6 +1,7 @@
-"""Deformer: the lower layers read query and candidate apart, the upper ones together (Cao et al. 2020, "DeFormer").
+"""Deformer: the lower layers encode query and candidate separately, the upper ones together (Cao et al. 2020,
+"DeFormer").
 
-Each text's positions start at 0; candidates have token type 1.
+Positions start at 0 in each text; candidates have token type 1.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -10,68 +11,61 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import EncoderConfig, build_encoder, tower
-from bandrank.models.layers.head import ScoreHead
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.families import build_head
 from bandrank.models.layers.patterns import FULL
-from bandrank.models.ragged import Ragged, indices_within, offsets
-from bandrank.models.scorer import CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import CandidateSide
+from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import PackedRows
 
 
-@dataclass(frozen=True)
-class DeformerConfig:
-    """What a Deformer is, saved beside its weights.
+@dataclass(frozen=True, kw_only=True)
+class DeformerConfig(TwoTowerConfig):
+    """The settings of a Deformer, saved in config.json.
 
-    split: how many layers read apart.  candidate_cls: whether a candidate starts with a [CLS] of its own, as in the
-    MixEncoder paper's code; the original's does not.
-    max_query_tokens, max_candidate_tokens: with [CLS] and [SEP].
+    split: the number of lower layers.  candidate_cls: whether a candidate starts with [CLS] too, as in the MixEncoder
+    paper's code, unlike the original.
+    Raises ValueError unless there are both lower and upper layers.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     split: int
     candidate_cls: bool = False
-    max_query_tokens: int = 128
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.split < self.encoder.num_layers:
             raise ValueError(f"split must be within 1..{self.encoder.num_layers - 1}, got {self.split}")
-        check_limits(self)
 
 
-class Deformer(Scorer):
-    """Scores a candidate by the query's [CLS] state, once both were read together."""
+class Deformer(TwoTowerScorer):
+    """Scores a candidate by the last [CLS] state of query and candidate together."""
 
     architecture: ClassVar[str] = "deformer"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = DeformerConfig
+    config: DeformerConfig
     attention = FULL  # of the upper layers
 
     def __init__(self, config: DeformerConfig) -> None:
-        super().__init__()
-        self.config: DeformerConfig = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        prefix = (config.cls_id,) if config.candidate_cls else ()
-        self.candidate_template = TokenTemplate(prefix, (config.sep_id,), config.max_candidate_tokens)
-        self.representation_size = config.encoder.hidden_size
-        self.encoder = build_encoder(config.encoder)
-        self.head = ScoreHead(config.encoder.hidden_size)
+        super().__init__(config)
+        if not config.candidate_cls:
+            self.candidate_template = replace(self.candidate_template, prefix=())
+        self.head = build_head(config.encoder)
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """All rows through the upper layers."""
+        """The rows of query and candidate, each counted by the share of the upper layers."""
         return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Each token's state between the lower and the upper layers."""
+        """(total, hidden_size) each token's state between the lower and the upper layers."""
         states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))
         return Ragged(states.values.float(), states.cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:
-        """The encoder, as if it had no upper layers."""
+        """The encoder without its upper layers."""
         split, num_layers = self.config.split, self.config.encoder.num_layers
         upper = tuple(f"encoder.layers.{layer}." for layer in range(split, num_layers))
         weights = self._candidate_side((), ("encoder.",)).weights
@@ -80,11 +74,9 @@ class Deformer(Scorer):
             {name: tensor for name, tensor in weights.items() if not name.startswith(upper)},
         )
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        if len(batch.candidates) == 0:
-            return torch.empty(0, device=self.encoder.device)
+    def score_some(self, batch: ScoreBatch) -> Tensor:
         queries = tower.read(self.encoder, batch.queries, layers=slice(self.config.split))
-        # Each candidate has a copy of its query, whose [CLS] leads the rows of the whole batch, as in the packing.
+        # Each candidate has a copy of its query; the [CLS] rows of all copies come first (as in layers/packing.py).
         owner = batch.candidate_query
         cls = queries.cu_seqlens[:-1][owner]
         others = queries.lengths[owner] - 1

@@ -1,11 +1,11 @@
-"""MixEncoder: a candidate is read before the query is known, kept as k context embeddings, and joined to the query by
-a light cross-attention (Yang et al. 2023, "Once is Enough", arXiv 2210.05261).
+"""MixEncoder: a candidate is encoded into k context embeddings before the query is known, and meets the query in light
+interaction layers (Yang et al. 2023, "Once is Enough", arXiv 2210.05261, section 3).
 
-Where paper and code differ (what pools to the hint, cosine or dot product) both are options. Texts are cut by their
-own length; the code's cut depends on the batch.
+Where paper and code differ (the pooling of the hint, cosine or dot product), both are options. Unlike in the paper's
+code, the length at which a text is cut does not depend on its batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,37 +14,38 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
+from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
-from bandrank.models.encoders.bert import bert_block
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
 from bandrank.models.layers.pooling import pool
-from bandrank.models.ragged import Ragged, indices_within, offsets
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import CandidateSide
+from bandrank_kernels.arrays import indices_within, offsets
 
 
-@dataclass(frozen=True)
-class MixEncoderConfig:
-    """What a MixEncoder is, saved beside its weights.
+@dataclass(frozen=True, kw_only=True)
+class MixEncoderConfig(TwoTowerConfig):
+    """The settings of a MixEncoder, saved in config.json.
 
-    interaction_layers: counted from 0, ascending; the encoder's later layers are not run for queries.
-    num_embeddings: k, context embeddings of a candidate.
-    strategy: "S" puts k learnt vectors in the place of the candidate's [CLS] and takes their last states; "C" lets k
-    learnt codes attend to the last states of the candidate's tokens.
-    pool: "mean" of the k embeddings is both hint and representation; with "last" the last one is the hint, and the mean
-    of the others the representation. No difference if k is 1.
-    similarity: "scaled_dot" divides the product by the root of hidden_size, which makes logits of it.
-    bi_encoder_weight, bi_encoder_bias: add weight * cosine + bias, of E_0's mean and the mean of the query's last
-    states, which is what a bi-encoder says. Not in the paper: with strategy C, codes of zero and "scaled_dot" a
-    MixEncoder then starts near the bi-encoder that its encoder is from, and learns what that does not see.
-    max_query_tokens: with [CLS] and [SEP].  max_candidate_tokens: with the k vectors or [CLS], and [SEP].
+    interaction_layers: depths of the interaction layers, from 0, ascending.
+    num_embeddings: k, the number of context embeddings of a candidate.
+    strategy: "S" replaces the candidate's [CLS] by k learnt vectors and takes their last states; "C" lets k learnt
+    codes attend to the last states of the candidate's tokens.
+    pool: with "mean", the mean of the k embeddings is both hint and representation; with "last", the last one is the
+    hint and the mean of the others the representation. Both are the same if k is 1.
+    similarity: "scaled_dot" is the dot product divided by sqrt(hidden_size).
+    bi_encoder_weight, bi_encoder_bias: weight * cosine + bias is added to the score, with the cosine of a bi-encoder:
+    of the mean of the context embeddings and the mean of the query's last states. Not in the paper: with strategy "C",
+    zero codes and "scaled_dot", training then starts near the bi-encoder that the encoder comes from.
+    max_candidate_tokens: with strategy "S", the k vectors included.
+    Raises ValueError for layers that do not ascend within the encoder, or for a k that leaves no room for a text.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     interaction_layers: tuple[int, ...]
     num_embeddings: int = 1
     strategy: Literal["S", "C"] = "S"
@@ -53,20 +54,19 @@ class MixEncoderConfig:
     bi_encoder_weight: float = 0.0
     bi_encoder_bias: float = 0.0
     max_query_tokens: int = 256
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         layers = self.interaction_layers
         if not layers or list(layers) != sorted({*layers}) or layers[0] < 0 or layers[-1] >= self.encoder.num_layers:
             raise ValueError(f"interaction_layers must ascend within 0..{self.encoder.num_layers - 1}, got {layers}")
         if not 1 <= self.num_embeddings <= self.max_candidate_tokens - 1:
             raise ValueError(f"num_embeddings must be within 1..max_candidate_tokens - 1, got {self.num_embeddings}")
-        check_limits(self)
 
     @classmethod
     def of_paper(cls, name: Literal["a", "b", "c"], encoder: EncoderConfig, **more: Any) -> Self:
-        """MixEncoder-a: interaction in the last layer; -b: in the last three; -c: so with two embeddings, of which the
-        last is the hint. more: the other fields.
+        """The paper's variants: "a" has one interaction layer, the last; "b" the last three; "c" also has two context
+        embeddings, of which the last is the hint. more: other fields.
         """
         last = encoder.num_layers
         layers = tuple(range(last - 1 if name == "a" else max(0, last - 3), last))
@@ -74,37 +74,30 @@ class MixEncoderConfig:
         return cls(encoder=encoder, interaction_layers=layers, **two | more)
 
 
-class MixEncoder(Scorer):
-    """Scores a candidate by the similarity of its representation, enriched by the query, with its summary of the
+class MixEncoder(TwoTowerScorer):
+    """Scores a candidate by the similarity of its context embeddings, updated by the query, and its summary of the
     query.
     """
 
     architecture: ClassVar[str] = "mix_encoder"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = MixEncoderConfig
+    config: MixEncoderConfig
 
     def __init__(self, config: MixEncoderConfig) -> None:
-        super().__init__()
-        self.config: MixEncoderConfig = config
+        super().__init__(config)
         hidden_size, num_embeddings = config.encoder.hidden_size, config.num_embeddings
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
         if config.strategy == "S":
             longest = config.max_candidate_tokens - num_embeddings
-            self.candidate_template = TokenTemplate((), (config.sep_id,), longest)
-        else:
-            self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
-        self.representation_size = hidden_size
-        self.encoder = build_encoder(config.encoder)
+            self.candidate_template = replace(self.candidate_template, prefix=(), max_tokens=longest)
         self.context_codes = nn.Parameter(torch.empty(num_embeddings, hidden_size))
         init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
         init(self.context_codes)
-        blocks = [bert_block(config.encoder) for _ in config.interaction_layers]
-        self.interactions = nn.ModuleList(map(InteractionLayer, blocks))
+        self.interactions = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Each interaction layer starts as the encoder's layer of the same depth. Codes of strategy C start at zero,
-        where they average a candidate's states; codes of S and the gate keep their random start.
+        """Copies the encoder, and its layer of the same depth into each interaction layer. Codes of strategy "C" start
+        at zero, where they average a candidate's states; vectors of "S" and the gate keep their random values.
         """
         super().initialise(encoder)
         if self.config.strategy == "C":
@@ -114,16 +107,15 @@ class MixEncoder(Scorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """The interaction layers' products, as a part of a row's through the encoder."""
-        del query_tokens  # its keys and values are too few to count
+        """The products of the interaction layers, as a fraction of those of a row in the encoder."""
+        del query_tokens  # products with its few keys and values are not counted
         config = self.config.encoder
         layer = config.products_per_layer
-        summary = layer + config.hidden_size**2  # compress_query and the gate's three blocks in the place of qkv
-        products = len(self.interactions) * (candidate_rows * layer + summary)
-        return LIGHT_ROWS + products / (config.num_layers * layer)
+        summary = layer + config.hidden_size**2  # compress_query and the gate's three blocks instead of qkv
+        return self.rows_worth(len(self.interactions) * (candidate_rows * layer + summary))
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Each candidate's k context embeddings."""
+        """(k * n, hidden_size) the k context embeddings of each candidate."""
         count = self.config.num_embeddings
         if self.config.strategy == "S":
             states = self._read_behind_codes(tokens)
@@ -138,7 +130,7 @@ class MixEncoder(Scorer):
         return self._candidate_side(("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes"))
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:
-        """Last states of the texts, each behind the codes as the first input vectors."""
+        """Last states of the texts, each of which the codes precede as input vectors."""
         count = self.config.num_embeddings
         lengths = tokens.lengths + count
         index = indices_within(lengths)
@@ -151,10 +143,8 @@ class MixEncoder(Scorer):
         cu_seqlens = offsets(lengths)
         return Ragged(self.encoder(hidden, positions, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)
 
-    def score(self, batch: ScoreBatch) -> Tensor:
+    def score_some(self, batch: ScoreBatch) -> Tensor:
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
-        if num_candidates == 0:
-            return torch.empty(0, device=self.encoder.device)
         views, summaries = self._view_queries(batch)
         embeddings = batch.candidates.values.reshape(num_candidates, count, -1)
         # On a CPU all layers of a block of candidates run while its rows are in the cache.
@@ -163,22 +153,22 @@ class MixEncoder(Scorer):
         scores = []
         for begin in range(0, num_candidates, block):
             end = min(begin + block, num_candidates)
-            owners = [(query, slice(own.start - begin, own.stop - begin)) for query, own in batch.groups(begin, end)]
-            groups: list[Groups] = [[(own, of_layer[query]) for query, own in owners] for of_layer in views]
+            parts = [(query, slice(each.start - begin, each.stop - begin)) for query, each in batch.groups(begin, end)]
+            groups: list[Groups] = [[(part, of_layer[query]) for query, part in parts] for of_layer in views]
             rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
             scores.append(self._score_block(rows, groups))
             if summaries is not None:
-                ours = rows.float().mean(1)
-                cosines = torch.cat([cosine_similarity(ours[own], summaries[query][None]) for query, own in owners])
+                means = rows.float().mean(1)
+                cosines = torch.cat([cosine_similarity(means[part], summaries[query][None]) for query, part in parts])
                 scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
         return torch.cat(scores)
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
-        """Each query's view for each interaction layer, and the means of their last states if a bi-encoder's say is
-        wanted. Without, the last interaction layer and what comes after it are not run for queries.
+        """Views by interaction layer and query, and the means of queries' last states if the bi-encoder's cosine is
+        added. If it is not, layers from the last interaction layer on are not run for queries.
         """
         queries, hidden_size = batch.queries, self.config.encoder.hidden_size
-        # Absorbing saves (hidden - heads * query_len) * hidden twice a candidate, and costs hidden^2 twice a query row.
+        # Absorbing saves 2 * (hidden - heads * query_len) * hidden per candidate and costs 2 * hidden^2 per query row.
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
         absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
         hidden, positions = tower.embed(self.encoder, queries)
@@ -198,7 +188,7 @@ class MixEncoder(Scorer):
         return views, pool(Ragged(hidden, queries.cu_seqlens), "mean") if to_the_end else None
 
     def _score_block(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
-        """embeddings: (n, k, hidden_size).  groups: of each interaction layer.  Returns (n,) float32."""
+        """(n,) float32 scores. embeddings: (n, k, hidden_size).  groups: for each interaction layer."""
         summary: Tensor | None = None
         last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1
         for interaction, of_layer in zip(self.interactions, groups, strict=True):
@@ -206,8 +196,8 @@ class MixEncoder(Scorer):
             embeddings, summary = interaction(embeddings, summary, hint, self.gate, of_layer)
         assert summary is not None, "there is an interaction layer. This is a bug."
         of_candidate = embeddings[:, :-1] if last_is_hint and embeddings.shape[1] > 1 else embeddings
-        ours, theirs = of_candidate.float().mean(1), summary.float()
+        representation, summary = of_candidate.float().mean(1), summary.float()
         if self.config.similarity == "cosine":
-            return cosine_similarity(ours, theirs)
-        product = (ours * theirs).sum(-1)
+            return cosine_similarity(representation, summary)
+        product = (representation * summary).sum(-1)
         return product * self.config.encoder.hidden_size**-0.5 if self.config.similarity == "scaled_dot" else product

@@ -1,7 +1,7 @@
-"""Poly-encoders: a query becomes m vectors; each candidate, one vector, looks at them (Humeau et al. 2020).
+"""Poly-encoders: a query becomes m vectors, to which each candidate's one vector attends (Humeau et al. 2020).
 
-The paper's context is our query. With one shared tower this is the baseline of the MixEncoder paper; with separate
-towers, and states scaled by 0.06, ParlAI's.
+The paper's context is our query. With a shared tower this is the MixEncoder paper's baseline; with separate towers and
+states scaled by 0.06, ParlAI's model.
 """
 
 from dataclasses import dataclass
@@ -11,32 +11,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.families import build_encoder
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.code_attention import attend_codes
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide
 
-BLOCK_CANDIDATES = 4096  # looked at in one go: with 64 codes their weights take 1 MB
+BLOCK_CANDIDATES = 4096  # candidates compared at once: with 64 codes their weights take 1 MB
 
 
-@dataclass(frozen=True)
-class PolyEncoderConfig:
-    """What a poly-encoder is, saved beside its weights.
+@dataclass(frozen=True, kw_only=True)
+class PolyEncoderConfig(TwoTowerConfig):
+    """The settings of a poly-encoder, saved in config.json.
 
-    codes: "learnt" codes that attend to the query's states, or the "first" states themselves; a shorter query has
-    fewer.  num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
-    separate_towers: whether candidates have an encoder of their own.
-    scaled: whether the products in both attentions are divided by the root of hidden_size; the paper's are not.
-    output_scaling: factor on the last states of both towers.
-    max_query_tokens, max_candidate_tokens: [CLS], text and [SEP].
+    codes: "learnt" codes attend to the query's states; or the "first" m states are the vectors, fewer of a shorter
+    query.  num_codes: m.  reduction: how a candidate's states become its vector; "cls" is ParlAI's "first".
+    separate_towers: whether candidates have a second encoder.
+    scaled: whether the products of both attentions are divided by sqrt(hidden_size), unlike in the paper.
+    output_scaling: a factor on the last states of both towers.
+    Raises ValueError if num_codes is below 1.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     codes: Literal["learnt", "first"] = "learnt"
     num_codes: int = 64
     reduction: Pooling = "mean"
@@ -44,50 +43,44 @@ class PolyEncoderConfig:
     scaled: bool = False
     output_scaling: float = 1.0
     max_query_tokens: int = 360
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        super().__post_init__()
         if self.num_codes < 1:
             raise ValueError(f"num_codes must be at least 1, got {self.num_codes}")
 
 
-class PolyEncoder(Scorer):
-    """Scores a candidate's vector by its dot product with the query's vectors, averaged as the candidate sees them."""
+class PolyEncoder(LateInteractionScorer):
+    """Scores a candidate by the dot product of its vector with the average of the query's vectors, weighted by the
+    candidate's attention to them.
+    """
 
     architecture: ClassVar[str] = "poly_encoder"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = PolyEncoderConfig
+    config: PolyEncoderConfig
 
     def __init__(self, config: PolyEncoderConfig) -> None:
-        super().__init__()
-        self.config: PolyEncoderConfig = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
+        super().__init__(config)
         hidden_size = config.encoder.hidden_size
-        self.representation_size = hidden_size
         self.scale = hidden_size**-0.5 if config.scaled else 1.0
-        self.encoder = build_encoder(config.encoder)
         self.candidate_encoder: Encoder | None = build_encoder(config.encoder) if config.separate_towers else None
         learnt = config.codes == "learnt"
         self.query_codes = nn.Parameter(torch.empty(config.num_codes, hidden_size).uniform_()) if learnt else None
 
     def initialise(self, encoder: Encoder) -> Self:
-        """Both towers start as the encoder; codes keep their random start."""
+        """Copies the encoder into both towers; codes keep their random values."""
         super().initialise(encoder)
         if self.candidate_encoder is not None:
             self.candidate_encoder.load_state_dict(encoder.state_dict())
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """One product with m vectors, as a part of a row's through the encoder."""
+        """The products with m vectors, as a fraction of those of a row in the encoder."""
         del query_tokens, candidate_rows
-        config = self.config.encoder
-        products = self.config.num_codes * config.hidden_size
-        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
+        return self.rows_worth(self.config.num_codes * self.config.encoder.hidden_size)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """One vector each."""
+        """(n, hidden_size) one vector for each candidate."""
         states = tower.read(self.candidate_encoder or self.encoder, tokens)
         vectors = pool(states, self.config.reduction) * self.config.output_scaling
         return Ragged(vectors, np.arange(len(tokens) + 1))
@@ -96,21 +89,18 @@ class PolyEncoder(Scorer):
         tower = "encoder." if self.candidate_encoder is None else "candidate_encoder."
         return self._candidate_side(("encoder", "reduction", "output_scaling"), (tower,))
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        states = tower.read(self.encoder, batch.queries)
+    def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
+        vectors = self._query_vectors(query.float() * self.config.output_scaling)
         scores = []
-        for query, own in batch.groups():
-            vectors = self._query_vectors(states[query].float() * self.config.output_scaling)
-            for begin in range(own.start, own.stop, BLOCK_CANDIDATES):
-                block = batch.candidates.values[begin : min(begin + BLOCK_CANDIDATES, own.stop)]
-                with in_float32(vectors.device):
-                    similarities = block.to(vectors) @ vectors.T  # (candidates, m)
-                # The product with an average of vectors is the average of the products.
-                scores.append((torch.softmax(similarities * self.scale, -1) * similarities).sum(-1))
-        return torch.cat(scores) if scores else torch.empty(0, device=self.encoder.device)
+        for block in torch.split(candidates.values, BLOCK_CANDIDATES):
+            with in_float32(vectors.device):
+                similarities = block.to(vectors) @ vectors.T  # (candidates, m)
+            # The product with an average of vectors is the average of the products.
+            scores.append((torch.softmax(similarities * self.scale, -1) * similarities).sum(-1))
+        return torch.cat(scores)
 
     def _query_vectors(self, states: Tensor) -> Tensor:
-        """(m, hidden_size); fewer of a query that has fewer than m "first" states. states: (query_len, hidden_size)."""
+        """(m, hidden_size), or fewer "first" states of a shorter query. states: (query_len, hidden_size)."""
         if self.query_codes is None:
             return states[: self.config.num_codes]
         return attend_codes(self.query_codes, states, self.scale)

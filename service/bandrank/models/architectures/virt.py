@@ -1,67 +1,60 @@
-"""VIRT: two towers whose last layer's attention crosses over (Li et al. 2021, arXiv 2112.04195).
+"""VIRT: two towers with cross-attention in the last layer (Li et al. 2021, arXiv 2112.04195).
 
-No code was published; this is a reconstruction: the last layer's projections Q, K, V of query rows x and candidate rows
+No code was published; this is a reconstruction. The last layer's projections Q, K, V of query rows x and candidate rows
 y give M_xy = softmax(Q_x K_y^T / sqrt(head_dim)) and M_yx likewise; the means over rows of M_xy V_y and of M_yx V_x are
 compared. The paper trains the towers by distilling a cross-encoder's attention maps.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders import Encoder, EncoderConfig, build_encoder, tower
+from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.linear import Linear, LinearLayer
-from bandrank.models.layers.padded import padded_groups
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, CandidateSide, Scorer, TokenTemplate, check_limits
+from bandrank.models.scorer import CandidateSide
+from bandrank_kernels.arrays import Bools, Ints, Offsets
+from bandrank_kernels.grouping import like_lengths
 
-BLOCK_ROWS = 4096  # candidate rows at once: their states, 6 MB of 384 dimensions, stay in a CPU's cache
+BLOCK_ROWS = 4096  # candidate rows compared at once: 6 MB of 384 dimensions stay in a CPU's cache
 
 
-@dataclass(frozen=True)
-class VIRTConfig:
-    """What a VIRT is, saved beside its weights.
+@dataclass(frozen=True, kw_only=True)
+class VIRTConfig(TwoTowerConfig):
+    """The settings of a VIRT, saved in config.json.
 
-    encoder: with its last layer, of which only query, key and value exist.
-    max_query_tokens, max_candidate_tokens: [CLS], text and [SEP].
+    encoder: all layers, though of the last one only the projections of query, key and value exist.
+    Raises ValueError for an encoder of fewer than 2 layers.
     """
 
-    encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
     similarity: Literal["cosine", "dot"] = "cosine"
-    max_query_tokens: int = 128
-    max_candidate_tokens: int = 256
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.encoder.num_layers < 2:
             raise ValueError(f"an encoder of at least 2 layers is needed, got {self.encoder.num_layers}")
-        check_limits(self)
 
 
-class VIRT(Scorer):
-    """Scores a candidate by the similarity of what each side sees in the other."""
+class VIRT(LateInteractionScorer):
+    """Scores a candidate by the similarity of what query and candidate attend to in each other."""
 
     architecture: ClassVar[str] = "virt"
-    precomputes: ClassVar[bool] = True
     config_class: ClassVar[type] = VIRTConfig
+    config: VIRTConfig
 
     def __init__(self, config: VIRTConfig) -> None:
-        super().__init__()
-        self.config: VIRTConfig = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
-        hidden_size = config.encoder.hidden_size
-        self.representation_size = hidden_size
-        self.encoder = build_encoder(replace(config.encoder, num_layers=config.encoder.num_layers - 1))
-        self.interaction = Linear(hidden_size, 3 * hidden_size)
+        super().__init__(config, tower=replace(config.encoder, num_layers=config.encoder.num_layers - 1))
+        self.interaction = Linear(config.encoder.hidden_size, 3 * config.encoder.hidden_size)
 
     def initialise(self, encoder: Encoder) -> Self:
-        """The last layer's projections become the interaction."""
+        """Copies the encoder; the interaction takes the projections of its last layer."""
         self.encoder.load_state_dict(
             {name: tensor for name, tensor in encoder.state_dict().items() if name in self.encoder.state_dict()}
         )
@@ -69,44 +62,40 @@ class VIRT(Scorer):
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
-        """A candidate row's products with all heads of all query rows, both ways, as a part of a row's through the
-        encoder.
+        """The products of candidate rows with the heads of query rows, in both directions, as a fraction of those of a
+        row in the encoder.
         """
-        config = self.config.encoder
-        products = candidate_rows * 2 * config.num_heads * query_tokens * config.hidden_size
-        return LIGHT_ROWS + products / (config.num_layers * config.products_per_layer)
+        encoder = self.config.encoder
+        return self.rows_worth(candidate_rows * 2 * encoder.num_heads * query_tokens * encoder.hidden_size)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """Each token's state before the last layer."""
+        """(total, hidden_size) each token's state before the last layer."""
         states = tower.read(self.encoder, tokens)
         return Ragged(states.values.float(), states.cu_seqlens)
 
     def candidate_side(self) -> CandidateSide:
         return self._candidate_side(("encoder",), ("encoder.",))
 
-    def score(self, batch: ScoreBatch) -> Tensor:
-        queries = tower.read(self.encoder, batch.queries)
-        values, cu_seqlens = batch.candidates.values, batch.candidates.cu_seqlens
-        scores = []
-        for query, own in batch.groups():
-            crossing = _Crossing(queries[query], self.interaction, self.config.encoder.num_heads)
-            own_scores = torch.empty(own.stop - own.start, device=self.encoder.device)
-            for chosen, indices, real in padded_groups(cu_seqlens[own.start : own.stop + 1], BLOCK_ROWS):
-                rows = values[torch.from_numpy(indices).to(values.device)].to(queries.values)
-                seen_in_candidate, seen_in_query = crossing.look(rows, torch.from_numpy(real).to(rows.device))
-                own_scores[torch.from_numpy(chosen).to(rows.device)] = self._compare(seen_in_candidate, seen_in_query)
-            scores.append(own_scores)
-        return torch.cat(scores) if scores else torch.empty(0, device=self.encoder.device)
-
-    def _compare(self, ours: Tensor, theirs: Tensor) -> Tensor:
-        return cosine_similarity(ours, theirs) if self.config.similarity == "cosine" else (ours * theirs).sum(-1)
+    def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
+        crossing = _Crossing(query, self.interaction, self.config.encoder.num_heads)
+        values, scores = candidates.values, torch.empty(len(candidates), device=query.device)
+        for chosen, indices, real in padded_groups(candidates.cu_seqlens, BLOCK_ROWS):
+            rows = values[torch.from_numpy(indices).to(values.device)].to(query)
+            in_candidate, in_query = crossing.attend(rows, torch.from_numpy(real).to(rows.device))
+            similarities = (
+                cosine_similarity(in_candidate, in_query)
+                if self.config.similarity == "cosine"
+                else (in_candidate * in_query).sum(-1)
+            )
+            scores[torch.from_numpy(chosen).to(rows.device)] = similarities
+        return scores
 
 
 class _Crossing:
-    """One query at the crossing layer, with the projections of candidate rows moved to its side.
+    """The last layer for one query, with the projections of candidate rows moved to the query's side.
 
     Q_x K_y^T = (Q_x W_K) y^T and Q_y K_x^T = y (W_Q^T K_x^T) + b_Q K_x^T, where b_K drops out, since it shifts all
-    places of a softmax alike; and V_y is needed of an average of rows alone. So no candidate row is projected.
+    logits of a softmax alike; and W_V is applied to averages of rows. So no candidate row is projected.
     """
 
     def __init__(self, states: Tensor, interaction: LinearLayer, num_heads: int) -> None:
@@ -120,10 +109,11 @@ class _Crossing:
         self._keys = torch.cat(absorbed).flatten(0, 1) * scale
         self._biases = interaction.absorb_bias(key.float(), query_rows) * scale  # (num_heads, query_len)
 
-    def look(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """The means of M_xy V_y and of M_yx V_x, both (n, hidden_size) float32.
+    def attend(self, rows: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """The means over rows of M_xy V_y and of M_yx V_x, both (n, hidden_size) float32.
 
-        rows: (n, width, hidden_size).  real: (n, width) bool, with a real row in each candidate.
+        rows: (n, width, hidden_size) padded candidates.  real: (n, width) bool, False for padding; at least one row of
+        each candidate is real.
         """
         scores = (self._keys @ rows.flatten(0, 1).T).float()
         to_candidate, to_query = scores.view(2, *self._biases.shape, *real.shape)  # (num_heads, query_len, n, width)
@@ -135,3 +125,14 @@ class _Crossing:
         weights = (weights * real).sum(-1) / real.sum(-1)  # (num_heads, query_len, n)
         in_query = torch.einsum("hln,hld->nhd", weights, self._values.float())
         return in_candidate.flatten(1), in_query.flatten(1)
+
+
+def padded_groups(cu_seqlens: Offsets, max_rows: int) -> Iterator[tuple[Ints, Ints, Bools]]:
+    """Groups by `like_lengths`, shortest first, each as indices of sequences (n,), of rows (n, width), and a mask
+    (n, width) that is False for padding, which is the index of the sequence's last row, or 0.
+    """
+    lengths = np.diff(cu_seqlens)
+    for chosen in like_lengths(lengths, max_rows):
+        index = np.arange(lengths[chosen[-1]])
+        rows = cu_seqlens[chosen, None] + np.minimum(index, lengths[chosen, None] - 1)
+        yield chosen, rows.clip(min=0), index < lengths[chosen, None]

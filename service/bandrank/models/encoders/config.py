@@ -1,4 +1,4 @@
-"""What a checkpoint says about its encoder."""
+"""The settings of encoders, saved within a checkpoint's config.json."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The shape of an encoder: what architectures need to know of any, and all that there is to know of a BERT.
+    """The shape of an encoder: all settings of BERT, and what architectures read of any encoder.
 
-    kind: a key of ENCODERS. Another kind of encoder adds its fields in a subclass, with a default for `kind`.
+    kind: a key of `families.ENCODERS`. Another family adds its settings in a subclass, with a default for `kind`.
+    Raises ValueError if the heads do not divide hidden_size.
     """
 
     vocab_size: int
@@ -28,7 +29,7 @@ class EncoderConfig:
 
     @classmethod
     def variant(cls, value: Mapping[str, Any]) -> type["EncoderConfig"]:
-        """The class of a saved config, by its `kind`; BERT's if it has none. Raises ValueError for an unknown kind."""
+        """The class of a saved config by its `kind`, which defaults to BERT. Raises ValueError for an unknown kind."""
         classes = {each.kind: each for each in (cls, *cls.__subclasses__())}
         kind = value.get("kind", cls.kind)
         if kind not in classes:
@@ -37,10 +38,10 @@ class EncoderConfig:
 
     @property
     def head_dim(self) -> int:
-        """Numbers of a row in one head."""
+        """The width of one attention head."""
         return self.hidden_size // self.num_heads
 
     @property
     def products_per_layer(self) -> int:
-        """Multiplications of one row with a layer's weights."""
+        """Multiplications of one row with the weights of a layer."""
         return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)

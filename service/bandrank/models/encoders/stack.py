@@ -1,4 +1,4 @@
-"""An encoder as embeddings and a stack of blocks; families differ in the bricks that they put in."""
+"""The implementation of encoders: embeddings and a stack of blocks, which each family composes in its own way."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 
 
 class Stack(nn.Module):
-    """Implements `Encoder`; see protocol.py for what the methods promise."""
+    """Implements `Encoder`, where the methods are documented."""
 
     execution = Execution()
 
@@ -75,4 +75,4 @@ class Stack(nn.Module):
         return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
 
     def layer(self, index: int) -> Block:
-        return self.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
+        return self.layers[index]  # type: ignore[return-value]  # a ModuleList has items of type Module

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import BertConfig
 
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.layers.positions import interpolate_positions
@@ -15,8 +15,8 @@ POSITIONS = "embeddings.position_embeddings.weight"
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
-    """The encoder's shape; a position table shorter than the settings say is stretched (Schlatt et al. 2024, section
-    4.1).
+    """The encoder's shape; a position table shorter than config.json says is interpolated to that length (Schlatt et
+    al. 2024, section 3.5). Raises ValueError for settings that are not supported, or that do not fit the weights.
     """
     if (positions := settings.get("position_embedding_type", "absolute")) != "absolute":
         raise ValueError(f"model_type 'bert' with {positions} positions is not supported; {SUPPORTED}")
@@ -43,8 +43,11 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """Our names for a BERT encoder's tensors; query, key and value become one matrix. Raises KeyError."""
-    ours = {
+    """A BERT encoder's tensors under our names; the matrices of query, key and value are stacked into one.
+
+    Raises KeyError for a missing tensor.
+    """
+    translated = {
         f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"]
         for name in ("word", "position", "token_type")
     }
@@ -56,23 +59,24 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
         "out_norm": "output.LayerNorm",
     }
     for part in ("weight", "bias"):
-        ours[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
+        translated[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
         for layer in range(config.num_layers):
-            theirs = f"encoder.layer.{layer}"
-            qkv = [weights[f"{theirs}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
-            ours[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
-            for name, their_name in names.items():
-                ours[f"encoder.layers.{layer}.{name}.{part}"] = weights[f"{theirs}.{their_name}.{part}"]
-    return ours
+            saved = f"encoder.layer.{layer}"
+            qkv = [weights[f"{saved}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
+            translated[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
+            for name, saved_name in names.items():
+                translated[f"encoder.layers.{layer}.{name}.{part}"] = weights[f"{saved}.{saved_name}.{part}"]
+    return translated
 
 
 BERT = Family(
     prefix="bert.",
-    cls="[CLS]",
-    sep="[SEP]",
-    mask="[MASK]",
+    tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,
-    pooler="pooler.dense",
-    classifier="classifier",
+    head={
+        f"{ours}.{part}": f"{theirs}.{part}"
+        for ours, theirs in (("pooler", "pooler.dense"), ("classifier", "classifier"))
+        for part in ("weight", "bias")
+    },
 )

@@ -1,36 +1,31 @@
-"""ColBERT as Stanford's library saves it, its settings in artifact.metadata; the defaults are that library's."""
+"""ColBERT as Stanford's library saves it, with its settings in artifact.metadata; the defaults are that library's."""
 
 import string
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
-from bandrank.models.checkpoint import assemble
-from bandrank.models.hf.files import load_tokenizer, read_optional_json
+from bandrank.models.checkpoint import assemble, read_object
+from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.hf.model import Model
 from bandrank.models.scorer import Scorer
 
 
 def read(model: Model) -> Scorer:
-    """A ColBERT. Raises BadCheckpoint, ValueError, and KeyError for a tensor that is missing."""
-    folder, family, encoder, weights = model.folder, model.family, model.encoder, model.weights
-    metadata = read_optional_json(folder / "artifact.metadata")
+    """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
+    folder, encoder, weights = model.folder, model.encoder, model.weights
+    metadata = read_object(folder / "artifact.metadata", optional=True)
     metadata = metadata.get("config", metadata)
     interaction, similarity = metadata.get("interaction", "colbert"), metadata.get("similarity", "cosine")
     if interaction != "colbert" or similarity not in ("cosine", "l2"):
         raise model.refuse(f"interaction {interaction!r} by {similarity!r} is not supported")
-    markers = metadata.get("query_token_id", "[unused0]"), metadata.get("doc_token_id", "[unused1]")
-    tokens = family.cls, family.sep, family.mask, *markers
-    cls_id, sep_id, mask_id, query_marker, candidate_marker = model.ids(*tokens)
     skipped: set[int] = set()
     if metadata.get("mask_punctuation", True):
         encodings = load_tokenizer(folder).encode_batch(list(string.punctuation), add_special_tokens=False)
         skipped = {encoding.ids[0] for encoding in encodings}
     config = ColBERTConfig(
+        **model.ids("cls", "sep", "mask"),
         encoder=encoder,
-        cls_id=cls_id,
-        sep_id=sep_id,
-        mask_id=mask_id,
-        query_marker=query_marker,
-        candidate_marker=candidate_marker,
+        query_marker=model.token_id(metadata.get("query_token_id", "[unused0]")),
+        candidate_marker=model.token_id(metadata.get("doc_token_id", "[unused1]")),
         skipped_ids=tuple(sorted(skipped)),
         dim=len(weights["linear.weight"]),
         similarity=similarity,

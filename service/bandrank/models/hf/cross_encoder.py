@@ -1,4 +1,4 @@
-"""Cross-encoders with one label, and the attention pattern of sparse ones (Schlatt et al. 2024)."""
+"""Cross-encoders with one label, and the attention patterns of sparse ones (Schlatt et al. 2024)."""
 
 from typing import Any
 
@@ -10,33 +10,28 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 
 def read(model: Model) -> Scorer:
-    """A cross-encoder. Raises BadCheckpoint, ValueError, and KeyError for a tensor that is missing."""
-    weights, encoder, family = model.weights, model.encoder, model.family
-    classifier = weights.get(f"{family.classifier}.weight")
+    """The cross-encoder of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
+    encoder, head = model.encoder, model.family.head
+    classifier = model.weights.get(head["classifier.weight"])
     if (outputs := "no" if classifier is None else len(classifier)) != 1:
         raise model.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
-    cls_id, sep_id = model.ids(family.cls, family.sep)
     config = CrossEncoderConfig(
+        **model.ids("cls", "sep"),
         encoder=encoder,
-        cls_id=cls_id,
-        sep_id=sep_id,
         pattern=_pattern(model.settings),
         max_tokens=encoder.max_positions,
         max_query_tokens=min(256, encoder.max_positions // 2),
-        token_types=model.settings.get("token_type_embedding", True),
+        token_types=model.settings.get("token_type_embedding", encoder.num_token_types > 1),
     )
-    translated = model.encoder_weights
-    for part in ("weight", "bias"):
-        translated[f"head.pooler.{part}"] = weights[f"{family.pooler}.{part}"].float()
-        translated[f"head.classifier.{part}"] = weights[f"{family.classifier}.{part}"].float()
-    return assemble(CrossEncoder, config, translated, source=str(model.folder))
+    head_weights = {f"head.{ours}": model.weights[theirs].float() for ours, theirs in head.items()}
+    return assemble(CrossEncoder, config, model.encoder_weights | head_weights, source=str(model.folder))
 
 
 def _pattern(settings: dict[str, Any]) -> AttentionPattern:
-    """The attention pattern that a sparse cross-encoder's settings carry; full attention where they carry none.
+    """The attention pattern in a sparse cross-encoder's settings; full attention if there is none.
 
-    The weights of a sparse cross-encoder look like plain BERT: run with full attention they give other scores without
-    an error. Raises ValueError if the settings carry half a pattern.
+    The weights of a sparse cross-encoder have BERT's names and shapes: run with full attention, they would give wrong
+    scores without an error. Raises ValueError if a part of the pattern is missing.
     """
     names = {"cls": "cls", "query": "query", "doc": "candidate"}
     switches = {

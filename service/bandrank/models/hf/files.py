@@ -1,10 +1,8 @@
-"""The files of a Hugging Face model: looked up in a folder or on the hub, and read so that none of their code runs."""
+"""The files of a Hugging Face model, in a folder or on the hub; none of the code that they may contain is run."""
 
-import json
 import re
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -24,7 +22,7 @@ Weights = dict[str, torch.Tensor]
 def find_folder(model: str, revision: str | None = None) -> Path:
     """The local folder of `model`: a folder's path, or a hub id, downloaded unless it is in the hub's cache.
 
-    With HF_HUB_OFFLINE=1, or without a network, only the cache is looked at. Raises BadCheckpoint if there is no such
+    With HF_HUB_OFFLINE=1, or without a network, only the cache is searched. Raises BadCheckpoint if there is no such
     model.
     """
     if (folder := Path(model)).is_dir():
@@ -37,7 +35,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
 
     try:
         folder = download("*.safetensors")
-        if not list(folder.glob("*.safetensors")):  # older models have pickled weights alone
+        if not list(folder.glob("*.safetensors")):  # older models have only pickled weights
             folder = download("pytorch_model.bin")
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
@@ -50,7 +48,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The folder's fast tokenizer, with any truncation and padding saved in it switched off. Raises BadCheckpoint."""
+    """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint."""
     path = folder / "tokenizer.json"
     if path.is_file():
         try:
@@ -67,7 +65,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Tensors by name, from safetensors or, running nothing of it, from a pickle. Raises BadCheckpoint."""
+    """Tensors by name, from a safetensors file or from a pickle, none of whose code is run. Raises BadCheckpoint."""
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     try:
         if safe.is_file():
@@ -80,24 +78,6 @@ def read_weights(folder: Path) -> Weights:
         raise BadCheckpoint(f"{safe}: damaged: {error}") from error
     except (UnpicklingError, EOFError, RuntimeError) as error:
         raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
-    # Files of before 2020 call a LayerNorm's parameters gamma and beta.
+    # Checkpoints from before 2020 call a LayerNorm's parameters gamma and beta.
     names = {".gamma": ".weight", ".beta": ".bias"}
     return {re.sub(r"\.(gamma|beta)$", lambda match: names[match[0]], name): tensor for name, tensor in weights.items()}
-
-
-def read_json(path: Path) -> Any:
-    """Raises BadCheckpoint if the file is missing or no JSON."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadCheckpoint(f"{path.parent}: no {path.name}") from None
-    except ValueError as error:
-        raise BadCheckpoint(f"{path}: not JSON: {error}") from error
-
-
-def read_optional_json(path: Path) -> dict[str, Any]:
-    """An object's keys; none if the file is missing. Raises BadCheckpoint if it is no JSON object."""
-    content = read_json(path) if path.is_file() else {}
-    if not isinstance(content, dict):
-        raise BadCheckpoint(f"{path}: expected a JSON object")
-    return content

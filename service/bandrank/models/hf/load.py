@@ -1,11 +1,11 @@
-"""From a model folder to a scorer: which family, and which role."""
+"""Loads a model folder in Hugging Face's format: the family by `model_type`, the role by the other files and keys."""
 
 from pathlib import Path
 
-from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf import bi_encoder, colbert, cross_encoder
 from bandrank.models.hf.bert import BERT
-from bandrank.models.hf.files import read_optional_json, read_weights
+from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.scorer import Scorer
 
@@ -14,7 +14,7 @@ FAMILIES: dict[str, Family] = {"bert": BERT}  # by the `model_type` of config.js
 
 def load(folder: Path) -> Scorer:
     """The scorer in a Hugging Face model folder, on the CPU, in the dtype it was saved in. Raises BadCheckpoint."""
-    settings = read_optional_json(folder / "config.json")
+    settings = read_object(folder / "config.json")
     family = FAMILIES.get(str(kind := settings.get("model_type")))
     if family is None:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")

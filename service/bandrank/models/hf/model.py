@@ -1,12 +1,13 @@
-"""A model folder in Hugging Face's format, between the family that names its tensors and the role that it plays."""
+"""A model folder in Hugging Face's format: what its family names, and what its role reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.encoders import EncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 
 SUPPORTED = (
@@ -20,27 +21,28 @@ SUPPORTED = (
 class Family:
     """How one family of encoders is saved.
 
-    prefix: of the encoder's tensors in a model that has a head too.
-    cls, sep, mask: the special tokens, in the tokenizer's spelling.
-    read_config: the encoder's config from config.json and the weights, which it may change. Raises ValueError for
-    settings that are not supported.
-    encoder_weights: our names, from `encoder.` on, for the encoder's tensors. Raises KeyError for a missing tensor.
-    pooler, classifier: the linear layers of a cross-encoder's head.
+    prefix: what precedes the names of the encoder's tensors in a model that also has a head.
+    tokens: the tokenizer's spelling of "cls", "sep" and "mask".
+    read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError
+    for settings that are not supported.
+    encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
+    tensor.
+    head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
     """
 
     prefix: str
-    cls: str
-    sep: str
-    mask: str
+    tokens: Mapping[str, str]
     read_config: Callable[[dict[str, Any], Weights], EncoderConfig]
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
-    pooler: str
-    classifier: str
+    head: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a folder holds. settings: of config.json.  weights: theirs, without the family's prefix."""
+    """The content of a folder.
+
+    settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
+    """
 
     folder: Path
     family: Family
@@ -50,19 +52,23 @@ class Model:
 
     @property
     def encoder_weights(self) -> Weights:
-        """The encoder's tensors by our names. Raises KeyError."""
+        """The encoder's tensors under our names. Raises KeyError for a missing tensor."""
         return self.family.encoder_weights(self.weights, self.encoder)
 
     def refuse(self, reason: str) -> BadCheckpoint:
-        """An error that says what the model is, and what is supported."""
+        """An error that names the folder, the reason, and what is supported."""
         return BadCheckpoint(f"{self.folder}: {reason}; {SUPPORTED}")
 
-    def ids(self, *tokens: str) -> list[int]:
-        """The ids of tokens. Raises BadCheckpoint if the tokenizer lacks one."""
-        tokenizer = load_tokenizer(self.folder)
-        ids = []
-        for token in tokens:
-            if (token_id := tokenizer.token_to_id(token)) is None:
-                raise self.refuse(f"the tokenizer has no {token}")
-            ids.append(token_id)
-        return ids
+    def ids(self, *names: Literal["cls", "sep", "mask"]) -> dict[str, Any]:
+        """The ids of special tokens, as fields of a config: `cls_id` and so on. Raises BadCheckpoint."""
+        return {f"{name}_id": self.token_id(self.family.tokens[name]) for name in names}
+
+    def token_id(self, token: str) -> int:
+        """The id of a token. Raises BadCheckpoint if the tokenizer lacks it."""
+        if (token_id := self._vocabulary(token)) is None:
+            raise self.refuse(f"the tokenizer has no {token}")
+        return token_id
+
+    @cached_property
+    def _vocabulary(self) -> Callable[[str], int | None]:
+        return load_tokenizer(self.folder).token_to_id

@@ -1,1 +1,1 @@
-"""The bricks of the architectures."""
+"""Layers that encoders and architectures are composed of."""

@@ -1,7 +1,4 @@
-"""The layers that encoders are stacks of, on packed rows: no padding, and a last layer for [CLS] alone.
-
-Names follow the papers, not Hugging Face (models/hf translates).
-"""
+"""Transformer layers on packed rows, without padding. Names follow the papers; models/hf translates other names."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.feed_forward import Activation, feed_forward, up_size
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
@@ -16,64 +14,61 @@ from bandrank.models.layers.patterns import plan_within
 from bandrank.models.layers.positions import Rotary
 from bandrank_kernels.windowed_attention import AttentionPlan
 
-# Rows that go through the feed-forward block at once on a CPU: its intermediate, 4 x hidden_size wide, then stays in
-# the cache.
+# Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockShape:
-    """What a block is made of. bias: whether linear layers and norms have one.
+class BlockOptions:
+    """The variants of a block; the defaults are BERT's.
 
-    rotary: turns queries and keys by their rows' positions.
-    window: narrows the pattern of the batch. Like a pattern's window it limits candidate rows alone: rows of queries,
-    and of texts that are read apart, see all of their text.
+    bias: whether linear layers and norms have a bias.  rotary: positions by which queries and keys are turned, or None.
+    window: the most tokens on each side that a candidate row attends to, or None. As in a pattern, it does not limit
+    rows of queries, or of texts that are encoded separately.
     """
 
-    hidden_size: int
-    num_heads: int
-    intermediate_size: int
-    layer_norm_eps: float
     activation: Activation = "gelu"
     bias: bool = True
     rotary: Rotary | None = None
     window: int | None = None
 
 
-class Block(nn.Module, ABC):
-    """Attention and feed-forward with residuals; subclasses say where the two norms are."""
+BERT = BlockOptions()
 
-    def __init__(self, shape: BlockShape) -> None:
+
+class Block(nn.Module, ABC):
+    """Attention and feed-forward with residuals; subclasses place the two norms."""
+
+    def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
         super().__init__()
-        hidden_size, eps, bias = shape.hidden_size, shape.layer_norm_eps, shape.bias
-        self.num_heads = shape.num_heads
-        self.head_dim = hidden_size // shape.num_heads
-        self.activation, self.rotary, self.window = shape.activation, shape.rotary, shape.window
+        hidden_size, eps, bias = config.hidden_size, config.layer_norm_eps, options.bias
+        self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        self.activation, self.rotary, self.window = options.activation, options.rotary, options.window
         self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias)
         self.attention_out = Linear(hidden_size, hidden_size, bias=bias)
         self.attention_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
-        self.up = Linear(hidden_size, up_size(shape.intermediate_size, shape.activation), bias=bias)
-        self.down = Linear(shape.intermediate_size, hidden_size, bias=bias)
+        self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=bias)
+        self.down = Linear(config.intermediate_size, hidden_size, bias=bias)
         self.out_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        """hidden: (total, hidden_size).  positions: (total,).  Returns the shape of `hidden`."""
+        """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
         return self.update(hidden, self.project(hidden, positions), plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
-        """(total, 3, num_heads, head_dim) query, key and value of each row."""
+        """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
         return self._project(self.before_attention(hidden), positions)
 
     def update(self, hidden: Tensor, qkv: Tensor, plan: AttentionPlan) -> Tensor:
-        """`forward` of rows that are projected already."""
+        """`forward`, with the result of `project`."""
         return self._after_attention(plan_within(plan, self.window).attend(qkv).flatten(1), hidden)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
-        """The first rows of `forward`, the [CLS] rows, alone: (num_candidates, hidden_size).
+        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first.
 
-        With one attending row, the key projection moves to the query's side (u = W_K^T q; the key bias shifts all
-        scores alike and drops out) and the value projection behind the weighted sum: no other row is projected at all.
-        Rotary positions, which turn keys row by row, leave no such short cut.
+        With one attending row per candidate, the key projection moves to the query's side (u = W_K^T q; the key bias
+        shifts all logits alike and drops out), and the value projection behind the weighted sum, so that no other row
+        is projected. Rotary positions turn each key and so rule this out.
         """
         rows, plan = self.before_attention(hidden), plan_within(plan, self.window)
         if self.rotary is not None:
@@ -89,11 +84,11 @@ class Block(nn.Module, ABC):
 
     @abstractmethod
     def before_attention(self, hidden: Tensor) -> Tensor:
-        """The rows that are projected. hidden: (total, hidden_size).  Returns the same shape."""
+        """(total, hidden_size) rows that are projected to queries, keys and values. hidden: the block's input."""
 
     @abstractmethod
     def add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        """The block's output. attended: heads' outputs end to end.  hidden: what entered the block."""
+        """(total, hidden_size) output. attended: concatenated outputs of the heads.  hidden: the block's input."""
 
     def _project(self, rows: Tensor, positions: Tensor) -> Tensor:
         qkv: Tensor = self.qkv(rows).view(len(rows), 3, self.num_heads, self.head_dim)
@@ -110,7 +105,7 @@ class Block(nn.Module, ABC):
 
 
 class PostNormBlock(Block):
-    """BERT's: each half is followed by residual and LayerNorm (Devlin et al. 2019)."""
+    """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019)."""
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -119,19 +114,19 @@ class PostNormBlock(Block):
         return self.feed_forward(self.attention_norm.of_sum(self.attention_out(attended), hidden))
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
-        """The second half, with residual and LayerNorm. hidden: (total, hidden_size).  Returns the same shape."""
+        """(total, hidden_size) output of the second half. hidden: (total, hidden_size)."""
         return self.out_norm.of_sum(feed_forward(self.up, self.down, hidden, self.activation), hidden)
 
 
 class PreNormBlock(Block):
-    """Each half starts with its norm, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
+    """A norm precedes each half, and residuals are not normed (Xiong et al. 2020, arXiv 2002.04745).
 
-    out_norm: of what enters the feed-forward.  final_norm: of the output, which the last block of a stack has.
+    out_norm: precedes the feed-forward.  final_norm: follows the last block of a stack.
     """
 
-    def __init__(self, shape: BlockShape, *, final: bool = False) -> None:
-        super().__init__(shape)
-        self.final_norm = LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps, bias=shape.bias) if final else None
+    def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
+        super().__init__(config, options)
+        self.final_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=options.bias) if final else None
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return self.attention_norm(hidden)  # type: ignore[no-any-return]

@@ -1,41 +1,31 @@
-"""Input embeddings (Devlin et al. 2019)."""
+"""Input embeddings (Devlin et al. 2019, section 3)."""
 
 from torch import Tensor, nn
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.row_norms import Addend, embed_rows
 
 
 class Embeddings(nn.Module):
-    """LayerNorm of word + position + token type.
+    """LayerNorm of the sum of word, position and token type embeddings, as far as there are tables of them."""
 
-    max_positions, num_token_types: rows of the tables; 0 for encoders without, whose rows know their positions by
-    rotation, or not at all.
-    """
-
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        hidden_size: int,
-        layer_norm_eps: float,
-        max_positions: int = 0,
-        num_token_types: int = 0,
-        bias: bool = True,
-    ) -> None:
+    def __init__(self, config: EncoderConfig, *, position_table: bool = True, bias: bool = True) -> None:
+        """position_table: False for encoders with rotary positions or none.  bias: whether the norm has a bias."""
         super().__init__()
-        self.word = nn.Embedding(vocab_size, hidden_size)
-        self.position = nn.Embedding(max_positions, hidden_size) if max_positions else None
-        self.token_type = nn.Embedding(num_token_types, hidden_size) if num_token_types else None
-        self.norm = LayerNorm(hidden_size, eps=layer_norm_eps, bias=bias)
+        size = config.hidden_size
+        self.word = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_positions, size) if position_table else None
+        self.token_type = nn.Embedding(config.num_token_types, size) if config.num_token_types else None
+        self.norm = LayerNorm(size, eps=config.layer_norm_eps, bias=bias)
 
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
-        """ids, positions, token_types: (total,) int64.  Returns (total, hidden_size)."""
+        """(total, hidden_size). ids, positions, token_types: (total,) int64."""
         fused = self._in_one_launch(Addend(self.word.weight, ids), len(ids), positions, token_types)
         return self.of_words(self.word(ids), positions, token_types) if fused is None else fused
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
-        """The same of word vectors, which need not be those of the table. words: (total, hidden_size)."""
+        """The same for given word vectors, (total, hidden_size)."""
         if (fused := self._in_one_launch(Addend(words), len(words), positions, token_types)) is not None:
             return fused
         if self.token_type is not None:

@@ -1,19 +1,19 @@
-"""How layers compute when they serve, which `prepare` decides once for a whole scorer."""
+"""How layers compute at inference; `prepare` decides it for a whole scorer."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from bandrank_kernels import Backend
 
-# Below this the host takes longer to launch than the GPU to run, and launching through cupy costs it more than torch's
-# two kernels. Estimated; `make gpu-check` measures both. Where graphs are replayed there is no such limit.
+# For fewer rows, launching takes longer than running, and one launch through cupy takes longer than torch's two.
+# Estimated; `make gpu-check` measures both. There is no such limit where graphs are replayed.
 MANY_ROWS = 8192
 
 
 @dataclass(frozen=True)
 class Execution:
-    """backend: of the kernels.  fused_from: rows from which on a sum and its LayerNorm are one operation; the same
-    kernels must run for a batch whether it is launched or replayed.
+    """backend: of the kernels.  fused_from: the fewest rows whose sum and LayerNorm are one operation. It is the same
+    for launched and replayed batches, so that both give the same bits.
     """
 
     backend: Backend = "auto"
@@ -22,7 +22,7 @@ class Execution:
 
 @runtime_checkable
 class Preparable(Protocol):
-    """A layer that computes in more than one way."""
+    """A layer that can compute in more than one way."""
 
     def prepare_for(self, execution: Execution) -> None:
-        """Makes the layer ready to infer on the device and in the dtype of its weights, which stay as they are."""
+        """Prepares the layer for inference on the device and in the dtype of its weights, which do not change."""

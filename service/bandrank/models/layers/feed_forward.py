@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer: two linear layers, and between them GELU or a gated unit (Shazeer 2020, arXiv
+"""The feed-forward half of a layer: two linear layers with GELU or a gated unit between them (Shazeer 2020, arXiv
 2002.05202).
 """
 
@@ -15,14 +15,14 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {"geglu": gelu, "swiglu": silu}
 
 
 def up_size(intermediate_size: int, activation: Activation) -> int:
-    """Output rows of the first linear layer; a gated unit's are those of the gate, then those that are gated."""
+    """Outputs of the first linear layer; those of a gated unit are first the gate, then the gated values."""
     return 2 * intermediate_size if activation in GATES else intermediate_size
 
 
 def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation) -> Tensor:
-    """down(gelu(up x)), or down(act(gate) * gated) with act GELU or SiLU. rows: (total, hidden_size); the same shape.
+    """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU or SiLU as act.
 
-    GELU is the exact erf form.
+    rows: (total, hidden_size). GELU is the exact erf form.
     """
     if activation == "gelu":
         return down(up(rows, "gelu"))  # type: ignore[no-any-return]

@@ -1,20 +1,21 @@
-"""From a [CLS] state to a score."""
+"""The layers from a [CLS] state to a score."""
 
 import torch
 from torch import Tensor, nn
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.precision import in_float32
 
 
 class ScoreHead(nn.Module):
-    """BERT's pooler and a classifier of one logit, in float32 whatever the encoder's dtype: no ties from rounding."""
+    """BERT's pooler and a classifier with one output, always in float32, so that rounding makes no ties."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.pooler = nn.Linear(hidden_size, hidden_size)
-        self.classifier = nn.Linear(hidden_size, 1)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, 1)
 
     def forward(self, cls: Tensor) -> Tensor:
-        """cls: (n, hidden_size).  Returns (n,) float32."""
+        """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
         with in_float32(cls.device):
             return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]

@@ -1,10 +1,11 @@
-"""The layer in which candidates, each a few context embeddings, meet a query that was encoded once.
+"""MixEncoder's interaction layer, in which the context embeddings of candidates meet an encoded query (Yang et al.
+2023, arXiv 2210.05261, section 3.1.1).
 
-Yang et al. 2023, "Once is Enough" (MixEncoder), section 3.3, as its code has it: around the paper's equations the code
-puts the dense, residual, LayerNorm and feed-forward parts of a BERT layer, and its gate sees the hint too.
+As in the paper's code, the dense, residual, LayerNorm and feed-forward parts of a BERT layer surround the paper's
+equations, and the gate also reads the hint.
 
 E: a candidate's context embeddings.  H: its summary of the query, zeros before the first of these layers.
-g: its hint, one vector made of E before this layer changes it.
+g: its hint, one vector pooled from E before this layer updates it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import Block, PostNormBlock
 from bandrank.models.layers.linear import Linear
 
 
 @dataclass(frozen=True)
 class AbsorbedQuery:
-    """A query's keys seen through `compress_query`, and its values through the dense layer behind the attention.
+    """A query's keys with `compress_query` absorbed, and its values with the dense layer behind the attention absorbed.
 
-    keys: (num_heads * query_len, hidden_size).  biases: (num_heads * query_len,).  values: as keys.
+    keys, values: (num_heads * query_len, hidden_size).  biases: (num_heads * query_len,).
     """
 
     keys: Tensor
@@ -32,9 +34,10 @@ class AbsorbedQuery:
 
 @dataclass(frozen=True)
 class QueryView:
-    """What a layer shows candidates of one query: its own projections of the states that enter it.
+    """One query's keys and values in one layer.
 
-    keys, values: (num_heads, query_len, head_dim).  absorbed: the same for the summary H, where that is cheaper.
+    keys, values: (num_heads, query_len, head_dim).  absorbed: their form for the summary H, or None where it does not
+    pay.
     """
 
     keys: Tensor
@@ -42,13 +45,13 @@ class QueryView:
     absorbed: AbsorbedQuery | None = None
 
 
-Groups = Sequence[tuple[slice, QueryView]]  # consecutive candidates with their query's view, none left out
+Groups = Sequence[tuple[slice, QueryView]]  # consecutive slices that cover all candidates, with their query's view
 
 
 class Gate(nn.Module):
-    """z * new + (1 - z) * old, with z = sigmoid(W [hint ; new ; old] + b); W is kept as its three blocks of columns.
+    """z * new + (1 - z) * old, with z = sigmoid(W [hint ; new ; old] + b), and W stored as three blocks of columns.
 
-    has_old: False where the old state is always zeros; its block is left out.
+    has_old: False if the old state is always zeros, so that its block is not needed.
     """
 
     def __init__(self, hidden_size: int, *, has_old: bool) -> None:
@@ -58,7 +61,7 @@ class Gate(nn.Module):
         self.old = Linear(hidden_size, hidden_size, bias=False) if has_old else None
 
     def forward(self, hint: Tensor, new: Tensor, old: Tensor | None) -> Tensor:
-        """All (n, hidden_size); old None: zeros."""
+        """(n, hidden_size), as are hint, new and old; None stands for zeros."""
         logits = self.hint(hint) + self.new(new)
         if old is None:
             return torch.sigmoid(logits) * new
@@ -67,25 +70,27 @@ class Gate(nn.Module):
 
 
 class InteractionLayer(nn.Module):
-    """The layer's own weights: a BERT layer, `chunk` (whose qkv are the code's candidate_query, candidate_key,
-    candidate_value; the rest is shared by E and H), and `compress_query`.
+    """Updates E and H of candidates.
+
+    chunk: a BERT layer, whose qkv are candidate_query, candidate_key and candidate_value of the paper's code; E and H
+    share the rest.  compress_query: projects the hint to a query.
     """
 
-    def __init__(self, chunk: PostNormBlock) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.chunk = chunk
-        self.compress_query = Linear(chunk.num_heads * chunk.head_dim, chunk.num_heads * chunk.head_dim)
-        self.scale = chunk.head_dim**-0.5
+        self.chunk = PostNormBlock(config)
+        self.compress_query = Linear(config.hidden_size, config.hidden_size)
+        self.scale = config.head_dim**-0.5
 
     def initialise(self, layer: Block) -> None:
-        """Copies the encoder's layer of the same depth; compress_query starts as its query projection."""
+        """Copies an encoder's layer, and its query projection into compress_query."""
         self.chunk.load_state_dict(layer.state_dict())
         self.compress_query.copy_rows(layer.qkv, layer.qkv.thirds[0])
 
     def view(self, key_value: Tensor, *, absorb: bool) -> QueryView:
-        """Of a query's keys and values, (query_len, 2, num_heads, head_dim).
+        """The view from a query's keys and values, (query_len, 2, num_heads, head_dim).
 
-        absorb: with u = dense(softmax(Q K^T) V) and Q = g W + b, move W into K and the dense weights into V.
+        absorb: whether, in dense(softmax(Q K^T) V) with Q = g W + b, W moves into K and the dense weights into V.
         """
         keys, values = key_value.permute(1, 2, 0, 3).contiguous()
         if not absorb:
@@ -100,11 +105,11 @@ class InteractionLayer(nn.Module):
     def forward(
         self, embeddings: Tensor, summary: Tensor | None, hint: Tensor, gate: Gate, groups: Groups
     ) -> tuple[Tensor, Tensor]:
-        """The next E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); summary None: zeros."""
+        """The updated E and H. embeddings: (n, k, hidden_size).  summary, hint: (n, hidden_size); None is zeros."""
         rows = embeddings.flatten(0, 1)
         # (n, k, 3, num_heads, head_dim)
         qkv = self.chunk.qkv(rows).view(*embeddings.shape[:2], 3, self.chunk.num_heads, -1)
-        attended = _by_group(groups, lambda own, view: self._attend_jointly(qkv[own], view))
+        attended = _by_group(groups, lambda part, view: self._attend_jointly(qkv[part], view))
         new = self._read(hint, groups)
         # One call for both paths: they share the weights.
         both = torch.cat([self.chunk.attention_out(attended) + rows, gate(hint, new, summary)])
@@ -112,31 +117,31 @@ class InteractionLayer(nn.Module):
         return both[: len(rows)].view_as(embeddings), both[len(rows) :]
 
     def _attend_jointly(self, qkv: Tensor, view: QueryView) -> Tensor:
-        """Each row's attention over the query's rows and the k rows of its candidate, in one softmax.
+        """Attention of each row to the query's rows and the k rows of its candidate, with one softmax.
 
         qkv: (n, k, 3, num_heads, head_dim).  Returns (n * k, hidden_size).
         """
         query, key, value = qkv.unbind(2)
-        num_own, query_len = query.shape[1], view.keys.shape[1]
-        to_own = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(num_own)]  # (num_heads, n * k)
+        count, query_len = query.shape[1], view.keys.shape[1]
+        to_candidate = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(count)]  # (num_heads, n * k)
         to_query = view.keys @ query.flatten(0, 1).permute(1, 2, 0)  # (num_heads, query_len, n * k)
-        # The long dimension last: a softmax over ten neighbours in memory takes a CPU ten times as long.
-        weights = (torch.cat([to_query, torch.stack(to_own, 1)], 1) * self.scale).softmax(1)
+        # The long dimension is last: a CPU takes ten times as long for a softmax over ten numbers that are contiguous.
+        weights = (torch.cat([to_query, torch.stack(to_candidate, 1)], 1) * self.scale).softmax(1)
         attended: Tensor = weights[:, :query_len].transpose(1, 2) @ view.values
         attended = attended.transpose(0, 1).reshape_as(query)
-        for j in range(num_own):
+        for j in range(count):
             weight = weights[:, query_len + j].T.reshape(*query.shape[:3], 1)
             attended = torch.addcmul(attended, weight, value[:, j : j + 1])
         return attended.flatten(0, 1).flatten(1)
 
     def _read(self, hint: Tensor, groups: Groups) -> Tensor:
-        """dense(c): what each hint finds in its query. hint: (n, hidden_size).  Returns the same shape."""
+        """(n, hidden_size) the output projection of each hint's attention to its query. hint: (n, hidden_size)."""
         if all(view.absorbed is not None for _, view in groups):
-            return _by_group(groups, lambda own, view: self._read_absorbed(hint[own], view.absorbed))
+            return _by_group(groups, lambda part, view: self._read_absorbed(hint[part], view.absorbed))
         query = self.compress_query(hint).view(len(hint), self.chunk.num_heads, -1).transpose(0, 1)
 
-        def read(own: slice, view: QueryView) -> Tensor:
-            attended: Tensor = scaled_dot_product_attention(query[None, :, own], view.keys[None], view.values[None])
+        def read(part: slice, view: QueryView) -> Tensor:
+            attended: Tensor = scaled_dot_product_attention(query[None, :, part], view.keys[None], view.values[None])
             return attended[0].transpose(0, 1).flatten(1)
 
         return self.chunk.attention_out(_by_group(groups, read))  # type: ignore[no-any-return]
@@ -148,5 +153,5 @@ class InteractionLayer(nn.Module):
 
 
 def _by_group(groups: Groups, attend: Callable[[slice, QueryView], Tensor]) -> Tensor:
-    parts = [attend(own, view) for own, view in groups]
+    parts = [attend(part, view) for part, view in groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts)

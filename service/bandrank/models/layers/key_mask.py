@@ -1,4 +1,4 @@
-"""Attention of whole texts of equal length, some of whose rows nobody sees."""
+"""Attention in texts of equal length, some of whose rows are masked as keys."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from bandrank_kernels.windowed_attention import AttentionPlan
 
 @dataclass(frozen=True)
 class KeyMaskPlan(AttentionPlan):
-    """Every row of a text attends to the text's visible rows. bias: (n, 1, 1, len) 0, or -inf for rows not seen."""
+    """Every row of a text attends to the text's rows that are not masked. bias: (n, 1, 1, len), 0 or -inf if masked."""
 
     bias: Tensor
 
     @classmethod
     def of(cls, seen: Tensor, dtype: torch.dtype) -> "KeyMaskPlan":
-        """seen: (n, len) bool, with at least one row seen in each text."""
+        """seen: (n, len) bool, False for masked keys; at least one key of each text is not masked."""
         bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
         return cls(bias[:, None, None])
 
@@ -27,4 +27,4 @@ class KeyMaskPlan(AttentionPlan):
         return scaled_dot_product_attention(query, key, value, attn_mask=self.bias).transpose(1, 2).flatten(0, 1)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("texts of equal length are scored by all their rows")
+        raise NotImplementedError("ColBERT needs the states of all rows")

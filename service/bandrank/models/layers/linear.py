@@ -1,4 +1,4 @@
-"""A linear layer whose weights are laid out once for the CPU's matrix units."""
+"""Linear layers: the interface that others may implement, and weights in a floating dtype."""
 
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -14,18 +14,18 @@ ALL = slice(None)
 
 
 class LinearLayer(nn.Module, ABC):
-    """y = activation(x W^T + b), and what architectures do with parts of W and b, which nothing else reads.
+    """y = activation(x W^T + b), and operations on parts of W and b, which no other code reads.
 
-    A layer that stores its weights in another way, say as int8 rows, defines how they are applied (`forward`) and what
-    they are (`weight_rows`, `bias_rows`); the other operations follow from these, and may be overridden where that is
-    faster. Heads are equal runs of `rows` of W, or of its columns in `outputs_of_heads`.
+    A layer that stores its weights in another form, such as int8 rows, implements `forward`, `weight_rows` and
+    `bias_rows`; the other operations use these, and may be overridden by faster ones. Heads are equal runs of `rows`
+    of W, or of its columns in `outputs_of_heads`.
     """
 
     out_features: int
 
     @abstractmethod
     def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
-        """x: (..., in_features).  Returns (..., out_features)."""
+        """(..., out_features). x: (..., in_features)."""
 
     @abstractmethod
     def weight_rows(self, rows: slice = ALL) -> Tensor:
@@ -33,11 +33,11 @@ class LinearLayer(nn.Module, ABC):
 
     @abstractmethod
     def bias_rows(self, rows: slice = ALL) -> Tensor:
-        """(len(rows),) numbers of b in a floating dtype, zeros for a layer without."""
+        """(len(rows),) numbers of b in a floating dtype; zeros if the layer has no bias."""
 
     @property
     def thirds(self) -> list[slice]:
-        """The rows of the query, key and value projections that are stacked in one layer."""
+        """The rows of the query, key and value projections, where they are stacked in one layer."""
         third = self.out_features // 3
         return [slice(start, start + third) for start in range(0, 3 * third, third)]
 
@@ -46,7 +46,7 @@ class LinearLayer(nn.Module, ABC):
         return torch.einsum("ne,oe->no", x, self.weight_rows(rows)) + self.bias_rows(rows)
 
     def project_heads(self, x: Tensor, rows: slice) -> Tensor:
-        """(num_heads, n, head_dim) the outputs of each head from its input. x: (num_heads, n, in_features)."""
+        """(num_heads, n, head_dim) outputs of each head for its input. x: (num_heads, n, in_features)."""
         weight = self.weight_rows(rows).view(len(x), -1, x.shape[-1]).to(x.dtype)
         return x @ weight.transpose(1, 2) + self.bias_rows(rows).view(len(x), 1, -1)
 
@@ -59,27 +59,26 @@ class LinearLayer(nn.Module, ABC):
         return (x @ self.bias_rows(rows).view(len(x), -1, 1).to(x.dtype))[..., 0]
 
     def outputs_of_heads(self, x: Tensor) -> Tensor:
-        """(num_heads, n, out_features) the part of each head's columns in x W^T. x: (num_heads, n, head_dim)."""
+        """(num_heads, n, out_features) the share of each head's columns in x W^T. x: (num_heads, n, head_dim)."""
         return x @ self.weight_rows().view(-1, len(x), x.shape[2]).permute(1, 2, 0)
 
     def sum_of_outputs(self, weights: Tensor, outputs: Tensor) -> Tensor:
-        """(n, out_features) weighted sums of such parts, plus b. weights: (n, m).  outputs: (m, out_features)."""
+        """(n, out_features) weighted sums of such shares, plus b. weights: (n, m).  outputs: (m, out_features)."""
         return torch.addmm(self.bias_rows(), weights, outputs)
 
 
 class Linear(LinearLayer, nn.Linear):
-    """Weights in a floating dtype, which can be trained.
+    """A trainable linear layer with weights in a floating dtype.
 
-    After `prepare_for` on a CPU with oneDNN the weights are kept in oneDNN's blocked layout, with the activation (GELU:
-    the exact erf form, as in BERT) fused into the product; torch's own path reorders the weights in every call. Same
-    result to rounding.
+    After `prepare_for`, on a CPU with oneDNN, weights have oneDNN's blocked layout and the activation (GELU: the exact
+    erf form) is fused into the product, with the same result to rounding; torch reorders the weights in every call.
     """
 
     _packed: Tensor | None = None
 
     def prepare_for(self, execution: Execution) -> None:
-        """Lays the weights out for inference, where the device and dtype have such a layout; otherwise does nothing."""
-        del execution  # the product of a CPU has one backend
+        """Lays the weights out for inference if the device and dtype have such a layout."""
+        del execution  # products on a CPU have one backend
         weight = self.weight.detach()
         usable = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation here
         if weight.dtype == torch.bfloat16:
@@ -95,7 +94,7 @@ class Linear(LinearLayer, nn.Linear):
         return self.weight.new_zeros(self.out_features)[rows] if self.bias is None else self.bias[rows]
 
     def copy_rows(self, source: LinearLayer, rows: slice = ALL) -> None:
-        """Takes over weights and biases of another layer: as many rows as this one has."""
+        """Copies weights and biases of another layer, from as many of its rows as this layer has."""
         self.weight.detach().copy_(source.weight_rows(rows))
         self.bias.detach().copy_(source.bias_rows(rows))
 

@@ -1,4 +1,4 @@
-"""Late interaction: each query row keeps its best match among a candidate's rows (Khattab & Zaharia 2020, eq. 3)."""
+"""MaxSim: the best match of each query row among a candidate's rows (Khattab & Zaharia 2020, equation 3)."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.grouping import runs_within
 
-BLOCK_ROWS = 8192  # candidate rows matched in one go: 4 MB of 128 dimensions stay in a CPU's cache
+BLOCK_ROWS = 8192  # candidate rows matched at once: 4 MB of 128 dimensions stay in a CPU's cache
 
 
 def maxsim(query: Tensor, candidates: Ragged) -> Tensor:
@@ -18,10 +18,10 @@ def maxsim(query: Tensor, candidates: Ragged) -> Tensor:
     """
     parts = [query.new_empty(0, len(query))]
     for run in runs_within(candidates.lengths.tolist(), BLOCK_ROWS):
-        rows = candidates.values[candidates.cu_seqlens[run.start] : candidates.cu_seqlens[run.stop]].to(query)
+        part = candidates.part(run)
         with in_float32(query.device):
-            similarities = rows @ query.T
-        lengths = torch.from_numpy(candidates.lengths[run]).to(query.device)
+            similarities = part.values.to(query) @ query.T
+        lengths = torch.from_numpy(part.lengths).to(query.device)
         owner = torch.repeat_interleave(lengths, output_size=len(similarities))
         best = query.new_full((len(lengths), len(query)), -torch.inf)
         # On a CPU three times as fast as segment_reduce, which runs on one thread.

@@ -1,4 +1,4 @@
-"""LayerNorm behind a sum (Ba et al. 2016, arXiv 1607.06450): on a GPU, one launch for both."""
+"""LayerNorm of a sum (Ba et al. 2016, arXiv 1607.06450), which a GPU computes in one launch."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from bandrank_kernels.row_norms import add_norm
 
 
 class LayerNorm(nn.LayerNorm):
-    """torch's LayerNorm, with the residual of a post-LN layer."""
+    """torch's LayerNorm, optionally of a sum with a residual."""
 
     execution = Execution()
 
@@ -16,18 +16,19 @@ class LayerNorm(nn.LayerNorm):
         self.execution = execution
 
     def of_sum(self, x: Tensor, residual: Tensor) -> Tensor:
-        """LayerNorm of x + residual, both (total, hidden_size); the same shape."""
+        """(total, hidden_size) LayerNorm of x + residual, both (total, hidden_size)."""
         if self.runs_fused(x, len(x)):
             return add_norm(x, residual, self.weight, self.bias, eps=self.eps, backend=self.execution.backend)
         return self(x + residual)  # type: ignore[no-any-return]
 
     def runs_fused(self, rows: Tensor, count: int) -> bool:
-        """Whether sums of `count` rows, of which some are `rows`, go to the fused operations, which add a bias."""
+        """Whether sums of `count` rows on the device of `rows` use the fused operations, which need a bias."""
         return count >= self.execution.fused_from and self.bias is not None and infers_on_gpu(rows)
 
 
 def infers_on_gpu(rows: Tensor) -> bool:
-    """Whether `rows` are on a GPU, for inference: for a gradient torch keeps the statistics, where the fused operations
-    compute the sum again; under autocast the dtypes differ.
+    """Whether `rows` are on a GPU, for inference without autocast.
+
+    For gradients torch keeps the statistics, which the fused operations would compute again; autocast mixes dtypes.
     """
     return rows.is_cuda and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda")

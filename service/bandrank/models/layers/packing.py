@@ -1,4 +1,4 @@
-"""Token ids of a batch laid out as [CLS of every candidate | each query once | candidates]."""
+"""The rows of a cross-encoder's batch: [CLS of every candidate | each query once | candidates]."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ints, indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Inputs of a cross-encoder, in host memory.
+    """The inputs of a cross-encoder in host memory.
 
-    ids, positions, token_types: (num_rows,).  rows: where the groups lie.
+    ids, positions, token_types: (num_rows,).  rows: the layout of the rows.
     """
 
     ids: Ints
@@ -26,16 +26,16 @@ class PackedTokens:
 
     @property
     def of_rows(self) -> tuple[Ints, Ints, Ints]:
-        """Ids, positions, token types."""
+        """The three arrays with a number for each row."""
         return self.ids, self.positions, self.token_types
 
 
 @dataclass(frozen=True)
 class PackedInputs:
-    """The same on the device, with the plan of its attention.
+    """The inputs of a cross-encoder on the device, with the plan of their attention.
 
-    ids, positions, token_types: (num_rows,) int64.  num_candidates: how many of the first rows are [CLS]; there may be
-    room for more rows and candidates than there are.
+    ids, positions, token_types: (num_rows,) int64.  num_candidates: the number of [CLS] rows, which come first. Both
+    counts include unused rows and candidates of a bucket.
     """
 
     ids: Tensor
@@ -46,19 +46,18 @@ class PackedInputs:
 
     @classmethod
     def of(cls, packed: PackedTokens, plan: AttentionPlan, device: torch.device) -> "PackedInputs":
-        """In one transfer."""
+        """Copies tokens and plan tables to the device in one transfer."""
         host = [*map(torch.from_numpy, packed.of_rows), *plan.host_tables]
         ids, positions, token_types, *tables = to_device(host, device)
         return cls(ids, positions, token_types, plan.bind(tables), packed.rows.num_candidates)
 
 
 def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_token: int | None) -> PackedTokens:
-    """BERT's numbering, row by row: [CLS] at 0, the query from 1, the candidate on from where its query ends, token
-    type 1.
+    """Packs a batch with BERT's positions and token types: [CLS] at 0, the query from 1, the candidate behind it with
+    token type 1.
 
-    Where the pattern makes a query's states depend on the candidate, each candidate gets a copy of its query.
-    Sentence tokens of candidates then move among the rows of that copy, and keep their positions and type
-    (QDS-Transformer).
+    If the pattern makes a query's states depend on the candidate, each candidate gets a copy of its query. Sentence
+    tokens of candidates then move to the rows of that copy, with their positions and types (QDS-Transformer).
     """
     owner = batch.candidate_query
     query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
@@ -77,7 +76,7 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
         owner = np.arange(len(owner))
         if sentence_token is not None:
             is_global = candidate_ids == sentence_token
-            # A stable sort by candidate puts each candidate's sentence tokens behind its copy of the query.
+            # A stable sort by candidate moves each candidate's sentence tokens behind its copy of the query.
             query_of_row = np.concatenate([np.repeat(owner, query_lengths), candidate_of_row[is_global]])
             order = np.argsort(query_of_row, kind="stable")
             query_ids = np.concatenate([query_ids, candidate_ids[is_global]])[order]

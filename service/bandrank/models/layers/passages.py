@@ -1,7 +1,6 @@
 """Long candidates as overlapping passages, scored by the best of them (MaxP; Dai & Callan 2019).
 
-Differs from the sparse cross-encoder's code, which loses up to half a passage at the end of a document: every token
-is covered.
+Every token is in a passage, unlike in the sparse cross-encoder's code, which loses up to half a passage at the end.
 """
 
 from dataclasses import dataclass
@@ -11,13 +10,17 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ragged import Ints, Ragged, offsets
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Ints, offsets
 from bandrank_kernels.transfer import to_device
 
 
 @dataclass(frozen=True)
 class Passages:
-    """A batch whose candidates are passages, and the candidate that each passage is a part of, ascending."""
+    """A batch whose candidates are passages.
+
+    candidate: (num_passages,) the index of each passage's candidate in the original batch, ascending.
+    """
 
     batch: ScoreBatch
     candidate: Ints
@@ -32,11 +35,10 @@ class Passages:
 
 
 def split(batch: ScoreBatch, max_tokens: int) -> Passages:
-    """Candidates that do not fit beside their query are cut into passages that do.
+    """Splits candidates that do not fit beside their query into passages that do.
 
-    max_tokens: of a whole sequence: [CLS], query, passage. A passage holds as many tokens as fit; the next starts
-    half a passage later; the last one ends with the candidate. Each ends with the candidate's own last token, its
-    [SEP].
+    max_tokens: the most tokens of [CLS], query and passage. A passage has as many tokens as fit, the next one starts
+    half a passage later, and the last one ends with the candidate. Each ends with a copy of the candidate's [SEP].
     """
     room = max_tokens - 1 - np.repeat(batch.queries.lengths, np.diff(batch.cu_candidates))
     lengths = batch.candidates.lengths
@@ -55,11 +57,9 @@ def split(batch: ScoreBatch, max_tokens: int) -> Passages:
 
 
 def passage_bounds(num_tokens: int, room: int) -> list[tuple[int, int]]:
-    """Where the passages of a candidate of `num_tokens`, its [SEP] included, begin and end when `room` tokens fit,
-    [SEP] included.
+    """(begin, end) of the passages of a candidate of `num_tokens`, if `room` tokens fit; both counts include [SEP].
 
-    The last passage holds the candidate's own [SEP], the others leave room for a copy. Raises ValueError if not even
-    one token and a [SEP] fit.
+    All passages but the last leave room for a copy of [SEP]. Raises ValueError if not even one token and [SEP] fit.
     """
     if num_tokens <= room:
         return [(0, num_tokens)]

@@ -1,5 +1,5 @@
-"""The attention patterns of the sparse cross-encoder paper, by name (Schlatt et al. 2024, table 1), and plans of
-encoders whose layers differ in their windows.
+"""Attention patterns of the sparse cross-encoder paper (Schlatt et al. 2024, arXiv 2312.17649, table 1), and plans for
+encoders whose layers have different windows.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,14 +13,14 @@ FULL = AttentionPattern()
 
 
 def sparse(window: int | None) -> AttentionPattern:
-    """The paper's sparse pattern: candidates see a window, [CLS] and the query; the query sees only itself."""
+    """The paper's pattern: candidates attend to a window, [CLS] and the query; the query only to itself."""
     return AttentionPattern(window=window, query_to_cls=False, query_to_candidate=False)
 
 
 def longformer(window: int) -> AttentionPattern:
-    """Candidates see a window; [CLS] and the query are global (Beltagy et al. 2020).
+    """Candidates attend to a window; [CLS] and the query are global (Beltagy et al. 2020).
 
-    QDS-Transformer (Jiang et al. 2020) is this pattern with start-of-sentence tokens moved among the query rows.
+    QDS-Transformer (Jiang et al. 2020) has this pattern, with sentence tokens moved to the query's rows.
     """
     return AttentionPattern(window=window)
 
@@ -33,7 +33,7 @@ def narrowed(pattern: AttentionPattern, window: int | None) -> AttentionPattern:
 
 
 class WindowPlans(AttentionPlan):
-    """The plans of one batch for layers of several windows; a layer picks the one of its window (`plan_within`)."""
+    """The plans of one batch by the window of the layers; each layer picks one with `plan_within`."""
 
     def __init__(self, plans: Mapping[int | None, AttentionPlan]) -> None:
         self.plans = plans
@@ -57,5 +57,5 @@ class WindowPlans(AttentionPlan):
 
 
 def plan_within(plan: AttentionPlan, window: int | None) -> AttentionPlan:
-    """The plan by which a layer of this window attends; one that is made for all layers serves each."""
+    """The plan for a layer of this window; a plan that is not `WindowPlans` is for all layers."""
     return plan.plans[window] if isinstance(plan, WindowPlans) else plan

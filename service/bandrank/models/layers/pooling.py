@@ -1,4 +1,4 @@
-"""One vector of a sequence of rows."""
+"""Pooling: one vector for each sequence of rows."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ Pooling = Literal["mean", "cls", "max"]
 
 
 def pool(states: Ragged, how: Pooling) -> Tensor:
-    """(n, hidden_size) float32: the mean of each sequence's rows, its first row, or the maximum of each dimension.
+    """(n, hidden_size) float32: the mean of each sequence's rows, its first row, or its maximum in each dimension.
 
     An empty sequence gives zeros.
     """

@@ -1,6 +1,5 @@
-"""Positions of rows in their texts: tables that are stretched to longer texts, and rotary positions.
-
-Positional interpolation for learned tables: Schlatt et al. 2024, section 4.1; rotary: Su et al. 2021, arXiv 2104.09864.
+"""Positions: interpolation of learnt tables to longer texts (Schlatt et al. 2024, arXiv 2312.17649, section 3.5), and
+rotary positions (Su et al. 2021, arXiv 2104.09864).
 """
 
 from dataclasses import dataclass
@@ -11,16 +10,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotary:
-    """Turns queries and keys, so that their products depend on how far apart their rows are.
+    """Turns queries and keys, so that their products depend on the distance of their rows.
 
-    The numbers i and i + head_dim / 2 of a head are a pair, turned by position * base ** (-2 i / head_dim), as in the
-    GPT-NeoX layout of Hugging Face's checkpoints; angles are float32.
+    Numbers i and i + head_dim / 2 of a head are a pair, turned by position * base ** (-2 i / head_dim) in float32, as
+    in GPT-NeoX and Hugging Face's checkpoints.
     """
 
     base: float = 10_000.0
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
-        """(total, 3, num_heads, head_dim) with queries and keys turned and values as before. positions: (total,)."""
+        """(total, 3, num_heads, head_dim) with queries and keys turned. qkv: the same shape.  positions: (total,)."""
         half = qkv.shape[-1] // 2
         frequencies = self.base ** (-torch.arange(half, device=qkv.device) / half)
         angles = (positions[:, None] * frequencies)[:, None, None]  # (total, 1, 1, head_dim / 2)
@@ -31,11 +30,11 @@ class Rotary:
 
 
 def trained_rows(table: Tensor) -> int:
-    """How many leading rows of a learned position table are well trained, determined as in the paper's code.
+    """The number of leading rows of a learnt position table that are well trained, as in the paper's code.
 
     A ridge regression (alpha 1) predicts each row from the five before it. It is fitted on the rows before a cut and
-    tested on those after; the cut moves down by 5 until the error has risen three times in a row. table: (positions,
-    hidden_size).
+    tested on those after; the cut moves down by 5 until the error has risen three times in a row.
+    table: (num_positions, hidden_size).
     """
     history = 5
     cut = len(table)
@@ -67,9 +66,9 @@ def _ridge_error(train: Tensor, test: Tensor, history: int) -> float:
 
 
 def interpolate_positions(table: Tensor, num_positions: int) -> Tensor:
-    """(num_positions, hidden_size): the trained part of a position table, resampled linearly to `num_positions` rows.
+    """(num_positions, hidden_size) the trained part of a position table, interpolated linearly to `num_positions` rows.
 
-    Raises ValueError if the table has more rows than that, or too few rows to tell its trained part.
+    Raises ValueError if the table has more rows than `num_positions`, or fewer than 20.
     """
     if not 20 <= len(table) <= num_positions:
         raise ValueError(f"cannot interpolate a table of {len(table)} positions to {num_positions}")

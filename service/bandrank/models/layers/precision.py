@@ -1,4 +1,4 @@
-"""Where autocast is not to lower the precision: similarities, on which an order of candidates hangs."""
+"""Protects similarities, which decide the order of candidates, from the lower precision of autocast."""
 
 import torch
 

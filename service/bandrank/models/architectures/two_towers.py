@@ -1,0 +1,87 @@
+"""The common part of scorers that encode query and candidate separately, with one encoder or two."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.families import build_encoder
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTowerConfig:
+    """The fields that these scorers have in common.
+
+    max_query_tokens, max_candidate_tokens: the most token ids of a text, special tokens included.
+    Raises ValueError for a limit below `least_tokens` or above the encoder's positions.
+    """
+
+    least_tokens: ClassVar[int] = 2
+    encoder: EncoderConfig
+    cls_id: int
+    sep_id: int
+    max_query_tokens: int = 128
+    max_candidate_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        least, most = self.least_tokens, self.encoder.max_positions
+        for name in ("max_query_tokens", "max_candidate_tokens"):
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be within {least}..{most}, got {getattr(self, name)}")
+
+
+class TwoTowerScorer(Scorer):
+    """Encodes candidates before the query is known; by default a text is [CLS], word pieces and [SEP]."""
+
+    precomputes: ClassVar[bool] = True
+
+    def __init__(self, config: Any, *, tower: EncoderConfig | None = None) -> None:
+        """tower: the config of the encoder, where it differs from `config.encoder`."""
+        super().__init__()
+        self.config = config
+        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
+        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
+        self.representation_size = config.encoder.hidden_size
+        self.encoder = build_encoder(tower or config.encoder)
+
+    def rows_worth(self, products: float) -> float:
+        """The cost of a candidate whose interaction takes this many multiplications, in rows of the encoder."""
+        encoder: EncoderConfig = self.config.encoder
+        return LIGHT_ROWS + products / (encoder.num_layers * encoder.products_per_layer)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        if len(batch.candidates) == 0:
+            return torch.empty(0, device=self.encoder.device)
+        return self.score_some(batch)
+
+    @abstractmethod
+    def score_some(self, batch: ScoreBatch) -> Tensor:
+        """`score`, for a batch with at least one candidate."""
+
+
+class LateInteractionScorer(TwoTowerScorer):
+    """Compares each query with its own candidates, one query after the other."""
+
+    def score_some(self, batch: ScoreBatch) -> Tensor:
+        queries = self.encode_queries(batch.queries)
+        return torch.cat(
+            [self.compare(queries[query], batch.candidates.part(group)) for query, group in batch.groups()]
+        )
+
+    def encode_queries(self, queries: Ragged) -> Ragged:
+        """Rows of each query that are compared; by default the last states of its tokens."""
+        return tower.read(self.encoder, queries)
+
+    @abstractmethod
+    def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
+        """(n,) float32 scores of n candidates of one query.
+
+        query: the query's rows from `encode_queries`.  candidates: n representations, of any float dtype.
+        """

@@ -1,0 +1,31 @@
+"""The families of encoders, by the `kind` that a checkpoint's config.json carries."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.protocol import Encoder
+from bandrank.models.encoders.stack import Stack
+from bandrank.models.layers.block import PostNormBlock
+from bandrank.models.layers.embeddings import Embeddings
+from bandrank.models.layers.head import ScoreHead
+
+
+def bert(config: EncoderConfig) -> Stack:
+    """BERT (Devlin et al. 2019): a position table, post-norm blocks, GELU."""
+    return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
+
+
+ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert}
+HEADS: dict[str, Callable[..., nn.Module]] = {}  # of families that do not have BERT's head
+
+
+def build_encoder(config: EncoderConfig) -> Encoder:
+    """An encoder of this shape, with random weights."""
+    return ENCODERS[config.kind](config)
+
+
+def build_head(config: EncoderConfig) -> nn.Module:
+    """The family's layers from the [CLS] state to a score, with random weights: (n, hidden_size) to (n,) float32."""
+    return HEADS.get(config.kind, ScoreHead)(config)

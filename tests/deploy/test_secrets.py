@@ -1,0 +1,130 @@
+"""The passwords that the compose stack makes, and what a real Redis lets their holder do."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
+from support.redis_server import RedisServer, redis_server
+
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.metrics import Metrics
+
+SERVICES: dict[str, dict[str, Any]] = load_yaml(ROOT / "docker-compose.yml")["services"]
+PASSWORD = "/run/redis-login/password"  # noqa: S105 -- a path
+
+
+def make(script: str, *arguments: str | Path) -> None:
+    """Runs a script that makes secrets, as a container does."""
+    run("sh", DEPLOY / "secrets" / script, *arguments)
+
+
+class TestPasswords:
+    def test_are_made_once(self, tmp_path: Path) -> None:
+        """Random, for their owner's eyes, and not again."""
+        for name in ("first", "second"):
+            make("password.sh", tmp_path / name)
+        first, second = ((tmp_path / name).read_text(encoding="ascii") for name in ("first", "second"))
+        make("password.sh", tmp_path / "first")
+
+        assert first != second
+        assert all(re.fullmatch("[0-9a-f]{64}", each) for each in (first, second))
+        assert (tmp_path / "first").read_text(encoding="ascii") == first
+        assert (tmp_path / "first").stat().st_mode & 0o077 == 0
+
+    def test_grafana_is_given_one(self, tmp_path: Path) -> None:
+        """Its entrypoint makes the file before the image's own starts, and does not start that without it."""
+        shell, option, script = SERVICES["grafana"]["entrypoint"]
+        script = (
+            script.replace("$$", "$").replace("/deploy", str(DEPLOY / "secrets")).replace("/run.sh", "echo started")
+        )
+
+        for file, said in ((tmp_path / "password", "started\n"), (tmp_path / "nowhere" / "password", "")):
+            environ = {"GF_SECURITY_ADMIN_PASSWORD__FILE": str(file), "PATH": "/usr/bin:/bin"}
+            ended = subprocess.run([shell, option, script], env=environ, capture_output=True, text=True, check=False)
+            assert ended.stdout == said
+            assert file.exists() == bool(said)
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the one-shot service fills."""
+    folder = tmp_path_factory.mktemp("login")
+    make("redis_login.sh", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def guarded(login: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis with the command line of the stack."""
+    words = [re.sub(r"\$\{\w+:-(.+)\}", r"\1", word) for word in SERVICES["redis"]["command"]]
+    arguments = [word.replace(str(Path(PASSWORD).parent), str(login)) for word in words]
+    assert arguments[0] == "redis-server"
+    with redis_server(tmp_path_factory.mktemp("redis"), *arguments[1:]) as running:
+        yield running
+
+
+class TestRedisLogin:
+    def test_nobody_gets_in_without_the_password(self, guarded: RedisServer) -> None:
+        """Neither as the default user nor as the service's."""
+        for login in ({}, {"password": "guess"}, {"username": "bandrank", "password": "guess"}):
+            with pytest.raises(redis.AuthenticationError):
+                guarded.do("PING", **login)
+
+    @pytest.mark.parametrize(
+        "command",
+        ["CONFIG GET *", "FLUSHALL", "KEYS *", "ACL LIST", "EVAL x 0", "GET bandrank:a", "SET other 1", "MGET other"],
+    )
+    def test_the_service_may_do_no_more_than_it_does(self, guarded: RedisServer, login: Path, command: str) -> None:
+        """Other commands and other keys are refused."""
+        password = (login / "password").read_text(encoding="ascii")
+
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            guarded.do(*command.split(), username="bandrank", password=password)
+
+    @pytest.mark.anyio
+    async def test_the_service_gets_in(self, guarded: RedisServer, login: Path) -> None:
+        """With the URL of the stack, to store, read and delete."""
+        url = SERVICES["bandrank"]["environment"]["BANDRANK_REDIS_URL"]
+        assert f"?password_file={PASSWORD}" in url
+        url = url.replace("@redis:6379", f"@127.0.0.1:{guarded.port}").replace(PASSWORD, str(login / "password"))
+        client = RedisClient.from_url(url, timeout_s=5.0, metrics=Metrics())
+
+        assert await client.set_many({b"bandrank:a": b"1"}, ttl_s=None)
+        assert await client.set_many({b"bandrank:b": b"2"}, ttl_s=60.0)
+        assert await client.get_many([b"bandrank:a", b"bandrank:b", b"bandrank:c"]) == [b"1", b"2", None]
+        assert await client.delete_many([b"bandrank:a", b"bandrank:b"]) == 2
+        await client.close()
+
+    def test_the_health_check_gets_in(self, guarded: RedisServer, login: Path) -> None:
+        """It passes with the right password and fails with another one."""
+        program = needs_program("redis-cli", "Debian: redis-tools")
+        kind, test = SERVICES["redis"]["healthcheck"]["test"]
+        test = test.replace("$$", "$").replace("redis-cli", f"{program} -p {guarded.port}")
+
+        assert kind == "CMD-SHELL"
+        for file, status in ((login / "password", 0), (login / "users.acl", 1)):
+            ended = subprocess.run(["sh", "-c", test.replace(PASSWORD, str(file))], capture_output=True, check=False)
+            assert ended.returncode == status
+
+    def test_the_password_stays(self, login: Path) -> None:
+        """A second start keeps it, everyone who mounts the folder can read it, and Redis is given a digest only."""
+        password = (login / "password").read_text(encoding="ascii")
+        make("redis_login.sh", login)
+
+        assert (login / "password").read_text(encoding="ascii") == password
+        assert password not in (login / "users.acl").read_text(encoding="ascii")
+        assert all((login / name).stat().st_mode & 0o777 == 0o444 for name in ("password", "users.acl"))
+        assert {path.name for path in login.iterdir()} == {"password", "users.acl"}
+
+    def test_redis_does_not_start_without_it(self, tmp_path: Path) -> None:
+        """A stack whose login was not made has no Redis rather than an open one."""
+        with (
+            pytest.raises(RuntimeError, match=r"users\.acl"),
+            redis_server(tmp_path, "--aclfile", str(tmp_path / "users.acl")),
+        ):
+            pass

@@ -1,0 +1,34 @@
+"""The repository's deployable files, and the programs that check them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def run(*command: str | Path) -> None:
+    """Runs a checker in the repository's root; its output is the message if it objects."""
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def needs_program(name: str, package: str) -> str:
+    """The program beside this Python or on the path; skips the test where it is missing."""
+    path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if path is None:
+        pytest.skip(f"{name} is not installed ({package})")
+    return path
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The file's one document."""
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
