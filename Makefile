@@ -6,10 +6,11 @@
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
+#   make chaos    some seventy attacks on a running service, and what a second client notices of each
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench gpu-check soak lock clean
+.PHONY: help serve demo test check bench gpu-check chaos soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -71,6 +72,9 @@ test: $(VENV)/dev.stamp programs
 
 soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s
+
+chaos: $(VENV)/dev.stamp
+	@$(VENV)/bin/pytest -m chaos tests/chaos
 
 bench: $(VENV)/bench.stamp programs
 	@$(VENV)/bin/python -m bandrank_bench cpu

@@ -1,6 +1,6 @@
 """Attacks on the real service with its default settings: a second client notices none of them.
 
-`make chaos` runs all; `make test` the quick half. While each runs, the other client's small requests are answered right
+`make chaos` runs all. While each runs, the other client's small requests are answered right
 with a p99 below a second, probes within a tenth, and the service's memory stays below 1.5 GiB.
 """
 
