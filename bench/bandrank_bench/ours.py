@@ -11,17 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
 
 import httpx
 import numpy as np
 import torch
 
+from bandrank.dtypes import DtypeName
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
-
-Dtype = Literal["float32", "bfloat16"]
 
 START_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, and the benchmark wants to know how many
@@ -29,7 +27,7 @@ REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, a
 
 def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) -> Iterator[System]:
     """Every pattern and precision in process and through HTTP; `stack` closes them."""
-    dtypes: tuple[Dtype, ...] = ("float32", "bfloat16")
+    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16")
     for pattern, checkpoint in checkpoints.items():
         for dtype in dtypes:
             precision = torch_precision(getattr(torch, dtype))
@@ -40,7 +38,7 @@ def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) ->
 
 
 @contextmanager
-def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
+def load(checkpoint: Path, dtype: DtypeName) -> Iterator[Score]:
     """The engine in this process, as the service uses it, without HTTP."""
     settings = Settings(model=str(checkpoint), device="cpu", dtype=dtype, request_timeout_s=REQUEST_TIMEOUT_S)
     serving = assemble(load_models(settings), settings)
@@ -61,14 +59,14 @@ def load(checkpoint: Path, dtype: Dtype) -> Iterator[Score]:
 
 
 @contextmanager
-def serve(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[Score]:
+def serve(checkpoint: Path, dtype: DtypeName, log: Path, **more: str) -> Iterator[Score]:
     """`serve_client`, as a way to score."""
     with serve_client(checkpoint, dtype, log, **more) as client:
         yield _http_score(client)
 
 
 @contextmanager
-def serve_client(checkpoint: Path, dtype: Dtype, log: Path, **more: str) -> Iterator[httpx.Client]:
+def serve_client(checkpoint: Path, dtype: DtypeName, log: Path, **more: str) -> Iterator[httpx.Client]:
     """`bandrank serve` in another process, asked over a kept connection on the loopback interface.
 
     more: further settings, by their names without BANDRANK_.

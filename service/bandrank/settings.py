@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDict
 
+from bandrank.dtypes import PayloadDtype
 from bandrank.errors import BadSetting
 from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml, refusal
 
@@ -80,7 +81,7 @@ class Settings(BaseModel):
     `unix://`, `redis+cluster://`, `redis+sentinel://`; `?password_file=PATH` keeps the password out of it."""
     redis_timeout_s: PositiveFloat = 0.05
     """Seconds after which a request goes on without Redis."""
-    cache_dtype: Literal["float32", "float16", "int8"] = "float16"
+    cache_dtype: PayloadDtype = "float16"
     """Dtype of cached representations."""
     cache_memory_bytes: NonNegativeInt = 256 << 20
     """Size of the cache of representations in this process."""

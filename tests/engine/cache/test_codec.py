@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bandrank.engine.cache.codec import PayloadDtype, RepresentationCodec
+from bandrank.dtypes import PayloadDtype
+from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank_kernels.arrays import offsets
 
 DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]

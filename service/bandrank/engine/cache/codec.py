@@ -12,17 +12,15 @@ import struct
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bandrank.dtypes import PayloadDtype
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import Offsets, offsets
-
-PayloadDtype = Literal["float32", "float16", "int8"]
 
 VERSION = 1
 DTYPE_CODES: dict[PayloadDtype, int] = {"float32": 1, "float16": 2, "int8": 3}

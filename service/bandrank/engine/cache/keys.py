@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from bandrank.engine.cache.codec import VERSION, PayloadDtype
+from bandrank.dtypes import PayloadDtype
+from bandrank.engine.cache.codec import VERSION
 from bandrank.models.scorer import Scorer
 
 FINGERPRINT_VERSION = 2  # says what is hashed; version 1 included the query side
