@@ -249,7 +249,6 @@ def test_a_time_to_come_back_is_capped() -> None:
     queue.put(task_of([9000]))
     with pytest.raises(Overloaded) as refused:
         queue.put(task_of([9500]))
-
     assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
 
 

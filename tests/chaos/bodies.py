@@ -1,0 +1,106 @@
+"""Attacks of one request, by its body."""
+
+import gzip
+import json
+
+from chaos.table import MB, register_body
+
+register_body("candidates_are_a_million_numbers", b'{"query":"x","candidates":[' + b"1," * 999_999 + b"1]}", 422)
+register_body("candidates_are_a_million_nulls", b'{"query":"x","candidates":[' + b"null," * 499_999 + b"null]}", 422)
+register_body("candidates_are_many_empty_objects", b'{"query":"x","candidates":[' + b"{}," * 999_999 + b"{}]}", 422)
+register_body(
+    "candidates_are_a_million_empty_texts", b'{"query":"x","candidates":[' + b'"",' * 999_999 + b'""]}', 413, 422
+)
+register_body(
+    "ids_without_texts_by_the_hundred_thousand",
+    b'{"query":"x","candidates":[' + b'{"id":"a"},' * 99_999 + b'{"id":"a"}]}',
+    413,
+    422,
+)
+register_body("a_query_of_four_megabytes", b'{"query":"' + b"man " * MB + b'","candidates":["a"]}', 200, 413)
+register_body("a_query_of_fifteen_megabytes", b'{"query":"' + b"x" * 15 * MB + b'","candidates":["a"]}', 200, 413)
+register_body(
+    "a_candidate_of_fifteen_megabytes", b'{"query":"x","candidates":["' + b"man " * 3_800_000 + b'"]}', 200, 413
+)
+register_body("a_candidate_of_one_long_word", b'{"query":"x","candidates":["' + b"x" * 15 * MB + b'"]}', 200, 413)
+register_body("a_candidate_of_spaces", b'{"query":"x","candidates":["' + b" " * 15 * MB + b'"]}', 200, 413)
+register_body(
+    "a_candidate_of_combining_marks", ('{"query":"x","candidates":["a' + "\u0301" * 2 * MB + '"]}').encode(), 200, 413
+)
+register_body("a_candidate_of_emoji", ('{"query":"x","candidates":["' + "\U0001f9ea" * MB + '"]}').encode(), 200, 413)
+register_body("a_candidate_of_chinese", ('{"query":"x","candidates":["' + "\u4e2d" * 3 * MB + '"]}').encode(), 200, 413)
+register_body("a_candidate_of_punctuation", b'{"query":"x","candidates":["' + b"!?." * 3 * MB + b'"]}', 200, 413)
+register_body("a_body_of_fifty_megabytes", b'{"query":"' + b"x" * 50 * MB, 413, 0)
+register_body("arrays_in_arrays", b"[" * MB, 422)
+register_body("objects_in_objects", b'{"a":' * 500_000, 422)
+register_body("deep_candidates", b'{"query":"x","candidates":' + b"[" * 500_000 + b"]" * 500_000 + b"}", 422)
+register_body("a_number_of_a_million_digits", b'{"query":"x","candidates":["a"],"top_n":' + b"9" * MB + b"}", 422)
+register_body("an_exponent_beyond_all_floats", b'{"query":"x","candidates":["a"],"budget_ms":1e999999}', 422, 200)
+register_body("a_budget_that_is_no_number", b'{"query":"x","candidates":["a"],"budget_ms":NaN}', 422)
+register_body("a_negative_top_n", b'{"query":"x","candidates":["a"],"top_n":-1}', 422)
+register_body("a_huge_top_n", b'{"query":"x","candidates":["a"],"top_n":99999999999999999999}', 200, 422)
+register_body("a_million_fields", b"{" + b",".join(b'"f%d":1' % n for n in range(MB)) + b"}", 422)
+register_body(
+    "the_same_field_a_million_times", b'{"query":"x","candidates":["a"]' + b',"top_n":1' * MB + b"}", 200, 422
+)
+register_body("a_field_name_of_megabytes", b'{"' + b"x" * 10 * MB + b'":1}', 422)
+register_body("surrogates_alone", b'{"query":"\\ud800","candidates":["\\udfff"]}', 200, 422)
+register_body("zeros_in_texts", b'{"query":"a\\u0000b","candidates":["c\\u0000d"]}', 200, 422)
+register_body("no_utf8", b'{"query":"\xff\xfe","candidates":["a"]}', 422)
+register_body("utf16", '{"query":"x","candidates":["a"]}'.encode("utf-16"), 422)
+register_body("a_byte_order_mark", b'\xef\xbb\xbf{"query":"x","candidates":["a"]}', 200, 422)
+register_body("an_empty_body", b"", 422)
+register_body("json_after_json", b'{"query":"x","candidates":["a"]}' * 1000, 422)
+register_body("gzip_as_json", gzip.compress(b'{"query":"x","candidates":["a"]}'), 415, 422, content_encoding="gzip")
+register_body("a_gzip_bomb", gzip.compress(b"\0" * 200 * MB), 413, 415, 422, content_encoding="gzip")
+register_body("a_budget_header_of_kilobytes", b'{"query":"x","candidates":["a"]}', 422, 431, x_budget_ms="9" * 20_000)
+register_body("a_model_name_of_megabytes", b'{"query":"x","candidates":["a"],"model":"' + b"x" * 10 * MB + b'"}', 404)
+register_body("a_strategy_of_megabytes", b'{"query":"x","candidates":["a"],"strategy":"' + b"x" * 10 * MB + b'"}', 422)
+register_body(
+    "a_million_candidates_to_register",
+    b'{"candidates":[' + b"1," * 999_999 + b"1]}",
+    403,
+    422,
+    path="/candidates",
+    method="PUT",
+)
+register_body(
+    "a_million_ids_to_forget", b'{"ids":[' + b"1," * 999_999 + b"1]}", 403, 422, path="/candidates", method="DELETE"
+)
+register_body(
+    "an_id_of_megabytes",
+    json.dumps({"candidates": [{"id": "x" * 10 * MB, "text": "a"}]}).encode(),
+    403,
+    422,
+    path="/candidates",
+    method="PUT",
+)
+register_body(
+    "a_line_of_fifteen_megabytes",
+    b'{"id":"a","text":"' + b"x" * 15 * MB,
+    200,
+    413,
+    path="/candidates",
+    method="PUT",
+    content_type="application/x-ndjson",
+)
+register_body(
+    "lines_of_nothing", b"\n" * 10 * MB, 200, path="/candidates", method="PUT", content_type="application/x-ndjson"
+)
+register_body(
+    "lines_that_are_no_json",
+    b"x\n" * 200_000,
+    200,
+    path="/candidates",
+    method="PUT",
+    content_type="application/x-ndjson",
+)
+register_body(
+    "gzip_lines",
+    gzip.compress(b'{"id":"a","text":"b"}\n' * 1000),
+    415,
+    path="/candidates",
+    method="PUT",
+    content_type="application/x-ndjson",
+    content_encoding="gzip",
+)
