@@ -71,6 +71,12 @@ class Settings(BaseModel):
     """Candidates in a request; one with more gets 413."""
     max_body_bytes: PositiveInt = 16 << 20
     """Size of a request's body; a larger one gets 413."""
+    max_query_characters: PositiveInt = 64 << 10
+    """Characters of a query that are read; the rest counts as truncated."""
+    max_candidate_characters: PositiveInt = 256 << 10  # 16 for each of the 16,384 tokens of the longest candidate
+    """Characters of a candidate that are read; the rest counts as truncated."""
+    max_tokenizing_characters: PositiveInt = 32 << 20
+    """Characters that may wait to be tokenised, for each scorer; a request beyond them gets 429."""
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts."""
     tokenizer_threads: NonNegativeInt = 0
