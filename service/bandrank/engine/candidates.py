@@ -1,10 +1,13 @@
 """Texts registered by id, so that requests need not carry them; in Redis for all replicas, or in this process."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from bandrank.engine.cache.keys import BUCKETS, digest
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.errors import NotReady, StoreFull
+
+log = logging.getLogger(__name__)
 
 
 class CandidateStore:
@@ -46,7 +49,10 @@ class CandidateStore:
         values = await self._redis.get_many([_key(name) for name in ids])
         if values is None:
             raise NotReady("Redis does not answer: candidates cannot be looked up by id; send their texts")
-        return [None if value is None else value.decode() for value in values]
+        texts = [None if value is None else _decode(value) for value in values]
+        if corrupt := sum(text is None and value is not None for text, value in zip(texts, values, strict=True)):
+            log.warning("Redis has %d candidates that are no UTF-8; they count as not registered", corrupt)
+        return texts
 
     async def delete_many(self, ids: Sequence[str]) -> int:
         """Deletes ids; returns how many of them were registered. Raises NotReady if Redis does not answer."""
@@ -62,6 +68,13 @@ class CandidateStore:
 
 def _key(name: str) -> bytes:
     return b"bandrank:candidate:{%02x}:" % (digest(name)[0] % BUCKETS) + name.encode()
+
+
+def _decode(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _size(name: str, text: str) -> int:
