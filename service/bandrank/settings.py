@@ -93,7 +93,7 @@ class Settings(BaseModel):
     cache_ttl_s: NonNegativeFloat = 7 * 24 * 3600.0
     """Seconds that Redis keeps a representation; 0: for ever."""
     candidate_store_bytes: NonNegativeInt = 1 << 30
-    """Room for registered texts where there is no Redis."""
+    """Memory for registered candidates where there is no Redis."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
     config: str = ""
