@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bandrank.engine.cache.keys import BUCKETS, digest
-from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.cache.redis_client import RedisClient, parts
 from bandrank.errors import NotReady, StoreFull
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,12 @@ class CandidateStore:
         After an error some of the texts may be registered, each of them whole.
         """
         if self._redis is not None:
-            values = {_key(name): text.encode() for name, text in texts.items()}
-            if await self._redis.set_many(values, ttl_s=None) < len(values):
-                raise NotReady("Redis did not store the candidates; send them again")
+            num_stored = 0
+            for part in parts(texts):  # so that the event loop is not held up by the keys of all of them
+                num_set = await self._redis.set_many({_key(name): part[name].encode() for name in part}, ttl_s=None)
+                num_stored += num_set
+                if num_set < len(part):
+                    raise NotReady(f"Redis stored {num_stored} of {len(texts)} candidates; send them again")
             return
         size = self._bytes + sum(_size(name, text) for name, text in texts.items())
         size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)
