@@ -12,6 +12,7 @@ from typing import Any, AnyStr, Literal, Self, TypeVar
 from bandrank.engine.cache.breaker import BreakerState, CircuitBreaker
 from bandrank.engine.cache.redis_commands import RedisCommands, connect
 from bandrank.engine.cache.redis_url import RedisAddress, parse_redis_url
+from bandrank.errors import NotReady
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -124,6 +125,14 @@ class RedisClient:
         if not keys:
             return 0
         return await self._call("delete", lambda: self._commands.delete_many(keys), self._write_timeout_s)
+
+    async def check(self) -> None:
+        """Returns once Redis has answered a read, however long its connection takes. Raises NotReady with the reason if
+        it does not.
+        """
+        answer = await self._run(partial(self._commands.get_many, [b"bandrank:check"]))
+        if isinstance(answer, Exception):
+            raise NotReady(f"{self._address} does not answer: {type(answer).__name__}")
 
     async def close(self) -> None:
         """Ends all calls and closes all connections."""
