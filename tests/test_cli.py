@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import save_bi_encoder, save_cross_encoder
+from support.redis_server import free_port, redis_server
 
 from bandrank import __version__
 from bandrank.__main__ import USAGE, main
@@ -54,6 +55,22 @@ def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert all(fact in out for fact in (__version__, torch.__version__, str(tmp_path), "cross_encoder", "float32"))
     assert out.endswith("passed\n")
+
+
+def test_check_fails_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says which Redis, and why; the password stays out of it. With one that answers it passes."""
+    model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
+    address = f"127.0.0.1:{free_port()}"
+
+    assert main(["check", *model, "--redis-url", f"redis://:secret@{address}"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(rf"^self-test +failed: .*{address}.* does not answer: ConnectionError$", out, re.MULTILINE)
+    assert "secret" not in out
+    with redis_server(tmp_path / "redis") as server:
+        assert main(["check", *model, "--redis-url", server.url]) == 0
+        server.freeze()
+        assert main(["check", *model, "--redis-url", server.url]) == 1
+    assert "does not answer: TimeoutError" in capsys.readouterr().out
 
 
 def test_check_shows_the_settings_that_count(

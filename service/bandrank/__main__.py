@@ -29,8 +29,8 @@ log = logging.getLogger("bandrank")
 USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
 
   serve            answers POST /rerank; `bandrank serve --help` lists the settings
-  check            prints models, device, what computes attention, whether CUDA graphs are used; scores one request, and
-                   exits 0 if all is well
+  check            prints models, device, what computes attention, whether CUDA graphs are used; asks Redis, scores one
+                   request, and exits 0 if all is well
   precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
   version          prints the version"""
 
@@ -107,7 +107,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
 
 
 def check(files: Sequence[ModelFiles], settings: Settings) -> int:
-    """Prints what would be served and scores a request with each model; returns 1 if that fails."""
+    """Prints what would be served, asks Redis, and scores a request with each model; returns 1 if that fails."""
     serving = assemble(files, settings)
     models = serving.models.by_name
     # Several models may have stages of the same name.
@@ -128,6 +128,10 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
 
     async def test() -> None:
         try:
+            for engine in serving.models.engines:
+                if engine.redis is not None:
+                    await engine.redis.check()
+                    tell("redis", "answers")
             for model in models.values():
                 await model.self_test()
         finally:

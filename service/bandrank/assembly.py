@@ -12,7 +12,7 @@ from bandrank.engine.engine import Engine
 from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.sources import RepresentationSource, TokenIdSource
 from bandrank.engine.text_scorer import AnyTextScorer, TextScorer
-from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.engine.tokenizer import RequestTokenizer, TextLimits
 from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
@@ -72,6 +72,9 @@ def add_prepared(  # noqa: PLR0917
         cache_bytes=settings.token_cache_bytes,
         num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
         metrics=engine.metrics,
+        limits=TextLimits(
+            settings.max_query_characters, settings.max_candidate_characters, settings.max_tokenizing_characters
+        ),
     )
     scorer: AnyTextScorer
     taken = {other.name for other in engine.text_scorers}

@@ -72,6 +72,12 @@ class Settings(BaseModel):
     """Candidates in a request; one with more gets 413."""
     max_body_bytes: PositiveInt = 16 << 20
     """Size of a request's body; a larger one gets 413."""
+    max_query_characters: PositiveInt = 64 << 10
+    """Characters of a query that are read; the rest counts as truncated."""
+    max_candidate_characters: PositiveInt = 256 << 10  # 16 for each of the 16,384 tokens of the longest candidate
+    """Characters of a candidate that are read; the rest counts as truncated."""
+    max_tokenizing_characters: PositiveInt = 32 << 20
+    """Characters that may wait to be tokenised, for each scorer; a request beyond them gets 429."""
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts."""
     tokenizer_threads: NonNegativeInt = 0
@@ -88,7 +94,7 @@ class Settings(BaseModel):
     cache_ttl_s: NonNegativeFloat = 7 * 24 * 3600.0
     """Seconds that Redis keeps a representation; 0: for ever."""
     candidate_store_bytes: NonNegativeInt = 1 << 30
-    """Room for registered texts where there is no Redis."""
+    """Memory for registered candidates where there is no Redis."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
     config: str = ""

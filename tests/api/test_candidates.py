@@ -139,13 +139,13 @@ async def test_a_service_that_does_not_precompute_registers_too() -> None:
 
 async def test_a_full_store_refuses_texts_and_keeps_its_content() -> None:
     """Without Redis the store is bounded in bytes; replacing a text by a shorter one makes room."""
-    settings = Settings(device="cpu", candidate_store_bytes=12)
+    settings = Settings(device="cpu", candidate_store_bytes=800)
     async with running_app(encoded_lookup(man=3.0), settings=settings) as running:
-        await register(running, {"a": "man man"})
-        response = await running.client.put("/candidates", json={"candidates": [{"id": "b", "text": "she she"}]})
+        await register(running, {"a": "man " * 100})
+        response = await running.client.put("/candidates", json={"candidates": [{"id": "b", "text": "she " * 100}]})
         message = assert_error(response, 507, "store_full")
         await register(running, {"a": "man"})
-        await register(running, {"b": "she she"})
+        await register(running, {"b": "she " * 100})
         answer = await rerank(running, [{"id": "b"}, {"id": "a"}])
 
     assert "the setting redis_url or candidate_store_bytes" in message

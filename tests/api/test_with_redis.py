@@ -129,6 +129,27 @@ async def test_registered_candidates_are_shared(server: RedisServer) -> None:
     assert [result["id"] for result in rest["results"]] == ["doc you"]
 
 
+async def test_registered_bytes_that_are_no_text_are_not_registered(server: RedisServer) -> None:
+    """Whatever another program stored under a candidate's key, the others are ranked; a new text replaces it."""
+    body = {"candidates": [{"id": "good", "text": "man"}, *({"id": f"bad {n}", "text": "she"} for n in range(4))]}
+    asked = {"query": "who", "candidates": [{"id": item["id"]} for item in body["candidates"]]}
+    async with running_app(encoded_lookup(man=3.0, she=2.0), settings=settings(server)) as running:
+        await running.client.put("/candidates", json=body)
+        keys = sorted(key for key in server.do("KEYS", "bandrank:candidate:*") if b"bad" in key)
+        for key, value in zip(keys, [b"\xff\xfe", b"man \xc3", b"\xed\xa0\x80", b"\xf8\x88"], strict=True):
+            server.do("SET", key, value)
+        response = await running.rerank(asked)
+        only_bad = await running.rerank(asked | {"candidates": asked["candidates"][1:]})
+        await running.client.put("/candidates", json=body)
+        again = await running.rerank(asked)
+
+    assert response.status_code == 200, response.text
+    assert [result["id"] for result in response.json()["results"]] == ["good"]
+    assert len(response.json()["unresolved"]) == 4
+    assert_error(only_bad, 422, "invalid_input")
+    assert len(again.json()["results"]) == 5
+
+
 async def test_registering_without_redis_is_refused_and_texts_still_rank(server: RedisServer) -> None:
     """A failed registration is reported as such; ids are unresolved, and candidates with a text are ranked."""
     async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:

@@ -1,7 +1,10 @@
 """Texts to token ids: the query comes first, what is cut is counted, and the cache changes nothing."""
 
+import asyncio
 import random
-from collections.abc import Iterator
+import time
+from array import array
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -9,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import word_id
+from support.tasks import until
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
 
-from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.engine.tokenizer import SLICE_CHARACTERS, RequestTokenizer, TextLimits
+from bandrank.errors import InputTooLarge, Overloaded
 from bandrank.metrics import Metrics
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.scorer import Scorer
@@ -29,11 +34,15 @@ QDS = tiny_cross_encoder(positions=128, long_candidates="truncate", sentence_tok
 
 @contextmanager
 def tokenizer_of(
-    scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None
+    scorer: Scorer, *, cache_bytes: int = 2**20, metrics: Metrics | None = None, limits: TextLimits | None = None
 ) -> Iterator[RequestTokenizer]:
     """A tokenizer with one thread."""
     tokenizer = RequestTokenizer(
-        TextEncoder(VOCABULARY, scorer), cache_bytes=cache_bytes, num_threads=1, metrics=metrics or Metrics()
+        TextEncoder(VOCABULARY, scorer),
+        cache_bytes=cache_bytes,
+        num_threads=1,
+        metrics=metrics or Metrics(),
+        limits=limits or TextLimits(),
     )
     yield tokenizer
     tokenizer.close()
@@ -208,3 +217,117 @@ async def test_the_pool_and_the_calling_thread_give_the_same() -> None:
         texts = [text_of(30, seed=seed) for seed in range(5)]
 
         assert await tokenizer.tokenize("the man", texts) == tokenizer.tokenize_now("the man", texts)
+
+
+LARGE = ["man " * (SLICE_CHARACTERS // 4)] * 6  # six slices
+
+
+async def finish_order(tokenizer: RequestTokenizer, requests: dict[str, list[str]]) -> list[str]:
+    """The names of requests that are started in this order, in the order in which they end."""
+    ended: list[str] = []
+
+    async def tokenize(name: str, texts: list[str]) -> None:
+        await tokenizer.tokenize("the", texts)
+        ended.append(name)
+
+    await asyncio.gather(*(tokenize(name, texts) for name, texts in requests.items()))
+    return ended
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("limits", [TextLimits(), TextLimits(query=2**20)])
+async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> None:
+    """Whether it is cut or not: the tokenizer holds the interpreter lock for a moment only."""
+    with tokenizer_of(TRUNCATING, limits=limits) as tokenizer:
+        task = asyncio.create_task(tokenizer.tokenize("man " * 2**18, ["she"]))
+        gaps = []
+        while not task.done():
+            start = time.monotonic()
+            await asyncio.sleep(0.001)
+            gaps.append(time.monotonic() - start)
+        request = task.result()
+
+    assert max(gaps) < 0.25
+    assert len(request.query) + request.truncated_query_tokens == pytest.approx(2**18, rel=0.2)
+
+
+def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> None:
+    """It is never less than one token; texts within the limits are as they were."""
+    limits = TextLimits(query=8, candidate=16)
+    texts = ["man " * 4, "man " * 4 + "\0", "man " * 40, "she"]
+    with tokenizer_of(TRUNCATING) as whole, tokenizer_of(TRUNCATING, limits=limits) as cut:
+        expected = whole.tokenize_now("the man", [text[:16] for text in texts])
+        request = cut.tokenize_now("the man is", texts)
+
+    assert (request.query, request.candidates) == (expected.query, expected.candidates)
+    assert request.truncated_query_tokens == 1
+    assert request.truncated_candidate_tokens == [0, 1, pytest.approx(36, abs=4), 0]
+
+
+@pytest.mark.anyio
+async def test_slices_give_the_ids_of_the_whole() -> None:
+    """The texts of a request come in several slices, each with its counts."""
+    texts = [text_of(6000, seed=seed) for seed in range(20)]
+    assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS
+    with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:
+        assert await tokenizer.tokenize("the", texts) == tokenizer.tokenize_now("the", texts)
+
+
+@pytest.mark.anyio
+async def test_a_small_request_passes_large_ones() -> None:
+    """It waits for the slice under way, not for requests; those of equal size end in the order of their arrival."""
+    with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:
+        large = {f"large {number}": LARGE for number in range(4)}
+
+        assert await finish_order(tokenizer, large | {"small": ["man"]}) == ["small", *large]
+
+
+@pytest.mark.anyio
+async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice under way is the last, and its room is free again."""
+    slices = []
+    pieces = TextEncoder.pieces
+
+    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list["array[int]"]:
+        slices.append(len(texts))
+        return pieces(encoder, texts)
+
+    monkeypatch.setattr(TextEncoder, "pieces", counted)
+    size = 3 + sum(map(len, LARGE))
+    with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=size)) as tokenizer:
+        gone = asyncio.create_task(tokenizer.tokenize("the", LARGE))
+        await until(lambda: bool(slices))
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert await finish_order(tokenizer, {"next": ["man"]}) == ["next"]
+        await tokenizer.tokenize("the", LARGE)
+
+    assert len(slices) <= 2 + 1 + 6
+
+
+@pytest.mark.anyio
+async def test_characters_that_wait_are_bounded() -> None:
+    """A request beyond them is refused at once, as one that never fits is; when the others are done there is room."""
+    with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2**20)) as tokenizer:
+        running = asyncio.create_task(tokenizer.tokenize("the", LARGE))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await tokenizer.tokenize("the", LARGE)
+        with pytest.raises(InputTooLarge, match="limit 1048576"):
+            await tokenizer.tokenize("the", LARGE * 2)
+        await running
+        await tokenizer.tokenize("the", LARGE)
+
+    assert 0 <= refused.value.retry_after_s <= 30
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "a\u0301", "\u0301\u0315", "\0", " ", "\u4e2d", "!", ".\n", "\U0001f9ea", "\ufdfa"]
+)
+def test_no_text_takes_long(text: str) -> None:
+    """One word of a million letters, a million marks on a letter, or nothing that is a piece."""
+    start = time.monotonic()
+    with tokenizer_of(QDS) as tokenizer:
+        tokenizer.tokenize_now(text * 10**6, [text * 10**6])
+
+    assert time.monotonic() - start < 2.0

@@ -3,19 +3,41 @@
 from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
 
 import asyncio
+import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
+from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
 from bandrank.models.texts import TextEncoder
 
 # What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
 # CPython 3.11.
 ENTRY_BYTES = 350
+
+# Texts are tokenised in slices of so many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
+# slice alone.
+SLICE_CHARACTERS = 128 << 10
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class TextLimits:
+    """The characters of a query and of a candidate that are read, and those of all requests that are being tokenised.
+
+    The default of `candidate` is 16 characters for each of the 16,384 tokens of the longest candidate that a shipped
+    scorer reads.
+    """
+
+    query: int = 64 << 10
+    candidate: int = 256 << 10
+    in_flight: int = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -31,12 +53,22 @@ class TokenizedRequest:
 class RequestTokenizer:
     """Applies a scorer's templates to texts, in parallel threads, since the tokenizer releases the interpreter lock."""
 
-    def __init__(self, encoder: TextEncoder, *, cache_bytes: int, num_threads: int, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        *,
+        cache_bytes: int,
+        num_threads: int,
+        metrics: Metrics,
+        limits: TextLimits = TextLimits(),  # it is frozen
+    ) -> None:
         self._encoder = encoder
         self._cache = LruCache(cache_bytes, _entry_bytes)  # texts repeat, and beside a GPU tokenising is slow
         self._metrics = metrics
+        self._limits = limits
         self._characters, self._tokens = 4.0, 1.0  # the ratio of English, until texts have been tokenised
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenize")
+        self._turns = Turns(num_threads, max_size=limits.in_flight)
 
     @property
     def tokens_per_character(self) -> float:
@@ -44,23 +76,53 @@ class RequestTokenizer:
         return self._tokens / self._characters
 
     async def tokenize(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
-        """Tokenises a request in the pool."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self.tokenize_now, query, candidates)
+        """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
+        after the slice under way. Raises what `Turns.admit` raises.
+        """
+        query_size = min(len(query), self._limits.query)
+        sizes = [min(len(text), self._limits.candidate) for text in candidates]
+        with self._turns.admit(query_size + sum(sizes)) as turn:
+            first, *rest = _slices(sizes)
+
+            async def run(part: slice, work: Callable[..., Result], *arguments: object) -> Result:
+                async with self._turns.slot(turn, sum(sizes[part])):
+                    return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+            request = await run(first, self.tokenize_now, query, candidates[first])
+            for part in rest:
+                applied = await run(part, self._apply, candidates[part], len(request.query))
+                request.candidates.extend(ids for ids, _ in applied)
+                request.truncated_candidate_tokens.extend(cut for _, cut in applied)
+            return request
 
     def tokenize_now(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
-        """Tokenises a request in the calling thread."""
-        query_ids, query_cut = self._encoder.query(query)
-        applied = self._encoder.candidates(self._pieces(candidates), query_tokens=len(query_ids))
+        """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
+        at the recent number of tokens per character.
+        """
+        query_ids, query_cut = self._encoder.query(query[: self._limits.query])
+        applied = self._apply(candidates, len(query_ids))
         return TokenizedRequest(
             query=query_ids,
             candidates=[ids for ids, _ in applied],
-            truncated_query_tokens=query_cut,
+            truncated_query_tokens=query_cut + self._estimate_cut(len(query) - self._limits.query),
             truncated_candidate_tokens=[cut for _, cut in applied],
         )
 
     def close(self) -> None:
         """Ends the pool's threads."""
         self._pool.shutdown()
+
+    def _apply(self, texts: Sequence[str], query_tokens: int) -> list[tuple[list[int], int]]:
+        """The token ids of each candidate, and the number of its word pieces that were cut."""
+        limit = self._limits.candidate
+        pieces = self._pieces([text[:limit] for text in texts])
+        applied = self._encoder.candidates(pieces, query_tokens=query_tokens)
+        return [
+            (ids, cut + self._estimate_cut(len(text) - limit)) for (ids, cut), text in zip(applied, texts, strict=True)
+        ]
+
+    def _estimate_cut(self, characters: int) -> int:
+        return max(1, math.ceil(characters * self.tokens_per_character)) if characters > 0 else 0
 
     def _pieces(self, texts: Sequence[str]) -> list[array[int]]:
         keys = [digest(text) for text in texts]
@@ -80,3 +142,14 @@ class RequestTokenizer:
 
 def _entry_bytes(_: bytes, ids: array[int]) -> int:
     return ENTRY_BYTES + ids.itemsize * len(ids)
+
+
+def _slices(sizes: Sequence[int]) -> Iterator[slice]:
+    """Consecutive texts of these sizes in slices of at most SLICE_CHARACTERS or one text; at least one slice."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > SLICE_CHARACTERS:
+            yield slice(start, index)
+            start, total = index, 0
+        total += size
+    yield slice(start, len(sizes))

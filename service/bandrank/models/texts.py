@@ -27,7 +27,9 @@ class TextEncoder:
 
     def query(self, text: str) -> tuple[list[int], int]:
         """Token ids of a query, and the number of its word pieces that did not fit."""
-        return self.scorer.query_template.apply(self.tokenizer.encode(text, add_special_tokens=False).ids)
+        # Unlike that of one text, the encoding of a batch releases the interpreter lock.
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return self.scorer.query_template.apply(encoding.ids)
 
     def pieces(self, texts: Sequence[str]) -> list[array[int]]:
         """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""

@@ -177,6 +177,27 @@ def test_garbage_is_refused(value: bytes) -> None:
     assert RepresentationCodec(2, "int8").open(value) is None
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(("dtype", "form"), [("float32", "<f"), ("float16", "<e"), ("int8", "<f")])
+def test_what_is_sealed_but_not_finite_is_refused(dtype: PayloadDtype, form: str, bad: float) -> None:
+    """The checksum is right; the scores would not be."""
+    codec, (payload,) = encoded(torch.ones(2, 3), [2], dtype)
+    for row in range(2):
+        start = 8 + row * (len(payload) - 8) // 2
+        assert codec.open(codec.seal(payload)) == payload
+        damaged = payload[:start] + struct.pack(form, bad) + payload[start + struct.calcsize(form) :]
+        assert codec.open(codec.seal(damaged)) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_largest_numbers_are_not_refused(dtype: PayloadDtype) -> None:
+    """They are finite."""
+    largest = torch.finfo(torch.float16 if dtype == "float16" else torch.float32).max
+    codec, (payload,) = encoded(torch.tensor([[largest, -largest]]), [1], dtype)
+
+    assert codec.open(codec.seal(payload)) == payload
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
     """Another dtype, size or version is refused, even with the same number of bytes."""

@@ -144,6 +144,7 @@ def foreign_values(key: bytes) -> dict[str, bytes]:
         "another size": other_size.seal(other_size.payloads(torch.ones(1, SIZE + 1), np.array([0, 1]))[0]),
         "another dtype": other_dtype.seal(other_dtype.payloads(torch.ones(1, SIZE), np.array([0, 1]))[0]),
         "not sealed": payload_of(key),
+        "sealed, but no number": CODEC.seal(payload_of(key)[:-2] + b"\x00\x7e"),
     }
 
 

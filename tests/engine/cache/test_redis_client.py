@@ -1,16 +1,21 @@
 """Calls to a Redis that answers when, and as, the test says: what counts against it, and what does not."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.tasks import Clock, until
 
-from bandrank.engine.cache.redis_client import MAX_CONNECTIONS, RedisClient
+from bandrank.engine.cache.redis_client import BYTES_AT_ONCE, ENTRIES_AT_ONCE, MAX_CONNECTIONS, RedisClient, parts
 from bandrank.engine.cache.redis_url import parse_redis_url
+from bandrank.engine.candidates import CandidateStore
+from bandrank.errors import NotReady
 from bandrank.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -254,3 +259,63 @@ async def test_entries_that_are_refused_are_not_set() -> None:
             assert await write == 2
 
         assert one.state == 0
+
+
+class SlowCommands(ScriptedCommands):
+    """A server that needs a millisecond for each entry and a second for BYTES_AT_ONCE, in a time that the test owns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: dict[bytes, bytes] = {}
+        self.num_calls = 0
+        self.fails_after = math.inf
+
+    async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
+        del ttl_ms
+        self.num_calls += 1
+        if self.num_calls > self.fails_after:
+            raise ConnectionError("gone")
+        if 0.001 * len(entries) + sum(map(len, entries.values())) / BYTES_AT_ONCE > 2.0:
+            raise TimeoutError
+        self.stored |= entries
+        return []
+
+
+def slow_client(commands: SlowCommands) -> RedisClient:
+    """A client of a slow server."""
+    return RedisClient(parse_redis_url("redis://slow"), commands, timeout_s=1.0, metrics=Metrics())
+
+
+@pytest.mark.parametrize(("count", "size"), [(150_000, 1), (20, 1_000_000), (0, 0)])
+async def test_a_large_write_has_the_time_of_its_parts(count: int, size: int) -> None:
+    """However many entries and bytes there are: they are stored, and known to be."""
+    commands = SlowCommands()
+    client, store = slow_client(commands), CandidateStore(slow_client(commands), max_bytes=0)
+    entries = {b"%d" % number: b"x" * size for number in range(count)}
+
+    assert await client.set_many(entries, ttl_s=None) == count
+    assert commands.stored == entries
+    await store.put_many({str(number): "x" * size for number in range(count)})
+    assert len(commands.stored) == 2 * count
+
+
+async def test_a_write_that_stops_midway_says_how_far_it_came() -> None:
+    """Nothing is tried after a part that is not answered."""
+    commands = SlowCommands()
+    commands.fails_after = 3
+    client = slow_client(commands)
+
+    assert await client.set_many({b"%d" % number: b"" for number in range(2000)}, ttl_s=None) == 3 * ENTRIES_AT_ONCE
+    assert commands.num_calls == 4
+    commands.num_calls = 0
+    with pytest.raises(NotReady, match=f"stored {3 * ENTRIES_AT_ONCE} of 2000 "):
+        await CandidateStore(client, max_bytes=0).put_many({str(number): "" for number in range(2000)})
+
+
+@given(st.dictionaries(st.binary(max_size=8), st.integers(0, 3 * BYTES_AT_ONCE // 2).map(bytes), max_size=6))
+def test_parts_are_the_whole_in_order(entries: dict[bytes, bytes]) -> None:
+    """Each part is within the bounds or a single entry."""
+    in_parts = list(parts(entries))
+
+    assert [item for part in in_parts for item in part.items()] == list(entries.items())
+    assert all(len(part) == 1 or sum(map(len, (*part, *part.values()))) <= BYTES_AT_ONCE for part in in_parts)

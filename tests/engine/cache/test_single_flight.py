@@ -110,6 +110,41 @@ async def test_results_are_not_kept() -> None:
     assert again.asked == [[b"a"]]
 
 
+async def test_a_small_caller_does_not_wait_for_a_large_one() -> None:
+    """It computes the shared keys again, as few as it needs; a caller of a similar size waits."""
+    callers, large, similar = Callers(), Computation(), Computation()
+    keys = [bytes([number]) for number in range(100)]
+    one = await callers.call(keys, large)
+    small = await callers.call([keys[7], b"new", keys[9]], instant)
+    other = await callers.call(keys[70:], similar)
+
+    assert await asyncio.wait_for(small, HANG_S / 10) == answers(keys[7], b"new", keys[9])
+    assert (one.done(), other.done(), similar.asked) == (False, False, [])
+    large.end()
+    assert await one == answers(*keys)
+    assert await other == answers(*keys[70:])
+    assert await callers.flights.run(keys[7:8], instant) == answers(keys[7])
+
+
+async def test_a_caller_keeps_waiting_for_what_it_has_joined() -> None:
+    """Although little of it is left to wait for: it is as far as a computation of its own would be."""
+    callers, large, late, here = Callers(), Computation(), Computation(), Computation()
+    keys, fresh = [bytes([number]) for number in range(40)], [b"1st", b"2nd", b"3rd", b"4th", b"5th"]
+    await callers.call(keys, large)
+    await callers.call([b"late"], late)
+    here.end()
+    two = await callers.call([*keys[:4], *fresh, b"late"], here)
+    late.end(DeadlineExceeded("late"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    large.end()
+
+    assert await two == answers(*keys[:4], *fresh, b"late")
+    assert here.asked == [fresh, [b"late"]]
+    with pytest.raises(DeadlineExceeded):
+        await callers.tasks[1]
+
+
 async def test_a_failure_reaches_everybody_who_waits_for_the_same() -> None:
     """The next caller tries again."""
     callers, failing = Callers(), Computation()

@@ -30,6 +30,7 @@ CHECKSUM = struct.Struct("<I")
 SCALE_BYTES = 4
 NO_COUNTS = COUNTS.pack(0, 0)
 MAX_CODE = 127
+EXPONENT = 0x7C00  # of a float16; all of its bits are set in an infinity and in what is no number
 
 
 class RepresentationCodec:
@@ -82,11 +83,23 @@ class RepresentationCodec:
         return head + CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
 
     def open(self, value: bytes) -> bytes | None:
-        """The payload of a sealed value; None for one that is damaged, cut short, or of another version or form."""
+        """The payload of a sealed value; None for one that is damaged, cut short, of another version or form, or not
+        finite.
+        """
         payload = value[HEAD.size + CHECKSUM.size :]
         if len(payload) < COUNTS.size or (len(payload) - COUNTS.size) % self._row_bytes:
             return None
-        return payload if value == self.seal(payload) else None
+        return payload if value == self.seal(payload) and self._is_finite(payload) else None
+
+    def _is_finite(self, payload: bytes) -> bool:
+        """Whether the payload can be scored; a right checksum says only that it is what somebody sealed."""
+        rows = np.frombuffer(payload, np.uint8, offset=COUNTS.size)
+        if self._dtype == "float16":  # numpy has no fast test of its own for them
+            return bool(((rows.view("<u2") & EXPONENT) != EXPONENT).all())
+        if self._dtype == "float32":
+            return bool(np.isfinite(rows.view("<f4")).all())
+        scales = rows.reshape(-1, self._row_bytes)[:, :SCALE_BYTES].copy().view("<f4")
+        return bool((np.abs(scales) <= np.finfo(np.float32).max / np.float32(MAX_CODE)).all())
 
     def _encode(self, values: Tensor) -> npt.NDArray[np.generic]:
         """The rows as payloads hold them: (total, size), or (total, row bytes) for int8."""

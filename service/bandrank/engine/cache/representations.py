@@ -61,7 +61,8 @@ class RepresentationCache:
     async def compute_missing(
         self, keys: Sequence[bytes], compute: Callable[[list[bytes]], Awaitable[list[bytes]]]
     ) -> dict[bytes, bytes]:
-        """The payload of each key that a lookup missed. `compute` gets the keys that nobody else computes.
+        """The payload of each key that a lookup missed. `compute` gets the keys that nobody else computes, or only
+        together with many more.
 
         Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
         and what another caller's `compute` raised for the same keys; errors are not kept.

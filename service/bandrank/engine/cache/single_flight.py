@@ -1,4 +1,4 @@
-"""Runs one computation per key at a time, however many callers need it."""
+"""Runs one computation per key at a time, however many callers need it, unless it is much larger than a caller's."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -11,6 +11,10 @@ Compute = Callable[[list[bytes]], Coroutine[Any, Any, dict[bytes, bytes]]]
 
 # Errors that concern whoever started a computation, and not its keys.
 STARTER_ERRORS = (DeadlineExceeded, TimeoutError)
+
+# A caller joins a computation of at most this many keys, or of this many times its own. A larger one it does not wait
+# for, but computes the shared keys again: the work done twice is bounded by its own size.
+SMALL, MOST_TIMES_LARGER = 16, 4
 
 
 @dataclass(eq=False)
@@ -38,7 +42,8 @@ class SingleFlight:
         self._by_key: dict[bytes, Flight] = {}
 
     async def run(self, keys: Sequence[bytes], compute: Compute) -> dict[bytes, bytes]:
-        """The payload of each key: computed here in one call, or awaited if another caller computes it already.
+        """The payload of each key: computed here in one call, or awaited if another caller computes it already, and not
+        much more besides.
 
         Raises what `compute` raises. What another caller's `compute` raises is raised too, unless the reason may lie
         with that caller: then this call computes what it still needs.
@@ -49,7 +54,10 @@ class SingleFlight:
         joined: set[Flight] = set()
         try:
             while missing := [key for key in dict.fromkeys(keys) if key not in result]:
-                if unclaimed := [key for key in missing if key not in self._by_key]:
+                most = max(SMALL, MOST_TIMES_LARGER * len(missing))
+                flying = {key: self._by_key[key] for key in missing if key in self._by_key}
+                near = {key for key, flight in flying.items() if flight in joined or len(flight.keys) <= most}
+                if unclaimed := [key for key in missing if key not in near]:
                     started.add(self._start(unclaimed, compute))
                 flights = {self._by_key[key] for key in missing}
                 for flight in flights - joined:

@@ -1,0 +1,80 @@
+"""Turns for work that is done in slices: bounded in size, and small requests pass large ones."""
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from bandrank.engine.batching import MOST_RETRY_AFTER_S
+from bandrank.engine.throughput import Throughput
+from bandrank.errors import InputTooLarge, Overloaded
+
+LANE = "tokenize"
+
+
+class Turns:
+    """Hands out `num_at_once` slots, each for a slice of a request, in the order of the requests' turns.
+
+    A turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
+    queue: nothing starves, and a small request waits for no more than the slices that are being worked on. Used from
+    one event loop.
+    """
+
+    def __init__(self, num_at_once: int, *, max_size: int) -> None:
+        self._free = num_at_once
+        self._max_size = max_size
+        self._size = self._handed_out = self._arrivals = 0
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by turn, then by arrival
+        self._speed = Throughput()
+
+    @contextmanager
+    def admit(self, size: int) -> Iterator[int]:
+        """The turn of a request of this size in characters, which counts until the end of the block.
+
+        Raises InputTooLarge if it could never be admitted, and Overloaded if it cannot be now.
+        """
+        if size > self._max_size:
+            raise InputTooLarge(f"the texts have {size} characters (limit {self._max_size})")
+        excess = self._size + size - self._max_size
+        if excess > 0:
+            seconds = self._speed.seconds(LANE, excess)
+            raise Overloaded(
+                f"{self._size} characters wait to be tokenised; try again in {seconds:.1f} s",
+                retry_after_s=min(seconds, MOST_RETRY_AFTER_S),
+            )
+        self._size += size
+        try:
+            yield self._handed_out + size
+        finally:
+            self._size -= size
+
+    @asynccontextmanager
+    async def slot(self, turn: int, size: int) -> AsyncIterator[None]:
+        """A slot for a slice of this size, as soon as the turn comes."""
+        if self._free:
+            self._free -= 1
+        else:
+            self._arrivals += 1
+            ready = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (turn, self._arrivals, ready))
+            try:
+                await ready
+            except asyncio.CancelledError:
+                if not ready.cancelled():  # the slot had been handed over
+                    self._hand_over()
+                raise
+        self._handed_out += size
+        start = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            self._speed.report(LANE, size, asyncio.get_running_loop().time() - start)
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._waiting:
+            _, _, ready = heapq.heappop(self._waiting)
+            if not ready.done():
+                ready.set_result(None)
+                return
+        self._free += 1
