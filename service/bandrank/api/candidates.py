@@ -30,13 +30,13 @@ class RegisteredCandidate(BaseModel):
 class RegisterRequest(BaseModel):
     """Candidates to register; an id that is registered already gets the new text."""
 
-    candidates: list[RegisteredCandidate]
+    candidates: list[RegisteredCandidate] = Field(fail_fast=True)
 
 
 class DeleteRequest(BaseModel):
     """Ids to delete; an id that is not registered is no error."""
 
-    ids: list[str]
+    ids: list[str] = Field(fail_fast=True)
 
 
 class LineError(BaseModel):

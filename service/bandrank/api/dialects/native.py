@@ -28,6 +28,7 @@ class CandidateIn:
 
 # left_to_right: no value is both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
+Candidates = Annotated[list[TextOrCandidate], Field(fail_fast=True)]  # a million faults would take gigabytes
 
 
 class RerankRequest(BaseModel):
@@ -47,8 +48,8 @@ class RerankRequest(BaseModel):
     )
 
     query: str
-    candidates: list[TextOrCandidate] | None = Field(default=None, description="Texts, or objects with id and text.")
-    documents: list[TextOrCandidate] | None = Field(default=None, description="Another name for candidates.")
+    candidates: Candidates | None = Field(default=None, description="Texts, or objects with id and text.")
+    documents: Candidates | None = Field(default=None, description="Another name for candidates.")
     top_n: Annotated[int, Field(ge=0)] | None = Field(default=None, description="null, 0 or more than there are: all.")
     return_documents: bool | None = False
     raw_scores: bool | None = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
