@@ -71,6 +71,12 @@ class Settings(BaseModel):
     """Candidates in a request; one with more gets 413."""
     max_body_bytes: PositiveInt = 16 << 20
     """Size of a request's body; a larger one gets 413."""
+    max_resolved_bytes: PositiveInt = 64 << 20
+    """Size of the distinct texts that a request names by id; a request that names more gets 413."""
+    max_answer_bytes: PositiveInt = 32 << 20
+    """Size of the texts in an answer to a request with `return_documents`; a request for more gets 413."""
+    max_line_bytes: PositiveInt = 1 << 20
+    """Size of a line of candidates to register; a longer one ends its request with 413."""
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts."""
     tokenizer_threads: NonNegativeInt = 0

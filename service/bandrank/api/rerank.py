@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.dialects.dialect import Dialect
+from bandrank.api.dialects.dialect import Dialect, results_of
 from bandrank.api.parsing import body_schema, read_body
 from bandrank.api.service import ServiceOfApp
-from bandrank.engine.calls import answer
+from bandrank.engine.calls import Answer, Call, answer
 from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ def router_of(dialect: Dialect) -> APIRouter:
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s), service.models, service.registry)
         answered = await _unless_gone(request, work)
+        _check_size(call, answered, service.max_answer_bytes)
         return Response(dialect.write(call, answered, time.monotonic() - start), media_type="application/json")
 
     for path in dialect.paths:
@@ -47,6 +49,20 @@ def router_of(dialect: Dialect) -> APIRouter:
             openapi_extra=body_schema(dialect.request),
         )
     return router
+
+
+def _check_size(call: Call, answered: Answer, max_bytes: int) -> None:
+    """Raises InputTooLarge if the texts of the results, as JSON, are larger than `max_bytes`."""
+    if not call.return_texts:
+        return
+    left = max_bytes
+    for candidate, _ in results_of(call, answered):
+        left -= len(to_json(answered.texts[candidate.index]))
+        if left < 0:
+            raise InputTooLarge(
+                f"the texts of the results are larger than {max_bytes} bytes; ask for fewer with top_n, or do without "
+                "return_documents"
+            )
 
 
 def _budget_of_header(request: Request) -> float | None:
