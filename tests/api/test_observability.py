@@ -16,7 +16,7 @@ from bandrank.models.batch import ScoreBatch
 pytestmark = pytest.mark.anyio
 
 COUNTERS = {
-    "bandrank_requests_total": ["200", "404", "413", "422", "429", "499", "500", "503", "504"],
+    "bandrank_requests_total": ["200", "404", "413", "415", "422", "429", "499", "500", "503", "504"],
     "bandrank_dropped_tasks_total": ["cancelled", "expired"],
     "bandrank_token_cache_lookups_total": ["hit", "miss"],
     "bandrank_candidates_total": [],
@@ -204,7 +204,7 @@ async def test_the_api_describes_itself() -> None:
     assert set(schema["properties"]) == fields
     assert schema["required"] == ["query"]
     assert schema["examples"][0].keys() <= fields
-    assert set(operation["responses"]) >= {"200", "404", "413", "422", "429", "500", "503", "504"}
+    assert set(operation["responses"]) >= {"200", "404", "413", "415", "422", "429", "500", "503", "504"}
     answer = resolve(document, operation["responses"]["200"]["content"]["application/json"]["schema"])
     assert set(answer["properties"]) == {"id", "model", "results", "unresolved", "usage", "meta"}
     assert (page.status_code, "swagger" in page.text.lower()) == (200, True)

@@ -238,18 +238,6 @@ async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
     assert (result["id"], result["document"]) == ("a", {"text": "man"})
 
 
-@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/json"])
-async def test_any_content_type_is_read_as_json(content_type: str | None) -> None:
-    """Some clients send none."""
-    headers = {} if content_type is None else {"Content-Type": content_type}
-    async with running_app(lookup(**SCORES)) as running:
-        content = json.dumps({"query": "who", "candidates": WORDS}).encode()
-        response = await running.client.post("/rerank", content=content, headers=headers)
-
-    assert response.status_code == 200
-    assert [result["index"] for result in response.json()["results"]] == IN_ORDER
-
-
 async def test_a_body_may_come_in_pieces() -> None:
     """The pieces are joined in the order in which they arrive."""
     content = json.dumps({"query": "who", "candidates": WORDS}).encode()

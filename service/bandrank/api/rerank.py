@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
 from bandrank.api.dialects.dialect import Dialect, results_of
-from bandrank.api.parsing import body_schema, read_body
+from bandrank.api.parsing import body_schema, media_type, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.errors import InputTooLarge, InvalidInput
@@ -29,6 +29,7 @@ def router_of(dialect: Dialect) -> APIRouter:
     async def rerank(request: Request, service: ServiceOfApp) -> Response:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
+        media_type(request)
         call = dialect.read(await read_body(request, service.max_body_bytes))
         if (num_candidates := len(call.candidates)) > service.max_candidates:
             raise InputTooLarge(f"too many candidates: {num_candidates} (limit {service.max_candidates})")
@@ -45,7 +46,7 @@ def router_of(dialect: Dialect) -> APIRouter:
             rerank,
             methods=["POST"],
             response_model=dialect.response,
-            responses={status: {"model": dialect.error} for status in (404, 413, 422, 429, 500, 503, 504)},
+            responses={status: {"model": dialect.error} for status in (404, 413, 415, 422, 429, 500, 503, 504)},
             openapi_extra=body_schema(dialect.request),
         )
     return router
