@@ -38,6 +38,8 @@ class Metrics:
             "requests", "Answered /rerank requests by HTTP status; 499: the client hung up.", status=STATUSES
         )
         self.request_seconds = seconds("request_seconds", "Whole /rerank request, from its body to its answer.")
+        self.http_requests = counter("http_requests", "Answered requests by path and HTTP status.", path=(), status=())
+        self.http_request_seconds = seconds("http_request_seconds", "Whole request, by path.", path=())
         self.tokenize_seconds = seconds("tokenize_seconds", "Per request: turning its texts into token ids.")
         self.queue_seconds = seconds("queue_seconds", "Per request: from the queue until a batch first takes it.")
         self.score_seconds = seconds("score_seconds", "Per request: from there until its last score.")

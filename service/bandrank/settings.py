@@ -123,7 +123,9 @@ class Settings(BaseModel):
     def served_models(self) -> tuple[ModelSettings, ...]:
         """The models to serve, the default one first. Raises BadSetting if what `models` names cannot be used."""
         if not self.models:
-            return (ModelSettings(name=self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
+            path = Path(self.model)
+            name = path.absolute().name if path.is_dir() else ""  # clients need not know where it is
+            return (ModelSettings(name=name or self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
         if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
         return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)

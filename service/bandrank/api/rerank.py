@@ -20,6 +20,12 @@ from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
 BUDGET_HEADER = "X-Budget-Ms"
+BUDGET_PARAMETER = {
+    "name": BUDGET_HEADER,
+    "in": "header",
+    "description": "Milliseconds until the answer is due, where the body says nothing.",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
 
 
 def router_of(dialect: Dialect) -> APIRouter:
@@ -47,7 +53,7 @@ def router_of(dialect: Dialect) -> APIRouter:
             methods=["POST"],
             response_model=dialect.response,
             responses={status: {"model": dialect.error} for status in (404, 413, 415, 422, 429, 500, 503, 504)},
-            openapi_extra=body_schema(dialect.request),
+            openapi_extra=body_schema(dialect.request) | {"parameters": [BUDGET_PARAMETER]},
         )
     return router
 

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from bandrank.api.dialects.dialect import Dialect, Problem, results_of
 from bandrank.api.parsing import parse
@@ -50,16 +50,20 @@ class RerankRequest(BaseModel):
     query: str
     candidates: Candidates | None = Field(default=None, description="Texts, or objects with id and text.")
     documents: Candidates | None = Field(default=None, description="Another name for candidates.")
-    top_n: Annotated[int, Field(ge=0)] | None = Field(default=None, description="null, 0 or more than there are: all.")
-    return_documents: bool | None = False
-    raw_scores: bool | None = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
+    top_n: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+        default=None, description="null, 0 or more than there are: all."
+    )
+    return_documents: StrictBool | None = False
+    raw_scores: StrictBool | None = Field(
+        default=False, description="The scorer's own scores instead of their sigmoid."
+    )
     model: str | None = Field(default=None, description="One of GET /v1/models; null: the first.")
     strategy: str | None = Field(
         default=AUTO,
         description="The name of a stage. fast: the scorer that precomputes. accurate: the other. cascade: fast over "
         "all, accurate over the best of them. auto: what fits.",
     )
-    budget_ms: Annotated[float, Field(gt=0)] | None = Field(
+    budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
         default=None, description="Milliseconds until the answer is due; the header X-Budget-Ms says the same."
     )
 
