@@ -123,6 +123,8 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
     try:
         async for line in lines:
             number += 1
+            if number % LINES_AT_ONCE == 0:  # a chunk may hold thousands of lines with nothing to wait for
+                await asyncio.sleep(0)
             if line.strip():
                 try:
                     queued.append(parse(RegisteredCandidate, line))

@@ -36,9 +36,7 @@ def router_of(dialect: Dialect) -> APIRouter:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
         media_type(request)
-        call = dialect.read(await read_body(request, service.max_body_bytes))
-        if (num_candidates := len(call.candidates)) > service.max_candidates:
-            raise InputTooLarge(f"too many candidates: {num_candidates} (limit {service.max_candidates})")
+        call = dialect.read(await read_body(request, service.max_body_bytes), service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s), service.models, service.registry)

@@ -8,9 +8,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
-from bandrank.api.dialects.dialect import Dialect, Problem, results_of
+from bandrank.api.dialects.dialect import Dialect, Problem, check_count, results_of
 from bandrank.api.parsing import parse
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.policy import AUTO
@@ -29,6 +29,13 @@ class CandidateIn:
 # left_to_right: no value is both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
 Candidates = Annotated[list[TextOrCandidate], Field(fail_fast=True)]  # a million faults would take gigabytes
+
+
+def _as_number(value: object) -> object:
+    """Takes 2.0 for an integer, as JSON does, and neither "2" nor true."""
+    if isinstance(value, str | bool):
+        raise ValueError("Input should be a valid integer")  # noqa: TRY004 - which pydantic turns into a fault
+    return value
 
 
 class RerankRequest(BaseModel):
@@ -50,7 +57,7 @@ class RerankRequest(BaseModel):
     query: str
     candidates: Candidates | None = Field(default=None, description="Texts, or objects with id and text.")
     documents: Candidates | None = Field(default=None, description="Another name for candidates.")
-    top_n: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+    top_n: Annotated[int, BeforeValidator(_as_number), Field(ge=0)] | None = Field(
         default=None, description="null, 0 or more than there are: all."
     )
     return_documents: StrictBool | None = False
@@ -172,9 +179,10 @@ class ErrorBody(BaseModel):
     error_type: str
 
 
-def read(body: bytes) -> Call:
-    """Turns the JSON of a RerankRequest into a call. Raises InvalidInput."""
+def read(body: bytes, max_candidates: int) -> Call:
+    """Turns the JSON of a RerankRequest into a call. Raises InvalidInput, and InputTooLarge for too many candidates."""
     request = parse(RerankRequest, body)
+    check_count(len(request.items), max_candidates)
     return Call(
         query=request.query,
         candidates=[
