@@ -37,6 +37,18 @@ def test_one_model_is_named_by_the_settings() -> None:
     assert [model.name for model in Settings().served_models()] == ["sparse-w4"]
 
 
+def test_a_folder_is_served_under_its_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients need not know where it is; a hub id has no folder, and keeps both of its parts."""
+    (tmp_path / "org" / "fine-tuned").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "org")
+    folders = [str(tmp_path / "org" / "fine-tuned"), f"{tmp_path}/org/fine-tuned/", "fine-tuned", "./fine-tuned"]
+
+    served = [Settings(model=folder).served_models()[0] for folder in folders]
+
+    assert [(model.name, model.model) for model in served] == [("fine-tuned", folder) for folder in folders]
+    assert Settings(model="org/fine-tuned").served_models()[0].name == "org/fine-tuned"
+
+
 def test_a_file_lists_models(tmp_path: Path) -> None:
     """They keep the file's order, and the settings give the fields that a model leaves out."""
     two = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}

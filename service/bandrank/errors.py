@@ -3,6 +3,7 @@
 BandrankError
     InvalidInput        422  the request cannot be understood
     InputTooLarge       413  the request is larger than this service takes
+    UnsupportedMedia    415  the body is compressed, or not of a type that is read here
     UnknownModel        404  the requested model is not served
     Overloaded          429  more work is queued than can be done in time; try again later
     DeadlineExceeded    504  the work was not done in time
@@ -31,6 +32,11 @@ class InvalidInput(BandrankError):
 class InputTooLarge(BandrankError):
     status = 413
     error_type = "input_too_large"
+
+
+class UnsupportedMedia(BandrankError):
+    status = 415
+    error_type = "unsupported_media"
 
 
 class UnknownModel(BandrankError):

@@ -15,7 +15,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 TOKENS = tuple(2.0**power for power in range(6, 17))
 TASKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 REDIS_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-STATUSES = ("200", "404", "413", "422", "429", "499", "500", "503", "504")
+STATUSES = ("200", "404", "413", "415", "422", "429", "499", "500", "503", "504")
 LOOKUP = ("hit", "miss")
 OPERATIONS = ("get", "set", "delete")
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
@@ -38,6 +38,8 @@ class Metrics:
             "requests", "Answered /rerank requests by HTTP status; 499: the client hung up.", status=STATUSES
         )
         self.request_seconds = seconds("request_seconds", "Whole /rerank request, from its body to its answer.")
+        self.http_requests = counter("http_requests", "Answered requests by path and HTTP status.", path=(), status=())
+        self.http_request_seconds = seconds("http_request_seconds", "Whole request, by path.", path=())
         self.tokenize_seconds = seconds("tokenize_seconds", "Per request: turning its texts into token ids.")
         self.queue_seconds = seconds("queue_seconds", "Per request: from the queue until a batch first takes it.")
         self.score_seconds = seconds("score_seconds", "Per request: from there until its last score.")

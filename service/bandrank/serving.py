@@ -141,7 +141,7 @@ def assemble(
     models = Models([served(each) for each in files])
     engine.start()
     store = CandidateStore(engine.redis, max_bytes=settings.candidate_store_bytes)
-    return Serving(models, CandidateRegistry(store, models))
+    return Serving(models, CandidateRegistry(store, models, settings.max_resolved_bytes))
 
 
 def choose_device(name: str) -> torch.device:

@@ -78,6 +78,12 @@ class Settings(BaseModel):
     """Characters of a candidate that are read; the rest counts as truncated."""
     max_tokenizing_characters: PositiveInt = 32 << 20
     """Characters that may wait to be tokenised, for each scorer; a request beyond them gets 429."""
+    max_resolved_bytes: PositiveInt = 64 << 20
+    """Size of the distinct texts that a request names by id; a request that names more gets 413."""
+    max_answer_bytes: PositiveInt = 32 << 20
+    """Size of the texts in an answer to a request with `return_documents`; a request for more gets 413."""
+    max_line_bytes: PositiveInt = 1 << 20
+    """Size of a line of candidates to register; a longer one ends its request with 413."""
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts."""
     tokenizer_threads: NonNegativeInt = 0
@@ -124,7 +130,9 @@ class Settings(BaseModel):
     def served_models(self) -> tuple[ModelSettings, ...]:
         """The models to serve, the default one first. Raises BadSetting if what `models` names cannot be used."""
         if not self.models:
-            return (ModelSettings(name=self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
+            path = Path(self.model)
+            name = path.absolute().name if path.is_dir() else ""  # clients need not know where it is
+            return (ModelSettings(name=name or self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
         if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
         return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)

@@ -77,6 +77,11 @@ CASES = [
     invalid("NaN for top_n", b'{"query": "who", "candidates": ["man"], "top_n": NaN}'),
     invalid("a list for return_documents", GOOD | {"return_documents": []}, "return_documents"),
     invalid("a word for raw_scores", GOOD | {"raw_scores": "maybe"}, "raw_scores"),
+    invalid("a word that means yes for raw_scores", GOOD | {"raw_scores": "yes"}, "raw_scores"),
+    invalid("a number for return_documents", GOOD | {"return_documents": 1}, "return_documents"),
+    invalid("digits for top_n", GOOD | {"top_n": "1"}, "top_n"),
+    invalid("true for top_n", GOOD | {"top_n": True}, "top_n"),
+    invalid("digits for budget_ms", GOOD | {"budget_ms": "50"}, "budget_ms"),
     invalid("a number for model", GOOD | {"model": 7}, "model"),
     Case("an unknown model", json.dumps(GOOD | {"model": "gpt"}).encode(), 404, "unknown_model", "'gpt'"),
     Case(
@@ -196,7 +201,7 @@ NO_OBJECT = "candidates.{0}.CandidateIn: Input should be an object"
         (
             b'{"id": "a", "text": "b"}, {"text": 1}, 5',
             f"{NO_TEXT}; candidates.1.CandidateIn.id: Field required; "
-            "candidates.1.CandidateIn.text: Input should be a valid string (and 2 more)".format(1),
+            "candidates.1.CandidateIn.text: Input should be a valid string".format(1),
         ),
         (b'"\xff"', "Invalid JSON: invalid unicode code point at line 1 column 33"),
         (b'"man",', "Invalid JSON: trailing comma at line 1 column 38"),
@@ -239,6 +244,23 @@ async def test_paths_and_methods_that_do_not_exist(method: str, path: str, statu
 
     assert_error(response, status, "http")
     assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_allow_names_every_method_of_a_path() -> None:
+    """Also where several routes have it."""
+    async with running_app(lookup()) as running:
+        answers = [await running.client.patch(path) for path in ("/candidates", "/rerank", "/healthz")]
+
+    assert [answer.headers["allow"] for answer in answers] == ["DELETE, PUT", "POST", "GET, HEAD"]
+
+
+async def test_no_redirect_follows_a_host() -> None:
+    """A path with a slash too many is unknown."""
+    async with running_app(lookup()) as running:
+        response = await running.client.get("/healthz/", headers={"host": "elsewhere"})
+
+    assert_error(response, 404, "http")
+    assert "location" not in response.headers
 
 
 async def test_a_message_does_not_repeat_what_was_sent() -> None:

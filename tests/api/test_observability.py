@@ -16,7 +16,7 @@ from bandrank.models.batch import ScoreBatch
 pytestmark = pytest.mark.anyio
 
 COUNTERS = {
-    "bandrank_requests_total": ["200", "404", "413", "422", "429", "499", "500", "503", "504"],
+    "bandrank_requests_total": ["200", "404", "413", "415", "422", "429", "499", "500", "503", "504"],
     "bandrank_dropped_tasks_total": ["cancelled", "expired"],
     "bandrank_token_cache_lookups_total": ["hit", "miss"],
     "bandrank_candidates_total": [],
@@ -195,7 +195,6 @@ async def test_the_api_describes_itself() -> None:
     """The description has the fields of requests and answers, the errors, and an example."""
     async with running_app(lookup()) as running:
         document = (await running.client.get("/openapi.json")).json()
-        page = await running.client.get("/docs")
 
     operation = document["paths"]["/rerank"]["post"]
     schema = resolve(document, operation["requestBody"]["content"]["application/json"]["schema"])
@@ -204,10 +203,59 @@ async def test_the_api_describes_itself() -> None:
     assert set(schema["properties"]) == fields
     assert schema["required"] == ["query"]
     assert schema["examples"][0].keys() <= fields
-    assert set(operation["responses"]) >= {"200", "404", "413", "422", "429", "500", "503", "504"}
+    assert set(operation["responses"]) >= {"200", "404", "413", "415", "422", "429", "500", "503", "504"}
     answer = resolve(document, operation["responses"]["200"]["content"]["application/json"]["schema"])
     assert set(answer["properties"]) == {"id", "model", "results", "unresolved", "usage", "meta"}
-    assert (page.status_code, "swagger" in page.text.lower()) == (200, True)
+    (header,) = operation["parameters"]
+    assert (header["name"], header["in"], header.get("required", False)) == ("X-Budget-Ms", "header", False)
+    assert set(document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]) == {"text/plain"}
+    assert "head" not in document["paths"]["/healthz"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
+    """The framework's pages would."""
+    async with running_app(lookup()) as running:
+        response = await running.client.get(path)
+
+    assert_error(response, 404, "http")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+async def test_probes_may_ask_for_the_head(path: str) -> None:
+    """Some load balancers do."""
+    async with running_app(lookup()) as running:
+        response = await running.client.head(path)
+
+    assert response.status_code == 200
+
+
+async def test_every_endpoint_is_counted() -> None:
+    """By its path and status, and what is no endpoint under one name, so that no client can make series."""
+    async with running_app(lookup()) as running:
+        before = await running.scrape()
+        await running.rerank({"query": "who", "candidates": ["man"]})
+        await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
+        await running.client.put("/candidates", json={})
+        await running.client.request("DELETE", "/candidates", json={"ids": ["a"]})
+        for path in ("/healthz", "/openapi.json", "/nothing", "/rerank/", "/" + "x" * 1000):
+            await running.client.get(path)
+        after = await running.scrape()
+
+    def growth(name: str, **labels: str) -> float:
+        name = f"bandrank_http_request{name}"
+        return after.value(name, **labels) - before.value(name, **labels)
+
+    assert growth("s_total", path="/rerank", status="200") == growth("_seconds_count", path="/rerank") == 1
+    assert growth("s_total", path="/candidates", status="200") == 2
+    assert after.value("bandrank_http_requests_total", path="/candidates", status="422") == 1
+    assert growth("_seconds_count", path="/candidates") == 3
+    assert (
+        growth("s_total", path="/healthz", status="200") == growth("s_total", path="/openapi.json", status="200") == 1
+    )
+    assert after.value("bandrank_http_requests_total", path="other", status="404") == 3
+    assert growth("_seconds_count", path="other") == 3
+    assert growth("_seconds_count", path="/metrics") == 1
 
 
 async def test_every_reference_in_the_description_resolves() -> None:

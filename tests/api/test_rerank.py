@@ -132,7 +132,7 @@ async def test_two_candidates_may_have_the_same_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (4, 4), (5, 4), (10**30, 4), ("2", 2), (2.0, 2)]
+    ("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (4, 4), (5, 4), (10**30, 4), (2.0, 2)]
 )
 async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
     """null, 0 and a number above the number of candidates mean all."""
@@ -141,16 +141,15 @@ async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
     assert [result["index"] for result in results] == IN_ORDER[:expected]
 
 
-@pytest.mark.parametrize("flag", [True, "true", "True", 1, "1", "yes"])
-async def test_documents_are_returned_on_request(flag: Any) -> None:
+async def test_documents_are_returned_on_request() -> None:
     """The texts come back unchanged."""
     texts = ["  He said:\n\x00 ☃ \U0001f41d", {"id": "a", "text": ""}]
-    results = await ask_for_results(candidates=texts, return_documents=flag)
+    results = await ask_for_results(candidates=texts, return_documents=True)
 
     assert [result["document"] for result in results] == [{"text": texts[0]}, {"text": ""}]
 
 
-@pytest.mark.parametrize("flag", [False, "false", None, 0])
+@pytest.mark.parametrize("flag", [False, None])
 async def test_documents_are_absent_by_default(flag: Any) -> None:
     """The field is absent rather than null."""
     assert all("document" not in result for result in await ask_for_results(return_documents=flag))
@@ -236,18 +235,6 @@ async def test_of_a_key_that_comes_twice_the_last_one_counts() -> None:
         (result,) = (await running.client.post("/rerank", content=body)).json()["results"]
 
     assert (result["id"], result["document"]) == ("a", {"text": "man"})
-
-
-@pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", "application/json"])
-async def test_any_content_type_is_read_as_json(content_type: str | None) -> None:
-    """Some clients send none."""
-    headers = {} if content_type is None else {"Content-Type": content_type}
-    async with running_app(lookup(**SCORES)) as running:
-        content = json.dumps({"query": "who", "candidates": WORDS}).encode()
-        response = await running.client.post("/rerank", content=content, headers=headers)
-
-    assert response.status_code == 200
-    assert [result["index"] for result in response.json()["results"]] == IN_ORDER
 
 
 async def test_a_body_may_come_in_pieces() -> None:

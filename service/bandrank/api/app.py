@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
@@ -19,6 +20,8 @@ from bandrank.api.service import Service
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+OPENAPI_PATH, OTHER_PATH = "/openapi.json", "other"
 
 
 def create_app(service: Service) -> FastAPI:
@@ -38,14 +41,21 @@ def create_app(service: Service) -> FastAPI:
         version=__version__,
         description="Re-ranks a search engine's candidates.",
         lifespan=lifespan,
+        openapi_url=OPENAPI_PATH,
+        docs_url=None,  # the pages load scripts from another site
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect goes to whatever Host a client sends
     )
     app.state.service = service
-    for dialect in DIALECTS:
-        app.include_router(rerank.router_of(dialect))
-    app.include_router(status.router)
-    app.include_router(candidates.router)
+    methods: dict[str, set[str]] = {}
+    for router in (*map(rerank.router_of, DIALECTS), status.router, candidates.router):
+        app.include_router(router)
+        for route in router.routes:
+            if isinstance(route, Route):
+                methods.setdefault(route.path, set()).update(route.methods or ())
     add_handlers(app)
-    app.add_middleware(RerankMetrics, metrics=service.metrics)
+    app.state.methods = methods
+    app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
     return app
 
 
@@ -59,15 +69,22 @@ class _App(FastAPI):
         return description
 
 
-class RerankMetrics:
-    """Counts each answer of a dialect by status and observes its duration; a client that hung up counts as 499."""
+class RequestMetrics:
+    """Counts each answer by path and status and observes its duration; a client that hung up counts as 499.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    paths: those that exist; any other counts as "other". Those of dialects are counted together as well.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
         self._app = app
         self._metrics = metrics
+        self._paths = frozenset(paths)
+        for path in (*paths, OTHER_PATH):
+            metrics.http_requests.labels(path, "200")
+            metrics.http_request_seconds.labels(path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in PATHS:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         status = str(CLIENT_GONE)
@@ -85,5 +102,10 @@ class RerankMetrics:
             status = "500"
             raise
         finally:
-            self._metrics.requests.labels(status).inc()
-            self._metrics.request_seconds.observe(time.monotonic() - start)
+            seconds = time.monotonic() - start
+            path = scope["path"] if scope["path"] in self._paths else OTHER_PATH
+            self._metrics.http_requests.labels(path, status).inc()
+            self._metrics.http_request_seconds.labels(path).observe(seconds)
+            if path in PATHS:
+                self._metrics.requests.labels(status).inc()
+                self._metrics.request_seconds.observe(seconds)

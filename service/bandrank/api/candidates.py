@@ -8,16 +8,15 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.native import ErrorBody
-from bandrank.api.parsing import body_schema, parse, read_body
+from bandrank.api.parsing import NDJSON, body_schema, media_type, parse, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.registry import CandidateRegistry
-from bandrank.errors import InputTooLarge, InvalidInput, Overloaded
+from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, Overloaded
 
 router = APIRouter()
 
-LINES_AT_ONCE = 256  # stored and encoded together; a stream is read no faster
+LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together; a stream is read no faster
 MAX_ERRORS = 20  # listed in a response
-NDJSON = "application/x-ndjson"
 
 
 class RegisteredCandidate(BaseModel):
@@ -30,13 +29,13 @@ class RegisteredCandidate(BaseModel):
 class RegisterRequest(BaseModel):
     """Candidates to register; an id that is registered already gets the new text."""
 
-    candidates: list[RegisteredCandidate]
+    candidates: list[RegisteredCandidate] = Field(fail_fast=True)
 
 
 class DeleteRequest(BaseModel):
     """Ids to delete; an id that is not registered is no error."""
 
-    ids: list[str]
+    ids: list[str] = Field(fail_fast=True)
 
 
 class LineError(BaseModel):
@@ -47,7 +46,9 @@ class LineError(BaseModel):
 
 
 class RegisterResponse(BaseModel):
-    """The number of registered candidates, and of representations computed for them; the others were cached.
+    """The number of registered ids, and of representations computed for their texts; the others were cached.
+
+    A stream of lines that repeats an id far apart counts it again.
 
     errors: the first of the num_errors lines that could not be read.
     """
@@ -67,17 +68,17 @@ class DeleteResponse(BaseModel):
 @router.put(
     "/candidates",
     response_model=RegisterResponse,
-    responses={status: {"model": ErrorBody} for status in (413, 422, 429, 500, 503, 504, 507)},
-    openapi_extra=body_schema(RegisterRequest, also={NDJSON: RegisteredCandidate}),
+    responses={status: {"model": ErrorBody} for status in (413, 415, 422, 429, 500, 503, 504, 507)},
+    openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, RegisteredCandidate)),
 )
 async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
     """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
 
-    As application/x-ndjson, with one candidate a line, a body may have any length; lines that cannot be read are
-    reported.
+    As NDJSON, with one candidate a line, a body may have any length; lines that cannot be read are reported. If the
+    request fails midway, the error says how many lines were registered before.
     """
-    if request.headers.get("content-type", "").split(";")[0].strip() == NDJSON:
-        return await _register_lines(service.registry, _lines(request, service.max_body_bytes))
+    if media_type(request, NDJSON) in NDJSON:
+        return await _register_lines(service.registry, _lines(request, service.max_line_bytes))
     body = parse(RegisterRequest, await read_body(request, service.max_body_bytes))
     return await _register(service.registry, body.candidates)
 
@@ -85,11 +86,12 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
 @router.delete(
     "/candidates",
     response_model=DeleteResponse,
-    responses={status: {"model": ErrorBody} for status in (413, 422, 503)},
+    responses={status: {"model": ErrorBody} for status in (413, 415, 422, 503)},
     openapi_extra=body_schema(DeleteRequest),
 )
 async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:
     """Deletes registered candidates."""
+    media_type(request)
     body = parse(DeleteRequest, await read_body(request, service.max_body_bytes))
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
@@ -102,10 +104,11 @@ async def _register(registry: CandidateRegistry, candidates: list[RegisteredCand
 
 async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes]) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
-    number = 0
+    number = stored_lines = queued_bytes = 0
     queued: list[RegisteredCandidate] = []
 
     async def flush() -> None:
+        nonlocal stored_lines, queued_bytes
         while True:
             try:
                 part = await _register(registry, queued)
@@ -114,30 +117,46 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                 await asyncio.sleep(max(0.1, error.retry_after_s))
         answer.registered += part.registered
         answer.encoded += part.encoded
+        stored_lines, queued_bytes = number, 0
         queued.clear()
 
-    async for line in lines:
-        number += 1
-        if line.strip():
-            try:
-                queued.append(parse(RegisteredCandidate, line))
-            except InvalidInput as error:
-                answer.num_errors += 1
-                if len(answer.errors) < MAX_ERRORS:
-                    answer.errors.append(LineError(line=number, error=str(error)))
-        if len(queued) == LINES_AT_ONCE:
-            await flush()
-    await flush()
+    try:
+        async for line in lines:
+            number += 1
+            if number % LINES_AT_ONCE == 0:  # a chunk may hold thousands of lines with nothing to wait for
+                await asyncio.sleep(0)
+            if line.strip():
+                try:
+                    queued.append(parse(RegisteredCandidate, line))
+                    queued_bytes += len(line)
+                except InvalidInput as error:
+                    answer.num_errors += 1
+                    if len(answer.errors) < MAX_ERRORS:
+                        answer.errors.append(LineError(line=number, error=str(error)))
+            if len(queued) == LINES_AT_ONCE or queued_bytes >= BYTES_AT_ONCE:
+                await flush()
+        await flush()
+    except BandrankError as error:
+        error.args = (f"{error} (the first {stored_lines} lines are registered)",)
+        raise
     return answer
 
 
 async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
     """The body's lines. Raises InputTooLarge for a line of more than `max_bytes`."""
-    rest = b""
+    rest = bytearray()
     async for chunk in request.stream():
-        *complete, rest = (rest + chunk).split(b"\n")
-        for line in complete:
-            yield line
-        if len(rest) > max_bytes:
-            raise InputTooLarge(f"a line is longer than {max_bytes} bytes; end each candidate with a newline")
-    yield rest
+        *complete, last = chunk.split(b"\n")  # what came before has no end in it, and is not searched again
+        for part in complete:
+            rest += part
+            _check_line(rest, max_bytes)
+            yield bytes(rest)
+            rest.clear()
+        rest += last
+        _check_line(rest, max_bytes)
+    yield bytes(rest)
+
+
+def _check_line(line: bytearray, max_bytes: int) -> None:
+    if len(line) > max_bytes:
+        raise InputTooLarge(f"a line is longer than {max_bytes} bytes; end each candidate with a newline")

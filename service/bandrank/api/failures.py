@@ -29,7 +29,10 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return _respond(request, Problem(error.status_code, str(error.detail), "http"), error.headers or {})
+        headers = dict(error.headers or {})
+        if "Allow" in headers:  # where the framework names the methods of one of the path's routes
+            headers["Allow"] = ", ".join(sorted(app.state.methods.get(request.url.path, {headers["Allow"]})))
+        return _respond(request, Problem(error.status_code, str(error.detail), "http"), headers)
 
     @app.exception_handler(ClientDisconnect)
     async def client_gone(_: Request, __: ClientDisconnect) -> Response:

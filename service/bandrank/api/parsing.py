@@ -1,19 +1,42 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from bandrank.errors import InputTooLarge, InvalidInput
+from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
 Model = TypeVar("Model", bound=BaseModel)
 
+JSON = "application/json"
+NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
 REF = "#/components/schemas/{model}"
 # A body that is too large is read on, and thrown away, up to this many times the limit, so that the client gets the
 # answer instead of a broken pipe.
 DRAIN_FACTOR = 8
+# Of a body; an object or a list counts as LIST_VALUES, for what it takes in memory. pydantic reads that many in half a
+# second, and turns those beside a fault into Python objects, with the interpreter locked: a thread would not help.
+MAX_VALUES, LIST_VALUES = 1 << 20, 4
+
+
+def media_type(request: Request, also: Collection[str] = ()) -> str:
+    """The media type of the body: application/json or one of `also`. Raises UnsupportedMedia.
+
+    Browsers ask before they send these types to another site, and not before they send text or a form; so none of their
+    pages can use a service that does not let it. A type may be missing unless a browser says that a page sends it.
+    """
+    headers = request.headers
+    if (encoding := headers.get("content-encoding", "identity").strip().lower()) not in {"", "identity"}:
+        raise UnsupportedMedia(f"Content-Encoding {encoding[:40]!r}: send the body uncompressed")
+    kind = headers.get("content-type", "").split(";")[0].strip().lower()
+    from_page = "origin" in headers or headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
+    if not kind and not from_page:
+        return JSON
+    if kind != JSON and kind not in also:
+        raise UnsupportedMedia(f"Content-Type {kind[:40]!r}: send {' or '.join((JSON, *also))}")
+    return kind
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -35,6 +58,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 def parse(kind: type[Model], body: bytes) -> Model:
     """The validated request. Raises InvalidInput, whose message lists the first three faults."""
+    if _num_values(body) > MAX_VALUES:
+        raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -47,9 +72,23 @@ def parse(kind: type[Model], body: bytes) -> Model:
         raise InvalidInput("; ".join(sentences) + more) from None
 
 
+def _num_values(body: bytes) -> int:
+    """Counts the values in some JSON without reading it: up to MAX_VALUES perhaps too high, and beyond them too low."""
+
+    def count(text: bytes) -> int:
+        return text.count(b",") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
+
+    if (most := count(body)) <= MAX_VALUES:
+        return most
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
+    if (num_strings := unescaped.count(b'"') // 2) > MAX_VALUES:
+        return num_strings
+    return count(b" ".join(unescaped.split(b'"')[::2]))
+
+
 def body_schema(kind: type[BaseModel], *, also: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
     """The OpenAPI description of a body that the endpoint reads itself. also: models by further media types."""
-    kinds = {"application/json": kind, **(also or {})}
+    kinds = {JSON: kind, **(also or {})}
     content = {media: {"schema": _schema(model)} for media, model in kinds.items()}
     return {"requestBody": {"required": True, "content": content}}
 

@@ -9,16 +9,23 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.dialects.dialect import Dialect
-from bandrank.api.parsing import body_schema, read_body
+from bandrank.api.dialects.dialect import Dialect, results_of
+from bandrank.api.parsing import body_schema, media_type, read_body
 from bandrank.api.service import ServiceOfApp
-from bandrank.engine.calls import answer
+from bandrank.engine.calls import Answer, Call, answer
 from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
 BUDGET_HEADER = "X-Budget-Ms"
+BUDGET_PARAMETER = {
+    "name": BUDGET_HEADER,
+    "in": "header",
+    "description": "Milliseconds until the answer is due, where the body says nothing.",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
 
 
 def router_of(dialect: Dialect) -> APIRouter:
@@ -28,13 +35,13 @@ def router_of(dialect: Dialect) -> APIRouter:
     async def rerank(request: Request, service: ServiceOfApp) -> Response:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
-        call = dialect.read(await read_body(request, service.max_body_bytes))
-        if (num_candidates := len(call.candidates)) > service.max_candidates:
-            raise InputTooLarge(f"too many candidates: {num_candidates} (limit {service.max_candidates})")
+        media_type(request)
+        call = dialect.read(await read_body(request, service.max_body_bytes), service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s), service.models, service.registry)
         answered = await _unless_gone(request, work)
+        _check_size(call, answered, service.max_answer_bytes)
         return Response(dialect.write(call, answered, time.monotonic() - start), media_type="application/json")
 
     for path in dialect.paths:
@@ -43,10 +50,24 @@ def router_of(dialect: Dialect) -> APIRouter:
             rerank,
             methods=["POST"],
             response_model=dialect.response,
-            responses={status: {"model": dialect.error} for status in (404, 413, 422, 429, 500, 503, 504)},
-            openapi_extra=body_schema(dialect.request),
+            responses={status: {"model": dialect.error} for status in (404, 413, 415, 422, 429, 500, 503, 504)},
+            openapi_extra=body_schema(dialect.request) | {"parameters": [BUDGET_PARAMETER]},
         )
     return router
+
+
+def _check_size(call: Call, answered: Answer, max_bytes: int) -> None:
+    """Raises InputTooLarge if the texts of the results, as JSON, are larger than `max_bytes`."""
+    if not call.return_texts:
+        return
+    left = max_bytes
+    for candidate, _ in results_of(call, answered):
+        left -= len(to_json(answered.texts[candidate.index]))
+        if left < 0:
+            raise InputTooLarge(
+                f"the texts of the results are larger than {max_bytes} bytes; ask for fewer with top_n, or do without "
+                "return_documents"
+            )
 
 
 def _budget_of_header(request: Request) -> float | None:

@@ -29,6 +29,7 @@ class Service:
     def __init__(self, serving: Serving, settings: Settings) -> None:
         self.models, self.registry = serving.models, serving.registry
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
+        self.max_line_bytes, self.max_answer_bytes = settings.max_line_bytes, settings.max_answer_bytes
         self.metrics = self.models.default.engine.metrics
         self.created = int(time.time())
         for model in self.models.by_name.values():

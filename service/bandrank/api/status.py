@@ -1,6 +1,7 @@
 """Endpoints about the service itself: its models, its health and its metrics."""
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from bandrank.api.dialects.native import ErrorBody
@@ -37,6 +38,7 @@ async def models(service: ServiceOfApp) -> ModelList:
     )
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", responses={503: {"model": ErrorBody}})
 async def healthz(service: ServiceOfApp) -> dict[str, str]:
     """Says that the process is alive, and that its scoring thread has neither died nor hung."""
@@ -45,6 +47,7 @@ async def healthz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "alive"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses={503: {"model": ErrorBody}})
 async def readyz(service: ServiceOfApp) -> dict[str, str]:
     """Says whether the service scores: a batch succeeded a moment ago, or a self-test succeeds now."""
@@ -53,7 +56,7 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "ready", "model": service.models.default.name}
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceOfApp) -> Response:
     """All metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)

@@ -7,9 +7,10 @@ from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
-from bandrank.errors import InvalidInput, NotReady
+from bandrank.errors import InputTooLarge, InvalidInput, NotReady
 
 ENCODED_AT_ONCE = 256  # texts
+RESOLVED_AT_ONCE = 256  # ids
 
 
 @dataclass(slots=True)
@@ -31,10 +32,14 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class CandidateRegistry:
-    """Keeps texts by id in a store, and their representations in the caches of the models' scorers."""
+    """Keeps texts by id in a store, and their representations in the caches of the models' scorers.
+
+    max_resolved_bytes: of the distinct texts that one request may name by id.
+    """
 
     store: CandidateStore
     models: Models
+    max_resolved_bytes: int = 64 << 20
 
     async def register(self, texts: Mapping[str, str]) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
@@ -56,26 +61,42 @@ class CandidateRegistry:
     async def resolve(self, candidates: Sequence[CallCandidate]) -> tuple[list[str | None], list[Unresolved]]:
         """The text of each of a request's candidates, sent with it or registered before, and those without one.
 
-        Raises InvalidInput if no candidate has a text, and NotReady if that is because ids cannot be looked up.
+        Raises InvalidInput if no candidate has a text, NotReady if that is because ids cannot be looked up, and
+        InputTooLarge if their texts are larger than a request may name.
         """
         texts = [candidate.text for candidate in candidates]
         ids = {index: each.id for index, each in enumerate(candidates) if each.text is None and each.id is not None}
         reason = "not registered, and sent without a text"
         if ids:
+            registered: dict[str, str | None] = {}
             try:
-                registered = await self.store.get_many(list(ids.values()))
+                registered = await self._look_up(list(dict.fromkeys(ids.values())))
             except NotReady as error:
                 if len(ids) == len(candidates):
                     raise
-                registered, reason = [None] * len(ids), str(error)
-            for index, text in zip(ids, registered, strict=True):
-                texts[index] = text
+                reason = str(error)
+            for index, name in ids.items():
+                texts[index] = registered.get(name)
         missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
         if all(text is None for text in texts):
             raise InvalidInput(
                 "no candidate can be ranked: all came without a text, and none of their ids is registered; send texts"
             )
         return texts, missing
+
+    async def _look_up(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """The texts of distinct ids. Raises NotReady, and InputTooLarge before all of them are read."""
+        texts: dict[str, str | None] = {}
+        left_bytes = self.max_resolved_bytes
+        for start in range(0, len(ids), RESOLVED_AT_ONCE):
+            part = ids[start : start + RESOLVED_AT_ONCE]
+            texts |= zip(part, await self.store.get_many(part), strict=True)
+            left_bytes -= sum(len(text.encode()) for text in map(texts.get, part) if text is not None)
+            if left_bytes < 0:
+                raise InputTooLarge(
+                    f"the texts of the ids are larger than {self.max_resolved_bytes} bytes; name fewer per request"
+                )
+        return texts
 
     async def stored(self) -> None:
         """Returns when every representation that was computed is in Redis. Raises NotReady if some are not."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.ranking import RankedCandidate
+from bandrank.errors import InputTooLarge
 
 Float32s = npt.NDArray[np.float32]
 
@@ -27,17 +28,24 @@ class Dialect:
     """A wire format of re-ranking; each has a file in this package.
 
     paths: those of its POST endpoints.  request, response, error: its bodies, for the description of the API.
-    read: turns a body into a call; raises InvalidInput.  write: turns a call, its answer and the seconds it took into
-    the JSON of the response.  write_error: turns a problem into the JSON of an error's body.
+    read: turns a body of at most so many candidates into a call; raises InvalidInput and InputTooLarge.  write: turns a
+    call, its answer and the seconds it took into the JSON of the response.  write_error: turns a problem into the JSON
+    of an error's body.
     """
 
     paths: tuple[str, ...]
     request: type[BaseModel]
     response: type[BaseModel]
     error: type[BaseModel]
-    read: Callable[[bytes], Call]
+    read: Callable[[bytes, int], Call]
     write: Callable[[Call, Answer, float], str]
     write_error: Callable[[Problem], str]
+
+
+def check_count(num_candidates: int, limit: int) -> None:
+    """Raises InputTooLarge if a request has more candidates than the limit."""
+    if num_candidates > limit:
+        raise InputTooLarge(f"too many candidates: {num_candidates} (limit {limit})")
 
 
 def results_of(call: Call, answer: Answer) -> list[tuple[RankedCandidate, float]]:

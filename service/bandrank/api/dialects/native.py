@@ -8,9 +8,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
-from bandrank.api.dialects.dialect import Dialect, Problem, results_of
+from bandrank.api.dialects.dialect import Dialect, Problem, check_count, results_of
 from bandrank.api.parsing import parse
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.policy import AUTO
@@ -28,6 +28,14 @@ class CandidateIn:
 
 # left_to_right: no value is both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
+Candidates = Annotated[list[TextOrCandidate], Field(fail_fast=True)]  # a million faults would take gigabytes
+
+
+def _as_number(value: object) -> object:
+    """Takes 2.0 for an integer, as JSON does, and neither "2" nor true."""
+    if isinstance(value, str | bool):
+        raise ValueError("Input should be a valid integer")  # noqa: TRY004 - which pydantic turns into a fault
+    return value
 
 
 class RerankRequest(BaseModel):
@@ -47,18 +55,22 @@ class RerankRequest(BaseModel):
     )
 
     query: str
-    candidates: list[TextOrCandidate] | None = Field(default=None, description="Texts, or objects with id and text.")
-    documents: list[TextOrCandidate] | None = Field(default=None, description="Another name for candidates.")
-    top_n: Annotated[int, Field(ge=0)] | None = Field(default=None, description="null, 0 or more than there are: all.")
-    return_documents: bool | None = False
-    raw_scores: bool | None = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
+    candidates: Candidates | None = Field(default=None, description="Texts, or objects with id and text.")
+    documents: Candidates | None = Field(default=None, description="Another name for candidates.")
+    top_n: Annotated[int, BeforeValidator(_as_number), Field(ge=0)] | None = Field(
+        default=None, description="null, 0 or more than there are: all."
+    )
+    return_documents: StrictBool | None = False
+    raw_scores: StrictBool | None = Field(
+        default=False, description="The scorer's own scores instead of their sigmoid."
+    )
     model: str | None = Field(default=None, description="One of GET /v1/models; null: the first.")
     strategy: str | None = Field(
         default=AUTO,
         description="The name of a stage. fast: the scorer that precomputes. accurate: the other. cascade: fast over "
         "all, accurate over the best of them. auto: what fits.",
     )
-    budget_ms: Annotated[float, Field(gt=0)] | None = Field(
+    budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
         default=None, description="Milliseconds until the answer is due; the header X-Budget-Ms says the same."
     )
 
@@ -167,9 +179,10 @@ class ErrorBody(BaseModel):
     error_type: str
 
 
-def read(body: bytes) -> Call:
-    """Turns the JSON of a RerankRequest into a call. Raises InvalidInput."""
+def read(body: bytes, max_candidates: int) -> Call:
+    """Turns the JSON of a RerankRequest into a call. Raises InvalidInput, and InputTooLarge for too many candidates."""
     request = parse(RerankRequest, body)
+    check_count(len(request.items), max_candidates)
     return Call(
         query=request.query,
         candidates=[

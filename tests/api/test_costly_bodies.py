@@ -1,0 +1,85 @@
+"""Bodies that would cost a service without bounds gigabytes: refused for little, and in words."""
+
+import tracemalloc
+
+import pytest
+from support.app import assert_error, running_app
+from support.scorers import lookup
+
+pytestmark = pytest.mark.anyio
+
+MB = 1_000_000
+NO_TEXT = "candidates.0.str: Input should be a valid string; candidates.0.CandidateIn"
+TOO_MANY = "the body has too many JSON values (limit 1048576); send fewer candidates per request"
+
+
+def million(item: bytes) -> bytes:
+    """A million equal values, with commas between them."""
+    return item + (b"," + item) * (MB - 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "start", "item", "says"),
+    [
+        ("POST", "/rerank", b'{"query":"x","candidates":[', b"1", f"{NO_TEXT}: Input should be an object"),
+        ("POST", "/rerank", b'{"query":"x","documents":[', b"null", NO_TEXT.replace("candidates", "documents")),
+        ("POST", "/rerank", b'{"query":"x","candidates":[', b"{}", TOO_MANY),
+        ("POST", "/rerank", b'{"x":[', b"[]", TOO_MANY),
+        ("POST", "/rerank", b'{"x":[', b'{"id":"a,"}', TOO_MANY),
+        ("POST", "/rerank", b'{"x":[', b'"","a"', TOO_MANY),
+        ("PUT", "/candidates", b'{"candidates":[', b"1", "candidates.0: Input should be an object"),
+        ("PUT", "/candidates", b'{"candidates":[', b'""', "candidates.0: Input should be an object"),
+        ("DELETE", "/candidates", b'{"ids":[', b"1", "ids.0: Input should be a valid string"),
+        ("DELETE", "/candidates", b'{"ids":[', b"null", "ids.0: Input should be a valid string"),
+    ],
+)
+async def test_a_million_faults_cost_little(method: str, path: str, start: bytes, item: bytes, says: str) -> None:
+    """Reading stops at the first fault, or before it where there is too much to read."""
+    body = start + million(item) + b"]}"
+    async with running_app(lookup()) as running:
+        tracemalloc.start()
+        try:
+            response = await running.client.request(method, path, content=body)
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert assert_error(response, 422, "invalid_input").startswith(says)
+    assert most_bytes < len(body) * 8 + 10 * MB  # the body comes in copies; a fault would take 500 bytes
+
+
+async def test_a_million_candidates_are_counted() -> None:
+    """The message has their number, though none of them is looked at."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/rerank", content=b'{"query":"x","candidates":[' + million(b'""') + b"]}")
+
+    message = assert_error(response, 413, "input_too_large")
+    assert message == "too many candidates: 1000000 (limit 2048)"
+
+
+@pytest.mark.parametrize("text", [b"{[,", rb"\",\\", rb"\\\"{"])
+async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
+    """A text may have any number of them."""
+    body = b'{"query":"who","candidates":["' + text * MB + b'", "man"]}'
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/rerank", content=body)
+
+    assert response.status_code == 200, response.text[:200]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{" + b",".join(b'"f%d":1' % n for n in range(MB)) + b"}", 422),
+        (b'{"query":"x","candidates":["a"]' + b',"top_n":1' * MB + b"}", 200),
+        (b'{"query":"x","candidates":' + b"[" * MB + b"]" * MB + b"}", 422),
+    ],
+    ids=["fields", "the same field", "nesting"],
+)
+async def test_odd_shapes_are_read_or_refused(body: bytes, status: int) -> None:
+    """A million fields, a million times the same one, a million lists in one another."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/rerank", content=body)
+
+    assert response.status_code == status
+    assert len(response.content) < 2000

@@ -1,0 +1,74 @@
+"""Streams of lines to register: bounded in bytes, a line and all that waits, and honest about what is stored."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from support.app import assert_error, running_app
+from support.scorers import lookup
+
+from bandrank.engine.registry import CandidateRegistry
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+def line(name: str, text: str) -> bytes:
+    """A line of a stream."""
+    return json.dumps({"id": name, "text": text}).encode() + b"\n"
+
+
+async def stream(*parts: bytes) -> AsyncIterator[bytes]:
+    """A body in pieces."""
+    for part in parts:
+        yield part
+
+
+async def test_long_lines_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most a line more than a mebibyte waits, and no more than 256 short ones."""
+    sizes: list[tuple[int, int]] = []
+    register = CandidateRegistry.register
+
+    async def watch(registry: CandidateRegistry, texts: Mapping[str, str]) -> int:
+        sizes.append((len(texts), sum(map(len, texts.values()))))
+        return await register(registry, texts)
+
+    monkeypatch.setattr(CandidateRegistry, "register", watch)
+    lines = [line(f"{n}", "x" * 400_000) for n in range(10)] + [line(f"s{n}", "man") for n in range(600)]
+    async with running_app(lookup()) as running:
+        response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)
+
+    assert response.json()["registered"] == 610
+    assert sum(count for count, _ in sizes) == 610
+    assert max(size for _, size in sizes) <= 1_200_000
+    assert max(count for count, _ in sizes) == 256
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+async def test_a_line_is_bounded(end: bytes) -> None:
+    """Whether it has an end or not; one of just the size is taken."""
+    settings = Settings(device="cpu", max_line_bytes=100)
+    just = line("a", "x" * 77)
+    assert len(just) == 101
+    async with running_app(lookup(), settings=settings) as running:
+        fits = await running.client.put("/candidates", content=stream(just[:50], just[50:]), headers=NDJSON)
+        body = stream(just[:50], just[50:-1], b" " + end)
+        beyond = await running.client.put("/candidates", content=body, headers=NDJSON)
+
+    assert fits.json()["registered"] == 1
+    assert assert_error(beyond, 413, "input_too_large").startswith("a line is longer than 100 bytes;")
+
+
+async def test_a_failure_midway_says_what_is_stored() -> None:
+    """The client can go on behind these lines."""
+    settings = Settings(device="cpu", max_line_bytes=1000)
+    lines = [line(f"{n}", "man") for n in range(300)]
+    async with running_app(lookup(), settings=settings) as running:
+        response = await running.client.put("/candidates", content=stream(*lines, b"x" * 1001), headers=NDJSON)
+        ranked = await running.rerank({"query": "who", "candidates": [{"id": f"{n}"} for n in range(300)]})
+
+    message = assert_error(response, 413, "input_too_large")
+    assert message.endswith("(the first 256 lines are registered)")
+    assert len(ranked.json()["results"]) == 256
