@@ -16,6 +16,8 @@ from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, Overload
 router = APIRouter()
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together; a stream is read no faster
+# Lines of a stream that are read before others have their turn, in those that are empty.
+MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
 MAX_ERRORS = 20  # listed in a response
 
 
@@ -104,11 +106,11 @@ async def _register(registry: CandidateRegistry, candidates: list[RegisteredCand
 
 async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes]) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
-    number = stored_lines = queued_bytes = 0
+    number = stored_lines = queued_bytes = effort = 0
     queued: list[RegisteredCandidate] = []
 
     async def flush() -> None:
-        nonlocal stored_lines, queued_bytes
+        nonlocal stored_lines, queued_bytes, effort
         while True:
             try:
                 part = await _register(registry, queued)
@@ -117,14 +119,16 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                 await asyncio.sleep(max(0.1, error.retry_after_s))
         answer.registered += part.registered
         answer.encoded += part.encoded
-        stored_lines, queued_bytes = number, 0
+        stored_lines, queued_bytes, effort = number, 0, 0
         queued.clear()
 
     try:
         async for line in lines:
             number += 1
-            if number % LINES_AT_ONCE == 0:  # a chunk may hold thousands of lines with nothing to wait for
-                await asyncio.sleep(0)
+            effort += LINE_EFFORT if line else 1
+            if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
+                await asyncio.sleep(PAUSE_S)
+                effort = 0
             if line.strip():
                 try:
                     queued.append(parse(RegisteredCandidate, line))
