@@ -43,10 +43,8 @@ class Listening:
             yield connection
 
     def is_alive(self) -> bool:
-        """Whether a probe is answered at once."""
-        started = time.monotonic()
-        status = httpx.get(f"{self.url}/healthz", timeout=HANG_S, trust_env=False).status_code
-        return status == httpx.codes.OK and time.monotonic() - started < 0.3
+        """Whether a probe is answered."""
+        return httpx.get(f"{self.url}/healthz", timeout=HANG_S, trust_env=False).status_code == httpx.codes.OK
 
     def refused(self, reason: str) -> float:
         """How many connections were closed for that reason."""
