@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 MB = 1_000_000
 NO_TEXT = "candidates.0.str: Input should be a valid string; candidates.0.CandidateIn"
-TOO_MANY = "the body has too many JSON values (limit 1048576); send fewer candidates per request"
+TOO_MANY = "the body has too many JSON values (limit 1310720); send fewer candidates per request"
 
 
 def million(item: bytes) -> bytes:
@@ -71,12 +71,12 @@ async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
     ("body", "status"),
     [
         (b"{" + b",".join(b'"f%d":1' % n for n in range(MB)) + b"}", 422),
-        (b'{"query":"x","candidates":["a"]' + b',"top_n":1' * MB + b"}", 200),
+        (b'{"query":"x","candidates":["a"]' + b',"top_n":1' * MB + b"}", 422),
         (b'{"query":"x","candidates":' + b"[" * MB + b"]" * MB + b"}", 422),
     ],
     ids=["fields", "the same field", "nesting"],
 )
-async def test_odd_shapes_are_read_or_refused(body: bytes, status: int) -> None:
+async def test_odd_shapes_are_refused(body: bytes, status: int) -> None:
     """A million fields, a million times the same one, a million lists in one another."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=body)

@@ -78,7 +78,7 @@ def _budget_of_header(request: Request) -> float | None:
     budget_ms = math.nan
     with suppress(ValueError):
         budget_ms = float(text)
-    if not budget_ms > 0:
+    if not 0 < budget_ms < math.inf:
         raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}")
     return budget_ms / 1000
 
