@@ -56,7 +56,7 @@ class TextScorer(Generic[Candidate]):
             self.queue.check_size(self.lane.name, SURE * self._estimate_rows(query, texts))
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         sourced = await self.source.fetch(query, list(index_of), deadline=deadline, recorder=recorder)
-        rows = self._rows(sourced.query, sourced.lengths)
+        rows = self._rows(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, answer_by)
         scores: list[float] = []
         if num_fitting:
@@ -103,19 +103,16 @@ class TextScorer(Generic[Candidate]):
 
     def _estimate_rows(self, query: str, texts: Sequence[str]) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
-        scorer = self.prepared.scorer
-        query_tokens = min(self._estimate_tokens(query), scorer.query_template.max_tokens)
-        lengths = list(map(self._estimate_tokens, texts))
-        cost = {length: scorer.num_rows(query_tokens, length) for length in set(lengths)}
-        return sum(cost[length] for length in lengths)
+        query_tokens = min(self._estimate_tokens(query), self.prepared.scorer.query_template.max_tokens)
+        return sum(self._rows(query_tokens, list(map(self._estimate_tokens, texts))))
 
     async def close(self) -> None:
         """Writes what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
         await self.source.close()
         self.tokenizer.close()
 
-    def _rows(self, query: TokenIds, lengths: Sequence[int]) -> list[float]:
-        cost = {length: self.prepared.scorer.num_rows(len(query), length) for length in set(lengths)}
+    def _rows(self, query_tokens: int, lengths: Sequence[int]) -> list[float]:
+        cost = {length: self.prepared.scorer.num_rows(query_tokens, length) for length in set(lengths)}
         return [cost[length] for length in lengths]
 
     def _num_fitting(self, rows: Sequence[float], answer_by: float) -> int:
