@@ -61,7 +61,7 @@ def _check_size(call: Call, answered: Answer, max_bytes: int) -> None:
     if not call.return_texts:
         return
     left = max_bytes
-    for candidate, _ in results_of(call, answered):
+    for candidate in results_of(call, answered):
         left -= len(to_json(answered.texts[candidate.index]))
         if left < 0:
             raise InputTooLarge(

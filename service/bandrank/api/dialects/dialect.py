@@ -1,6 +1,6 @@
 """The interface of a wire format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,12 +48,16 @@ def check_count(num_candidates: int, limit: int) -> None:
         raise InputTooLarge(f"too many candidates: {num_candidates} (limit {limit})")
 
 
-def results_of(call: Call, answer: Answer) -> list[tuple[RankedCandidate, float]]:
-    """The candidates that a call asks for, best first, with the scores that clients see."""
-    candidates = answer.ranking.candidates
-    scores = np.array([candidate.score for candidate in candidates], np.float32)
-    shown = scores if call.raw_scores else sigmoid(scores)
-    return list(zip(candidates, shown.tolist(), strict=True))[: call.top_n or None]
+def results_of(call: Call, answer: Answer) -> Sequence[RankedCandidate]:
+    """The candidates that a call asks for, best first."""
+    return answer.ranking.candidates[: call.top_n or None]
+
+
+def shown_scores(call: Call, results: Sequence[RankedCandidate]) -> list[float]:
+    """The scores that clients see: the scorer's own, or their sigmoid."""
+    scores = np.array([candidate.score for candidate in results], np.float32)
+    shown: list[float] = (scores if call.raw_scores else sigmoid(scores)).tolist()
+    return shown
 
 
 def sigmoid(scores: Float32s) -> Float32s:

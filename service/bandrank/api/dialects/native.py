@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
-from bandrank.api.dialects.dialect import Dialect, Problem, check_count, results_of
+from bandrank.api.dialects.dialect import Dialect, Problem, check_count, results_of, shown_scores
 from bandrank.api.parsing import parse
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.policy import AUTO
@@ -201,8 +201,9 @@ def read(body: bytes, max_candidates: int) -> Call:
 def write(call: Call, answer: Answer, total_s: float) -> str:
     """The JSON of the RerankResponse to a call. total_s: seconds since the request's body began to arrive."""
     ranking = answer.ranking
+    ranked = results_of(call, answer)
     results = []
-    for candidate, score in results_of(call, answer):
+    for candidate, score in zip(ranked, shown_scores(call, ranked), strict=True):
         text = answer.texts[candidate.index] if call.return_texts else None
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
