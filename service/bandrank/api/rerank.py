@@ -6,16 +6,18 @@ import time
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
+from bandrank.api.admission import Scope, admitted
 from bandrank.api.dialects.dialect import Dialect, results_of
 from bandrank.api.parsing import body_schema, media_type, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import Answer, Call, answer
+from bandrank.engine.clients import Client
 from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
@@ -32,14 +34,16 @@ def router_of(dialect: Dialect) -> APIRouter:
     """A router with the dialect's endpoint at each of its paths."""
     router = APIRouter()
 
-    async def rerank(request: Request, service: ServiceOfApp) -> Response:
+    async def rerank(
+        request: Request, service: ServiceOfApp, client: Annotated[Client, Depends(admitted(Scope.RANK))]
+    ) -> Response:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
         media_type(request)
         call = dialect.read(await read_body(request, service.max_body_bytes), service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
-        work = answer(replace(call, budget_s=left_s), service.models, service.registry)
+        work = answer(replace(call, budget_s=left_s, client=client), service.models, service.registry)
         answered = await _unless_gone(request, work)
         _check_size(call, answered, service.max_answer_bytes)
         return Response(dialect.write(call, answered, time.monotonic() - start), media_type="application/json")

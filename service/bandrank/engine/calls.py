@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
@@ -15,7 +16,7 @@ class Call:
 
     top_n: the number of results; None or 0 for all.  model: its name; None for the default model.
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
-    raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
+    raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.  client: who asks.
     """
 
     query: str
@@ -26,6 +27,7 @@ class Call:
     budget_s: float | None = None
     return_texts: bool = False
     raw_scores: bool = False
+    client: Client = ITSELF
 
 
 @dataclass(frozen=True)
