@@ -22,7 +22,9 @@ import torch
 from tokenizers import Tokenizer
 
 from bandrank.engine.cache.keys import digest
+from bandrank.engine.clients import ITSELF
 from bandrank.engine.sources import RepresentationSource
+from bandrank.engine.tickets import Ticket
 from bandrank.models import checkpoint
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
@@ -182,7 +184,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     (scorer,) = serving.models.default.engine.text_scorers
     source = scorer.source
     assert isinstance(source, RepresentationSource), "these scorers precompute. This is a bug."
-    await source.encode_ahead(passages, deadline=math.inf)
+    await source.encode_ahead(passages, ticket=Ticket(ITSELF, math.inf))
     cached = await source.cache.lookup([digest(text) for text in passages])
     payloads = [payload for payload in cached if payload is not None]
     size = sum(map(len, payloads)) / len(payloads)

@@ -109,6 +109,7 @@ def assemble(
         device,
         max_batch_rows=settings.max_batch_rows or None,
         max_waiting_rows=settings.max_waiting_rows,
+        patience=settings.patience,
         request_timeout_s=settings.request_timeout_s,
         hang_timeout_s=settings.hang_timeout_s,
         redis=_connect(settings, metrics),

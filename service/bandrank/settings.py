@@ -61,7 +61,9 @@ class Settings(BaseModel):
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
     """Rows scored at once; 0: 4,096 on a CPU, 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000
-    """Rows that may wait; a request beyond them gets 429."""
+    """Rows that may wait, of which a client holds its share; a request beyond them gets 429."""
+    patience: PositiveFloat = 40.0
+    """A request waits for at most this many times its own work; it gets 429 if more goes before it."""
     request_timeout_s: PositiveFloat = 60.0
     """Seconds after which a request gets 504; one that would have to wait so long gets 429 at once."""
     hang_timeout_s: PositiveFloat = 120.0
@@ -76,8 +78,9 @@ class Settings(BaseModel):
     """Characters of a query that are read; the rest counts as truncated."""
     max_candidate_characters: PositiveInt = 256 << 10  # 16 for each of the 16,384 tokens of the longest candidate
     """Characters of a candidate that are read; the rest counts as truncated."""
-    max_tokenizing_characters: PositiveInt = 32 << 20
-    """Characters that may wait to be tokenised, for each scorer; a request beyond them gets 429."""
+    max_tokenizing_characters: PositiveInt = 64 << 20
+    """Characters that may wait to be tokenised, for each scorer, of which a client holds its share; a request beyond
+    them gets 429."""
     max_resolved_bytes: PositiveInt = 64 << 20
     """Size of the distinct texts that a request names by id; a request that names more gets 413."""
     max_answer_bytes: PositiveInt = 32 << 20

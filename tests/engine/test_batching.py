@@ -1,15 +1,16 @@
 """Which tasks make a batch: nothing lost, doubled, reordered or starved, and the budget kept."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import LANE, Clock, NamedLane, task_of
+from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import MOST_RETRY_AFTER_S, TaskQueue, take
+from bandrank.engine.batching import MOST_RETRY_AFTER_S, TaskQueue
+from bandrank.engine.lines import Line, take
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
@@ -28,6 +29,14 @@ def open_queue(
     return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock, on_drop=on_drop)
 
 
+def line_of(tasks: Sequence[Task]) -> Line:
+    """A line in which tasks wait in this order."""
+    line = Line(CLIENT, 0.0)
+    for turn, task in enumerate(tasks):
+        line.put(task, float(turn))
+    return line
+
+
 @st.composite
 def waiting_tasks(draw: st.DrawFn) -> list[Task]:
     """Tasks of which a few candidates may have been taken before, but not all."""
@@ -40,7 +49,7 @@ def waiting_tasks(draw: st.DrawFn) -> list[Task]:
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget: int) -> None:
     """Each slice starts where its task stopped; slices stand in the order of turn; the first task always advances."""
-    batch = take(waiting, budget)
+    batch = take([line_of(waiting)], budget)
 
     assert batch[0].task is waiting[0]
     assert [part.task for part in batch] == [task for task in waiting if task in {part.task for part in batch}]
@@ -50,7 +59,7 @@ def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget:
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[Task], budget: int) -> None:
     """Above the budget there is one candidate and nothing else, and that one could never fit."""
-    batch = take(waiting, budget)
+    batch = take([line_of(waiting)], budget)
 
     total = sum(part.rows for part in batch)
     assert total <= budget or (len(batch), batch[0].stop - batch[0].start) == (1, 1)
@@ -59,7 +68,7 @@ def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting:
 @given(waiting_tasks(), BUDGETS)
 def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[Task], budget: int) -> None:
     """After `take`, the next candidate of every task is larger than the room that is left."""
-    batch = take(waiting, budget)
+    batch = take([line_of(waiting)], budget)
 
     room = budget - sum(part.rows for part in batch)
     stops = {part.task: part.stop for part in batch}
@@ -72,9 +81,9 @@ def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
     """Neither the task's other candidates nor other tasks join it."""
     first, second = task_of([1, 9, 1]), task_of([2])
 
-    assert take([first, second], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
+    assert take([line_of([first, second])], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
     first.num_taken = 1
-    assert take([first, second], 4) == [TaskSlice(first, 1, 2)]
+    assert take([line_of([first, second])], 4) == [TaskSlice(first, 1, 2)]
 
 
 def test_tasks_of_equal_size_go_first_come_first_served() -> None:
@@ -197,7 +206,7 @@ def test_the_time_of_the_first_batch_is_kept() -> None:
 
 def test_a_queue_is_bounded_in_rows() -> None:
     """A task beyond the bound is turned away, and told when there will be room."""
-    queue = open_queue(max_waiting_rows=10)
+    queue = open_queue(max_waiting_rows=20)
     queue.throughput.report(LANE.name, 100, 2.0)
     queue.put(task_of([6]))
     with pytest.raises(Overloaded) as refused:
@@ -254,7 +263,7 @@ def test_a_time_to_come_back_is_capped() -> None:
 
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:
     """Without a measured speed only the bound in rows holds."""
-    queue = open_queue(max_wait_s=1e-9, max_waiting_rows=10)
+    queue = open_queue(max_wait_s=1e-9, max_waiting_rows=20)
     queue.put(task_of([9]))
     queue.put(task_of([1]))
 
@@ -272,7 +281,7 @@ def test_the_wait_is_that_of_every_lane() -> None:
     queue.put(task_of([51]))
     queue.put(task_of([5], lane=other))
 
-    assert queue.wait_s == pytest.approx(0.51 + 0.5, rel=1e-12)
+    assert queue.wait_s(task_of([60]).ticket, 60) == pytest.approx(0.51 + 0.5, rel=1e-12)
     with pytest.raises(Overloaded):
         queue.put(task_of([60]))
 
@@ -282,8 +291,8 @@ def test_a_batch_is_of_one_lane() -> None:
     other = NamedLane("other")
     first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
 
-    assert take([first, second, third], 10) == [TaskSlice(first, 0, 2), TaskSlice(third, 0, 1)]
-    assert take([second, third], 10) == [TaskSlice(second, 0, 1)]
+    assert take([line_of([first, second, third])], 10) == [TaskSlice(first, 0, 2), TaskSlice(third, 0, 1)]
+    assert take([line_of([second, third])], 10) == [TaskSlice(second, 0, 1)]
 
 
 def test_fractions_of_rows_leave_no_rest() -> None:
@@ -309,7 +318,7 @@ def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]
 
 def test_a_refused_task_leaves_no_trace() -> None:
     """None of its rows are queued, and it may be put again."""
-    queue = open_queue(max_waiting_rows=10)
+    queue = open_queue(max_waiting_rows=20)
     queue.put(task_of([10]))
     refused = task_of([1])
     with pytest.raises(Overloaded):

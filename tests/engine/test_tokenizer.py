@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import word_id
-from support.tasks import until
+from support.tasks import CLIENT, until
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
 
 from bandrank.engine.tokenizer import SLICE_CHARACTERS, RequestTokenizer, TextLimits
@@ -216,7 +216,7 @@ async def test_the_pool_and_the_calling_thread_give_the_same() -> None:
     with tokenizer_of(TRUNCATING) as tokenizer:
         texts = [text_of(30, seed=seed) for seed in range(5)]
 
-        assert await tokenizer.tokenize("the man", texts) == tokenizer.tokenize_now("the man", texts)
+        assert await tokenizer.tokenize("the man", texts, client=CLIENT) == tokenizer.tokenize_now("the man", texts)
 
 
 LARGE = ["man " * (SLICE_CHARACTERS // 4)] * 6  # six slices
@@ -227,7 +227,7 @@ async def finish_order(tokenizer: RequestTokenizer, requests: dict[str, list[str
     ended: list[str] = []
 
     async def tokenize(name: str, texts: list[str]) -> None:
-        await tokenizer.tokenize("the", texts)
+        await tokenizer.tokenize("the", texts, client=CLIENT)
         ended.append(name)
 
     await asyncio.gather(*(tokenize(name, texts) for name, texts in requests.items()))
@@ -239,7 +239,7 @@ async def finish_order(tokenizer: RequestTokenizer, requests: dict[str, list[str
 async def test_a_long_query_leaves_the_event_loop_alone(limits: TextLimits) -> None:
     """Whether it is cut or not: the tokenizer holds the interpreter lock for a moment only."""
     with tokenizer_of(TRUNCATING, limits=limits) as tokenizer:
-        task = asyncio.create_task(tokenizer.tokenize("man " * 2**18, ["she"]))
+        task = asyncio.create_task(tokenizer.tokenize("man " * 2**18, ["she"], client=CLIENT))
         gaps = []
         while not task.done():
             start = time.monotonic()
@@ -270,7 +270,7 @@ async def test_slices_give_the_ids_of_the_whole() -> None:
     texts = [text_of(6000, seed=seed) for seed in range(20)]
     assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS
     with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:
-        assert await tokenizer.tokenize("the", texts) == tokenizer.tokenize_now("the", texts)
+        assert await tokenizer.tokenize("the", texts, client=CLIENT) == tokenizer.tokenize_now("the", texts)
 
 
 @pytest.mark.anyio
@@ -294,13 +294,13 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
 
     monkeypatch.setattr(TextEncoder, "pieces", counted)
     size = 3 + sum(map(len, LARGE))
-    with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=size)) as tokenizer:
-        gone = asyncio.create_task(tokenizer.tokenize("the", LARGE))
+    with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2 * size)) as tokenizer:
+        gone = asyncio.create_task(tokenizer.tokenize("the", LARGE, client=CLIENT))
         await until(lambda: bool(slices))
         gone.cancel()
         await asyncio.wait([gone])
         assert await finish_order(tokenizer, {"next": ["man"]}) == ["next"]
-        await tokenizer.tokenize("the", LARGE)
+        await tokenizer.tokenize("the", LARGE, client=CLIENT)
 
     assert len(slices) <= 2 + 1 + 6
 
@@ -308,15 +308,15 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
 @pytest.mark.anyio
 async def test_characters_that_wait_are_bounded() -> None:
     """A request beyond them is refused at once, as one that never fits is; when the others are done there is room."""
-    with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2**20)) as tokenizer:
-        running = asyncio.create_task(tokenizer.tokenize("the", LARGE))
+    with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2**21)) as tokenizer:
+        running = asyncio.create_task(tokenizer.tokenize("the", LARGE, client=CLIENT))
         await asyncio.sleep(0)
         with pytest.raises(Overloaded) as refused:
-            await tokenizer.tokenize("the", LARGE)
+            await tokenizer.tokenize("the", LARGE, client=CLIENT)
         with pytest.raises(InputTooLarge, match="limit 1048576"):
-            await tokenizer.tokenize("the", LARGE * 2)
+            await tokenizer.tokenize("the", LARGE * 2, client=CLIENT)
         await running
-        await tokenizer.tokenize("the", LARGE)
+        await tokenizer.tokenize("the", LARGE, client=CLIENT)
 
     assert 0 <= refused.value.retry_after_s <= 30
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 from support.models import as_served, random_ids, score_batch, tiny_cross_encoder, vocab_size
 from support.scorers import Recorder, WatchedScorer, contains
+from support.tasks import CLIENT
 from support.working import Dies, open_queue, work_off
 
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
@@ -47,7 +49,7 @@ def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, quer
         candidates=candidates,
         rows=[scorer.num_rows(len(query), len(candidate)) for candidate in candidates],
         arrived=0.0,
-        deadline=float("inf"),
+        ticket=Ticket(CLIENT, float("inf")),
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bandrank.engine.batching import AnySlice, AnyTask
-from bandrank.engine.tasks import Lane, Task
+from bandrank.engine.clients import Client
+from bandrank.engine.tasks import AnySlice, AnyTask, Lane, Task
+from bandrank.engine.tickets import Ticket
 
 HANG_S = 60.0  # only a bug takes that long
 
@@ -35,17 +36,20 @@ class NamedLane:
 
 
 LANE = NamedLane("lane")
+CLIENT = Client("client")
 
 
-def task_of(rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any, Any] = LANE) -> AnyTask:
-    """A task whose candidates cost these rows; their token ids are their indices in the task."""
+def task_of(
+    rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any, Any] = LANE, client: Client = CLIENT
+) -> AnyTask:
+    """The task of a request whose candidates cost these rows; their token ids are their indices in the task."""
     return Task(
         lane=lane,
         query=[0],
         candidates=[[index] for index in range(len(rows))],
         rows=rows,
         arrived=0.0,
-        deadline=deadline,
+        ticket=Ticket(client, deadline),
     )
 
 

@@ -1,29 +1,27 @@
-"""The queue of tasks, and which of their candidates make the next batch.
+"""The queue of tasks between the event loop and the scoring thread, and which requests it admits."""
 
-Order: a task's turn is the cost of the rows that the queue had handed out when the task arrived, plus its own cost. A
-row's cost is relative to that of other models, so that requests to a large model and to a small one are weighed alike.
-Tasks of equal cost go first come, first served; a small one passes a large one that came before it; and a large one is
-passed only by tasks that arrive while the queue hands out as much work as it has itself, so that its delay is in
-proportion to its size and nothing starves. (Earliest deadline first, with a deadline proportional to size; compare
-start-time fair queueing, Goyal et al. 1996.)
-"""
-
+import math
 import threading
-from bisect import insort
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.engine.clients import Client, excess
+from bandrank.engine.lines import Line, take
+from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import Throughput
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
-
-# The queue and the scoring thread treat tasks of all lanes alike; lanes know the types of their candidates and results.
-AnyTask: TypeAlias = Task[Any, Any]
-AnySlice: TypeAlias = TaskSlice[Any, Any]
 
 MOST_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
+
+SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
+LEAST_BATCHES = 2  # of work that any request waits for, so that the thread never has too little for a batch
+# While clients compete, batches are this many times smaller, so that none waits long for what another's began.
+FINER = 8
+# What a client that has been away may be handed ahead of the others, and for how much of their work it is remembered
+# as competing; in full batches.
+AHEAD, REMEMBERED = 4, 64
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -33,33 +31,12 @@ def deadline_exceeded() -> DeadlineExceeded:
     )
 
 
-def take(waiting: Sequence[AnyTask], max_batch_rows: int) -> list[AnySlice]:
-    """The next batch: slices of `waiting`, which is in order of turn, that together have at most `max_batch_rows`
-    rows.
-
-    All are of the first task's lane. A task's candidates are taken in order. A candidate that does not fit leaves room
-    for those of later tasks. A candidate that alone exceeds the budget makes a batch when its turn comes.
-    """
-    batch: list[AnySlice] = []
-    room: float = max_batch_rows
-    for task in waiting:
-        if room <= 0:
-            break
-        if task.lane is not waiting[0].lane:
-            continue
-        stop = task.num_taken
-        while stop < len(task.rows) and task.rows[stop] <= room:
-            room -= task.rows[stop]
-            stop += 1
-        if stop == task.num_taken and not batch:
-            return [AnySlice(task, stop, stop + 1)]
-        if stop > task.num_taken:
-            batch.append(AnySlice(task, task.num_taken, stop))
-    return batch
-
-
 class TaskQueue:
-    """Tasks between the event loop, which puts, and the scoring thread, which takes; bounded in rows and seconds."""
+    """Tasks between the event loop, which puts, and the scoring thread, which takes; bounded in rows and seconds.
+
+    max_waiting_rows: a client holds its share of them.  max_wait_s: which no request may take.  patience: the most that
+    a request waits for, in multiples of its own work, or LEAST_BATCHES of max_batch_rows if that is more.
+    """
 
     def __init__(
         self,
@@ -67,37 +44,40 @@ class TaskQueue:
         max_waiting_rows: float,
         max_wait_s: float,
         clock: Callable[[], float],
+        max_batch_rows: int = 4096,
+        patience: float = math.inf,
         throughput: Throughput | None = None,
         on_drop: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._max_waiting_rows = max_waiting_rows
         self._max_wait_s = max_wait_s
+        self._max_batch_rows = max_batch_rows
+        self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
         self.throughput = throughput or Throughput()
         self._changed = threading.Condition()
-        self._waiting: list[tuple[float, int, AnyTask]] = []  # in order of turn, then of arrival
-        self._handed_out = 0.0
-        self._arrivals = 0
-        self._rows: defaultdict[str, float] = defaultdict(float)  # that wait, by lane
+        self._lines: dict[Client, Line] = {}
+        self._time = 0.0  # the latest clock at which a line was handed work
+        self._batch_cost = float(max_batch_rows)  # of a full batch, of the costliest lane so far
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
     def waiting_rows(self) -> float:
         """The number of queued rows."""
         with self._changed:
-            return sum(self._rows.values())
-
-    @property
-    def wait_s(self) -> float:
-        """The seconds that the queue will take, at the measured speed of each lane."""
-        with self._changed:
-            return self.throughput.total(self._rows)
+            return sum(sum(line.rows.values()) for line in self._lines.values())
 
     @property
     def waiting_tasks(self) -> int:
         """The number of tasks that are queued, in whole or in part."""
-        return len(self._waiting)
+        with self._changed:
+            return sum(map(len, self._lines.values()))
+
+    def wait_s(self, ticket: Ticket, cost: float) -> float:
+        """The seconds of the work that goes before so much work of a request, at the measured speed of each lane."""
+        with self._changed:
+            return self._seconds_before(ticket, cost)
 
     def check_open(self) -> None:
         """Raises NotReady once the queue is closed, ScoringFailed if that is because nothing can be scored."""
@@ -113,29 +93,61 @@ class TaskQueue:
                 f"(limits: {self._max_wait_s:.0f} s, {self._max_waiting_rows:.0f} rows)"
             )
 
-    def put(self, task: AnyTask) -> None:
-        """Adds a task.
+    @contextmanager
+    def admitted(self, ticket: Ticket, expected: Mapping[AnyLane, float]) -> Iterator[None]:
+        """Gives a request its turn, which it has until the block ends.
 
-        Raises Overloaded if it would not be done by its deadline, behind the work whose turn comes before, and what
-        `check_open` and `check_size` raise.
+        expected: estimated rows that it is certain to need, by lane.  Raises Overloaded if more goes before than it may
+        wait for, InputTooLarge if it could not be scored in time by an idle service, and what `check_open` raises.
         """
+        rows = {lane.name: SURE * count for lane, count in expected.items()}
+        cost = sum(count * lane.row_cost for lane, count in expected.items())
         with self._changed:
             self.check_open()
-            self.check_size(task.lane.name, task.total_rows)
-            turn = self._handed_out + task.cost
-            seconds = self._seconds_until(turn) + self.throughput.seconds(task.lane.name, task.total_rows)
-            late_s = seconds - min(task.deadline - self.clock(), self._max_wait_s)
-            excess_rows = sum(self._rows.values()) + task.total_rows - self._max_waiting_rows
-            if self._waiting and (late_s > 0 or excess_rows > 0):
-                retry_after_s = max(late_s, self.throughput.seconds(task.lane.name, excess_rows), 0.0)
-                raise Overloaded(
-                    f"{len(self._waiting)} requests ({self.waiting_rows:.0f} rows) wait; "
-                    f"try again in {retry_after_s:.1f} s",
-                    retry_after_s=min(retry_after_s, MOST_RETRY_AFTER_S),
-                )
-            self._arrivals += 1
-            insort(self._waiting, (turn, self._arrivals, task))
-            self._rows[task.lane.name] += task.total_rows
+            for name, count in rows.items():
+                self.check_size(name, count)
+            seconds = self.throughput.total(rows) / SURE
+            if rows:
+                self._check_wait(self._seconds_before(ticket, cost), seconds, rows)
+            line = self._line_of(ticket.client)
+            ticket.turn, ticket.expected_cost, ticket.expected_s = line.turn_of(cost), cost, seconds
+            line.tickets.add(ticket)
+        try:
+            yield
+        finally:
+            with self._changed:
+                line.tickets.discard(ticket)
+                self._forget_lines()
+
+    def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
+        """Adds a task, in its request's turn.
+
+        Raises Overloaded if it would not be done by its deadline, behind the work that goes before. So does the first
+        task of a request, or one that may be refused, if more goes before than it may wait for, or if its client would
+        have more than its share of the waiting rows. Raises what `check_open` and `check_size` raise.
+        """
+        ticket, lane, cost = task.ticket, task.lane, task.cost
+        with self._changed:
+            self.check_open()
+            self.check_size(lane.name, task.total_rows)
+            seconds = self.throughput.seconds(lane.name, task.total_rows)
+            before_s = self._seconds_before(ticket, cost)
+            if may_be_refused or not ticket.promised:
+                self._check_room(ticket.client, lane, task.total_rows)
+                self._check_wait(before_s, seconds, [lane.name])
+            left_s = min(task.deadline - self.clock(), self._max_wait_s) - seconds
+            if before_s and before_s > left_s:
+                raise self._overloaded(before_s - left_s)
+            line = self._line_of(ticket.client)
+            if ticket.turn is None:
+                ticket.turn = line.turn_of(cost)
+            elif not ticket.promised:
+                ticket.turn += max(0.0, cost - ticket.expected_cost)
+            ticket.promised = True
+            ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
+            ticket.expected_s = max(0.0, ticket.expected_s - seconds)
+            self._batch_cost = max(self._batch_cost, self._max_batch_rows * lane.row_cost)
+            line.put(task, ticket.turn)
             self._changed.notify()
 
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
@@ -146,19 +158,20 @@ class TaskQueue:
         with self._changed:
             while True:
                 self._drop_dead()
-                if self._waiting:
+                if any(map(len, self._lines.values())):
                     break
                 if self._refusal is not None or not wait:
                     return []
                 self._changed.wait()
-            batch = take([task for _, _, task in self._waiting], max_batch_rows)
+            batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if self._compete else max_batch_rows)
             now = self.clock()
             for part in batch:
                 part.task.num_taken = part.stop
                 part.task.first_taken = part.task.first_taken or now
-                self._rows[part.task.lane.name] -= part.rows
-                self._handed_out += part.rows * part.task.lane.row_cost
-            self._keep([entry for entry in self._waiting if entry[2].num_taken < len(entry[2].rows)])
+                line = self._lines[part.task.ticket.client]
+                self._time = max(self._time, line.clock)
+                line.hand_out(part)
+            self._remove(lambda task: task.num_taken == len(task.rows))
             return batch
 
     def discard(self, task: AnyTask, reason: str) -> None:
@@ -173,37 +186,91 @@ class TaskQueue:
         with self._changed:
             self._refusal = refusal or NotReady(STOPPING)
             if refusal is not None:
-                for _, _, task in self._waiting:
+                for task in self._remove(lambda _: True):
                     task.finish(ScoringFailed(str(refusal)))
-                self._keep([])
             self._changed.notify_all()
 
-    def _seconds_until(self, turn: float) -> float:
-        """How long the queued rows will take whose turn comes before. The lock is held."""
-        rows: defaultdict[str, float] = defaultdict(float)
-        for other, _, task in self._waiting:
-            if other > turn:
-                break
-            rows[task.lane.name] += task.waiting_rows
-        return self.throughput.total(rows)
+    # The lock is held by callers of what follows.
+
+    def _check_room(self, client: Client, lane: AnyLane, rows: float) -> None:
+        """Raises Overloaded if the client would have more than its share of the waiting rows."""
+        if math.isinf(self._max_waiting_rows):
+            return
+        waiting = sum(sum(line.rows.values()) for line in self._lines.values())
+        held = sum(self._lines[client].rows.values()) if client in self._lines else 0.0
+        excess_rows = excess(client, rows, held=held, free=self._max_waiting_rows - waiting)
+        if waiting and excess_rows > 0:
+            raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
+
+    def _check_wait(self, before_s: float, seconds: float, lanes: Iterable[str]) -> None:
+        """Raises Overloaded if a request of so many seconds may not wait for the seconds that go before."""
+        most_s = LEAST_BATCHES * max(self.throughput.seconds(lane, self._max_batch_rows) for lane in lanes)
+        excess_s = before_s - max(self._patience * seconds, most_s)
+        if excess_s > 0:
+            raise self._overloaded(excess_s)
+
+    def _overloaded(self, retry_after_s: float) -> Overloaded:
+        tasks, rows = sum(map(len, self._lines.values())), sum(sum(line.rows.values()) for line in self._lines.values())
+        return Overloaded(
+            f"{tasks} requests ({rows:.0f} rows) wait; try again in {retry_after_s:.1f} s",
+            retry_after_s=min(retry_after_s, MOST_RETRY_AFTER_S),
+        )
+
+    def _seconds_before(self, ticket: Ticket, cost: float) -> float:
+        """How long the work will take that is handed out before so much work of a request is."""
+        line = self._lines.get(ticket.client)
+        clock, own_cost, seconds = self._latest_start, 0.0, 0.0
+        if line is not None:
+            turn = line.turn_of(cost) if ticket.turn is None else ticket.turn
+            rows, expected_s, own_cost = line.before(turn, ticket)
+            seconds = self.throughput.total(rows) + expected_s
+            clock = line.clock if len(line) else max(line.clock, clock)
+        end = clock + (own_cost + cost) / ticket.client.weight
+        for other in self._lines.values():
+            expected_cost, expected_s = other.expected
+            if other is not line and (total := other.cost + expected_cost) > 0:
+                handed_out = min(max(0.0, (end - other.clock) * other.weight), total)
+                seconds += (self.throughput.total(other.rows) + expected_s) * handed_out / total
+        return seconds
+
+    @property
+    def _latest_start(self) -> float:
+        """The clock of a client that has been away for long."""
+        return self._time - AHEAD * self._batch_cost
+
+    def _line_of(self, client: Client) -> Line:
+        """The client's line, whose clock has not fallen far behind while nothing waited in it."""
+        if (line := self._lines.get(client)) is None:
+            line = self._lines[client] = Line(client, self._latest_start)
+        elif not len(line):
+            line.clock = max(line.clock, self._latest_start)
+        return line
 
     def _drop_dead(self) -> None:
-        """Removes tasks that are settled or cancelled, or whose deadline has passed. The lock must be held."""
+        """Removes tasks that are settled or cancelled, or whose deadline has passed."""
         now = self.clock()
-        alive = []
-        for entry in self._waiting:
-            task = entry[2]
-            if not task.future.done() and task.deadline > now:
-                alive.append(entry)
-                continue
-            self._rows[task.lane.name] -= task.waiting_rows
+        for task in self._remove(lambda task: task.future.done() or task.deadline <= now):
             if not task.future.done():
                 self._on_drop("expired")
                 task.finish(deadline_exceeded())
-        self._keep(alive)
 
-    def _keep(self, waiting: list[tuple[float, int, AnyTask]]) -> None:
-        """Replaces the queued tasks. The lock must be held."""
-        self._waiting = waiting
-        if not waiting:
-            self._rows.clear()  # also of the rounding that fractions of rows leave behind
+    def _remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
+        removed = [task for line in self._lines.values() for task in line.remove(ended)]
+        self._forget_lines()
+        return removed
+
+    @property
+    def _compete(self) -> bool:
+        """Whether a client has been handed clearly more than another that may ask again."""
+        clocks = [line.clock for line in self._lines.values()]
+        return max(clocks) - min(clocks) > AHEAD / 2 * self._batch_cost
+
+    def _forget_lines(self) -> None:
+        """Forgets clients of whom nothing is queued: all of them once nothing is, and those left far behind."""
+        if not any(line.in_use for line in self._lines.values()):
+            self._lines.clear()
+            self._time = 0.0
+            return
+        oldest = self._time - REMEMBERED * self._batch_cost
+        for client in [client for client, line in self._lines.items() if not line.in_use and line.clock < oldest]:
+            del self._lines[client]

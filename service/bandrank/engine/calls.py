@@ -52,7 +52,9 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     texts, unresolved = await registry.resolve(call.candidates)
     left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
     ranked = {index: text for index, text in enumerate(texts) if text is not None}
-    ranking = await model.rank(call.query, list(ranked.values()), strategy=call.strategy, budget_s=left_s)
+    ranking = await model.rank(
+        call.query, list(ranked.values()), client=call.client, strategy=call.strategy, budget_s=left_s
+    )
     indices = list(ranked)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]

@@ -19,22 +19,33 @@ class Client:
         if not 0 < self.share < 1:
             raise ValueError(f"share must be above 0 and below 1, got {self.share}")
 
+    @property
+    def weight(self) -> float:
+        """How much it may hold of a resource, or be handed of the scoring thread's work, for each part of others."""
+        return self.share / (1 - self.share)
+
 
 ITSELF = Client("bandrank")  # self-tests, and corpora that are encoded ahead
 
 
-class Shares:
-    """A resource of which clients hold parts. Used from one event loop.
+def excess(client: Client, amount: float, *, held: float, free: float) -> float:
+    """How much a client that holds some of a resource has to release before it may hold `amount` more of what is free;
+    0 or less if it may at once.
 
-    A client may hold a multiple of what is free: as much as is free for a share of 1/2. So one client alone gets its
-    share and two get a third each, and however many there are, something is left for one more. (Dynamic thresholds;
-    Choudhury & Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998.)
+    It may hold a multiple of what is then free: as much for a share of 1/2. So one client alone gets its share and two
+    get a third each, and however many there are, something is left for one more. (Dynamic thresholds; Choudhury and
+    Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998.)
     """
+    return (held + amount - client.weight * (free - amount)) / (1 + client.weight)
+
+
+class Shares:
+    """A resource of which clients hold parts, each no more than fits. Used from one event loop."""
 
     def __init__(self, total: float) -> None:
         self.total = total
         self.held = 0.0
-        self._held: defaultdict[str, float] = defaultdict(float)
+        self._held: defaultdict[Client, float] = defaultdict(float)
 
     def most(self, client: Client) -> float:
         """How much the client could hold if nobody held any."""
@@ -42,19 +53,16 @@ class Shares:
 
     def fits(self, client: Client, amount: float) -> bool:
         """Whether the client may hold so much more."""
-        factor = client.share / (1 - client.share)
-        return self._held.get(client.name, 0.0) + amount <= factor * (self.total - self.held - amount)
+        return excess(client, amount, held=self._held.get(client, 0.0), free=self.total - self.held) <= 0
 
     def hold(self, client: Client, amount: float) -> None:
         """Counts so much more as held by the client, whether it fits or not."""
         self.held += amount
-        self._held[client.name] += amount
+        self._held[client] += amount
 
     def release(self, client: Client, amount: float) -> None:
         """Counts so much less as held by the client."""
         self.held -= amount
-        self._held[client.name] -= amount
-        if self._held[client.name] <= 0:
-            del self._held[client.name]
-        if not self._held:
-            self.held = 0.0  # also of the rounding that fractions leave behind
+        self._held[client] -= amount
+        if not self._held[client]:
+            del self._held[client]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,8 +28,9 @@ class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
     max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
-    be queued.  request_timeout_s: seconds after which a request fails; one that would queue for longer is refused.
-    hang_timeout_s: a batch that takes longer has hung the scoring thread.
+    be queued.  patience: the most that a request waits for, in multiples of its own work.  request_timeout_s: seconds
+    after which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer
+    has hung the scoring thread.
     redis: closed with the engine.  clock: monotonic seconds.  on_death: called from the scoring thread if it dies.
     """
 
@@ -38,6 +40,7 @@ class Engine:
         *,
         max_batch_rows: int | None = None,
         max_waiting_rows: float = 2_000_000,
+        patience: float = math.inf,
         request_timeout_s: float = 60.0,
         hang_timeout_s: float = 120.0,
         redis: RedisClient | None = None,
@@ -52,7 +55,10 @@ class Engine:
         self.request_timeout_s = request_timeout_s
         self.hang_timeout_s = hang_timeout_s
         self.text_scorers: list[AnyTextScorer] = []
+        max_batch_rows = max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS)
         self.queue = TaskQueue(
+            max_batch_rows=max_batch_rows,
+            patience=patience,
             max_waiting_rows=max_waiting_rows,
             max_wait_s=request_timeout_s,
             clock=clock,
@@ -61,7 +67,7 @@ class Engine:
         self.metrics.watch_queue(lambda: self.queue.waiting_rows, lambda: self.queue.waiting_tasks)
         self.worker = ScoringWorker(
             self.queue,
-            max_batch_rows=max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS),
+            max_batch_rows=max_batch_rows,
             metrics=self.metrics,
             clock=clock,
             on_death=on_death,

@@ -9,6 +9,7 @@ import numpy as np
 from bandrank.engine.policy import Plan, Role
 from bandrank.engine.reports import StageReport
 from bandrank.engine.text_scorer import AnyTextScorer
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, Overloaded
 
 
@@ -59,11 +60,11 @@ class Stage:
 
 
 async def run_plan(
-    plan: Plan, stages: Sequence[Stage], query: str, texts: Sequence[str], *, deadline: float, answer_by: float
+    plan: Plan, stages: Sequence[Stage], query: str, texts: Sequence[str], *, ticket: Ticket, answer_by: float
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
-    deadline, answer_by: monotonic seconds; at `answer_by` a bounded plan answers with the scores that it has.
+    ticket: the request's.  answer_by: monotonic seconds, at which a bounded plan answers with the scores that it has.
     Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
@@ -81,8 +82,8 @@ async def run_plan(
                 stage.role.name,
                 query,
                 [texts[index] for index in survivors],
-                deadline=deadline,
-                answer_by=min(answer_by, deadline) if cut else math.inf,
+                ticket=ticket,
+                answer_by=min(answer_by, ticket.deadline) if cut else math.inf,
             )
         except (Overloaded, InputTooLarge):
             if not cut:

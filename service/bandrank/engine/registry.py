@@ -1,15 +1,17 @@
 """Candidates by id: registered and encoded ahead, and resolved when a request names them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, InvalidInput, NotReady
 
-ENCODED_AT_ONCE = 256  # texts
+ENCODED_AT_ONCE, CHARACTERS_AT_ONCE = 256, 4 << 20
 RESOLVED_AT_ONCE = 256  # ids
 
 
@@ -41,7 +43,7 @@ class CandidateRegistry:
     models: Models
     max_resolved_bytes: int = 64 << 20
 
-    async def register(self, texts: Mapping[str, str]) -> int:
+    async def register(self, texts: Mapping[str, str], *, client: Client = ITSELF) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
         Returns how many representations had to be computed; the others were cached. After an error some texts may be
@@ -52,10 +54,9 @@ class CandidateRegistry:
         computed = 0
         for source, engine in self._sources.items():
             async with engine.admitted():
-                for start in range(0, len(distinct), ENCODED_AT_ONCE):  # each part may take as long as a request
-                    deadline = engine.clock() + engine.request_timeout_s
-                    part = distinct[start : start + ENCODED_AT_ONCE]
-                    computed += await source.encode_ahead(part, deadline=deadline)
+                for part in _parts(distinct):  # each of which may take as long as a request
+                    ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
+                    computed += await source.encode_ahead(part, ticket=ticket)
         return computed
 
     async def resolve(self, candidates: Sequence[CallCandidate]) -> tuple[list[str | None], list[Unresolved]]:
@@ -116,3 +117,17 @@ class CandidateRegistry:
             for scorer in engine.text_scorers
             if isinstance(scorer.source, RepresentationSource)
         }
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts in parts of ENCODED_AT_ONCE texts and of CHARACTERS_AT_ONCE characters or one text."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and (len(part) == ENCODED_AT_ONCE or size + len(text) > CHARACTERS_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part

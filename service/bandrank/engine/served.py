@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
-from bandrank.engine.policy import AUTO, make_plan, strategies
+from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
+from bandrank.engine.tasks import AnyLane
 from bandrank.engine.text_scorer import CAUTION
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
 
@@ -36,42 +39,68 @@ class ServedModel:
         return strategies([stage.role for stage in self.stages])
 
     async def rank(
-        self, query: str, texts: Sequence[str], *, strategy: str = AUTO, budget_s: float | None = None
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        client: Client = ITSELF,
+        strategy: str = AUTO,
+        budget_s: float | None = None,
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  Raises InvalidInput for an unknown strategy, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
+        as fit.  Raises InvalidInput for an unknown strategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed
+        and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(query, texts, strategy, budget_s)
+            ranking = await self._rank(query, texts, client, strategy, budget_s)
         observe(ranking, self.engine.metrics)
         return ranking
 
     async def self_test(self) -> None:
         """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises."""
         for stage in self.stages:
-            await self._rank("is the service able to score?", SELF_TEST_TEXTS, stage.role.name, None)
+            await self._rank("is the service able to score?", SELF_TEST_TEXTS, ITSELF, stage.role.name, None)
 
-    async def _rank(self, query: str, texts: Sequence[str], strategy: str, budget_s: float | None) -> Ranking:
-        start = self.engine.clock()
+    async def _rank(
+        self, query: str, texts: Sequence[str], client: Client, strategy: str, budget_s: float | None
+    ) -> Ranking:
+        queue, start = self.engine.queue, self.engine.clock()
+        ticket = Ticket(client, start + self.engine.request_timeout_s)
+
+        def predict_s(index: int) -> float:
+            """After the work that goes before the stage's."""
+            scorer = self.stages[index].scorer
+            cost = scorer.estimate_rows(query, texts) * scorer.lane.row_cost
+            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts)
+
         plan = make_plan(
             [stage.role for stage in self.stages],
             strategy,
             num_candidates=len(texts),
             budget_s=budget_s,
-            predict_s=lambda index: (
-                self.engine.queue.wait_s + CAUTION * self.stages[index].scorer.predict_s(query, texts)
-            ),
+            predict_s=predict_s,
         )
-        return await run_plan(
-            plan,
-            self.stages,
-            query,
-            texts,
-            deadline=start + self.engine.request_timeout_s,
-            answer_by=math.inf if budget_s is None else start + budget_s,
-        )
+        with queue.admitted(ticket, self._expected(plan, query, texts)):
+            return await run_plan(
+                plan,
+                self.stages,
+                query,
+                texts,
+                ticket=ticket,
+                answer_by=math.inf if budget_s is None else start + budget_s,
+            )
+
+    def _expected(self, plan: Plan, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:
+        """Rows by lane of the scorers that must read all texts, in whatever a cache holds."""
+        steps = plan.steps[:1] if plan.bounded else plan.steps
+        scorers = [self.stages[step.stage].scorer for step in steps if step.depth == len(texts)]
+        return {
+            scorer.lane: scorer.estimate_rows(query, texts)
+            for scorer in scorers
+            if not scorer.prepared.scorer.precomputes
+        }
 
 
 def observe(ranking: Ranking, metrics: Metrics) -> None:

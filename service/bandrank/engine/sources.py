@@ -12,6 +12,7 @@ from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
+from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import NotReady
 from bandrank.models.ragged import Ragged
@@ -46,11 +47,11 @@ class CandidateSource(Protocol[Candidate]):
         """The candidates of a batch, end to end."""
 
     async def fetch(
-        self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder
+        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder
     ) -> Sourced[Candidate]:
         """The scorer's input for distinct texts.
 
-        deadline: monotonic seconds.  recorder: gets the spans of the steps.
+        ticket: the request's.  recorder: gets the spans of the steps.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
@@ -70,12 +71,10 @@ class TokenIdSource:
     def to_ragged(self, candidates: Sequence[TokenIds]) -> Ragged:
         return Ragged.from_token_ids(candidates)
 
-    async def fetch(
-        self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder
-    ) -> Sourced[TokenIds]:
-        async with timeout(deadline - self._queue.clock()):
+    async def fetch(self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder) -> Sourced[TokenIds]:
+        async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, texts)
+                tokens = await self._tokenizer.tokenize(query, texts, client=ticket.client)
         lengths = [len(ids) for ids in tokens.candidates]
         return Sourced(
             query=tokens.query,
@@ -111,11 +110,11 @@ class RepresentationSource:
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
         return self.codec.decode(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, deadline: float, recorder: Recorder) -> Sourced[Payload]:
-        async with timeout(deadline - self._queue.clock()):
+    async def fetch(self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder) -> Sourced[Payload]:
+        async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, [])
-            payloads, misses = await self._payloads(texts, deadline, recorder)
+                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client)
+            payloads, misses = await self._payloads(texts, ticket, recorder)
         counts = self.codec.counts(payloads)
         return Sourced(
             query=tokens.query,
@@ -128,14 +127,14 @@ class RepresentationSource:
             cache_misses=misses,
         )
 
-    async def encode_ahead(self, texts: Sequence[str], *, deadline: float) -> int:
+    async def encode_ahead(self, texts: Sequence[str], *, ticket: Ticket) -> int:
         """Encodes texts that the cache lacks, before any query is known; returns how many these were.
 
         Raises what `fetch` raises.
         """
         self._queue.check_open()
-        async with timeout(deadline - self._queue.clock()):
-            _, misses = await self._payloads(texts, deadline, Recorder(self._queue.clock))
+        async with timeout(ticket.deadline - self._queue.clock()):
+            _, misses = await self._payloads(texts, ticket, Recorder(self._queue.clock))
         return misses
 
     async def stored(self) -> None:
@@ -146,7 +145,7 @@ class RepresentationSource:
     async def close(self) -> None:
         await self.cache.close()
 
-    async def _payloads(self, texts: Sequence[str], deadline: float, recorder: Recorder) -> tuple[list[Payload], int]:
+    async def _payloads(self, texts: Sequence[str], ticket: Ticket, recorder: Recorder) -> tuple[list[Payload], int]:
         """The representation of each text, and how many of them the cache lacked."""
         with recorder.span("cache"):
             keys = [digest(text) for text in texts]
@@ -154,16 +153,16 @@ class RepresentationSource:
         missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
 
         async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
-            return await self._encode([missing[key] for key in unclaimed], deadline)
+            return await self._encode([missing[key] for key in unclaimed], ticket)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode) if missing else {}
         payloads = [computed[key] if payload is None else payload for key, payload in zip(keys, cached, strict=True)]
         return payloads, cached.count(None)
 
-    async def _encode(self, texts: Sequence[str], deadline: float) -> list[Payload]:
-        tokens = await self._tokenizer.tokenize("", texts)
+    async def _encode(self, texts: Sequence[str], ticket: Ticket) -> list[Payload]:
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client)
         lengths = [len(ids) for ids in tokens.candidates]
-        task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), deadline)
+        task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), ticket)
         payloads = await submit(self._queue, task)
         return self.codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)

@@ -13,9 +13,10 @@ async def submit(queue: TaskQueue, task: Task[Candidate, Result], *, answer_by: 
     """The results of a task, or at `answer_by` those of the leading candidates that are done by then. Cancelling the
     call frees the task's room in the queue.
 
-    answer_by: monotonic seconds.  Raises what `TaskQueue.put` raises, DeadlineExceeded, and what the lane raises.
+    answer_by: monotonic seconds; a task that has one may be refused, since others' scores can stand for its own.
+    Raises what `TaskQueue.put` raises, DeadlineExceeded, and what the lane raises.
     """
-    queue.put(task)
+    queue.put(task, may_be_refused=not math.isinf(answer_by))
     future = asyncio.wrap_future(task.future)
     reason = "cancelled"
     try:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from bandrank.engine.tickets import Ticket
 
 TokenIds = list[int]
 Payload = bytes  # a representation as the codec writes it
@@ -18,7 +20,7 @@ class Task(Generic[Candidate, Result]):
     """Candidates on their way to a result each: a score for a query, or a representation.
 
     lane: the kind of work; tasks of one lane share batches.  query: token ids; empty if candidates are only encoded.
-    rows: the cost of each candidate.  arrived, deadline, first_taken: monotonic seconds.
+    rows: the cost of each candidate.  arrived, first_taken: monotonic seconds.  ticket: its request's.
     future: the results in the order of the candidates; cancelling it abandons the task.
     num_taken: how many candidates batches have taken, in order.  done_so_far: the leading candidates' results, as
     batches end in order.
@@ -29,11 +31,16 @@ class Task(Generic[Candidate, Result]):
     candidates: Sequence[Candidate]
     rows: Sequence[float]
     arrived: float
-    deadline: float
+    ticket: Ticket
     future: Future[list[Result]] = field(default_factory=Future)
     first_taken: float | None = None
     num_taken: int = 0
     done_so_far: list[Result] = field(default_factory=list)
+
+    @property
+    def deadline(self) -> float:
+        """Its request's, in monotonic seconds."""
+        return self.ticket.deadline
 
     @cached_property
     def total_rows(self) -> float:
@@ -107,3 +114,9 @@ class Lane(Protocol[Candidate, Result]):
 
         If either raises, the batch is retried in parts.
         """
+
+
+# Lines and the scoring thread treat tasks of all lanes alike; lanes know the types of their candidates and results.
+AnyTask: TypeAlias = Task[Any, Any]
+AnySlice: TypeAlias = TaskSlice[Any, Any]
+AnyLane: TypeAlias = Lane[Any, Any]

@@ -11,10 +11,10 @@ from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource
 from bandrank.engine.submit import submit
 from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
+from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
 
-SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
 CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
 
@@ -38,26 +38,23 @@ class TextScorer(Generic[Candidate]):
         self.lane = ScoreLane(f"{name} score", prepared, source.to_ragged)
 
     async def score(
-        self, stage: str, query: str, texts: Sequence[str], *, deadline: float, answer_by: float = math.inf
+        self, stage: str, query: str, texts: Sequence[str], *, ticket: Ticket, answer_by: float = math.inf
     ) -> tuple[list[float], StageReport]:
         """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
 
         A text that comes twice is scored once: at another index of a batch its products may round differently, and the
         two would not tie.
 
-        stage: the name for the report.  deadline, answer_by: monotonic seconds.
+        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
-        if not self.prepared.scorer.precomputes and math.isinf(answer_by):
-            # By its characters, before it is tokenised.
-            self.queue.check_size(self.lane.name, SURE * self._estimate_rows(query, texts))
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), deadline=deadline, recorder=recorder)
+        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder)
         rows = self._rows(len(sourced.query), sourced.lengths)
-        num_fitting = self._num_fitting(rows, answer_by)
+        num_fitting = self._num_fitting(rows, ticket, answer_by)
         scores: list[float] = []
         if num_fitting:
             task = Task(
@@ -66,7 +63,7 @@ class TextScorer(Generic[Candidate]):
                 sourced.candidates[:num_fitting],
                 rows[:num_fitting],
                 self.queue.clock(),
-                deadline,
+                ticket,
             )
             scores = await submit(self.queue, task, answer_by=answer_by)
             end = self.queue.clock()
@@ -92,19 +89,18 @@ class TextScorer(Generic[Candidate]):
 
         If the scorer precomputes: the seconds to encode all of them, which is most of its work.
         """
-        seconds = self.queue.throughput.seconds
         if self.source.encode_lane is not None:
-            return seconds(self.source.encode_lane.name, sum(map(self._estimate_tokens, texts)))
-        return seconds(self.lane.name, self._estimate_rows(query, texts))
+            return self.queue.throughput.seconds(self.source.encode_lane.name, sum(self._estimate_tokens(texts)))
+        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts))
 
-    def _estimate_tokens(self, text: str) -> int:
-        tokens = math.ceil(len(text) * self.tokenizer.tokens_per_character)
-        return min(tokens, self.prepared.scorer.candidate_template.max_tokens)
-
-    def _estimate_rows(self, query: str, texts: Sequence[str]) -> float:
+    def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
-        query_tokens = min(self._estimate_tokens(query), self.prepared.scorer.query_template.max_tokens)
-        return sum(self._rows(query_tokens, list(map(self._estimate_tokens, texts))))
+        [query_tokens] = self._estimate_tokens([query])
+        return sum(self._rows(query_tokens, self._estimate_tokens(texts)))
+
+    def _estimate_tokens(self, texts: Sequence[str]) -> list[int]:
+        most, per_character = self.prepared.scorer.candidate_template.max_tokens, self.tokenizer.tokens_per_character
+        return [min(int(len(text) * per_character) + 1, most) for text in texts]
 
     async def close(self) -> None:
         """Writes what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
@@ -115,11 +111,11 @@ class TextScorer(Generic[Candidate]):
         cost = {length: self.prepared.scorer.num_rows(query_tokens, length) for length in set(lengths)}
         return [cost[length] for length in lengths]
 
-    def _num_fitting(self, rows: Sequence[float], answer_by: float) -> int:
-        """How many leading candidates will be scored in time, after the tasks that are queued now."""
+    def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
+        """How many leading candidates will be scored in time, after the work that goes before."""
         if math.isinf(answer_by) or not rows:
             return len(rows)
-        time_left = answer_by - self.queue.clock() - self.queue.wait_s
+        time_left = answer_by - self.queue.clock() - self.queue.wait_s(ticket, sum(rows) * self.lane.row_cost)
         seconds = self.queue.throughput.seconds
         return sum(CAUTION * seconds(self.lane.name, sofar) <= time_left for sofar in accumulate(rows))
 

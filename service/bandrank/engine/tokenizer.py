@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
+from bandrank.engine.clients import Client
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
 from bandrank.models.texts import TextEncoder
@@ -37,7 +38,7 @@ class TextLimits:
 
     query: int = 64 << 10
     candidate: int = 256 << 10
-    in_flight: int = 32 << 20
+    in_flight: int = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,13 @@ class RequestTokenizer:
         """The average number of token ids per character of recent texts."""
         return self._tokens / self._characters
 
-    async def tokenize(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
+    async def tokenize(self, query: str, candidates: Sequence[str], *, client: Client) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
         after the slice under way. Raises what `Turns.admit` raises.
         """
         query_size = min(len(query), self._limits.query)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
-        with self._turns.admit(query_size + sum(sizes)) as turn:
+        with self._turns.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = _slices(sizes)
 
             async def run(part: slice, work: Callable[..., Result], *arguments: object) -> Result:

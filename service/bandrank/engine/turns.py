@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from bandrank.engine.batching import MOST_RETRY_AFTER_S
+from bandrank.engine.clients import Client, Shares
 from bandrank.engine.throughput import Throughput
 from bandrank.errors import InputTooLarge, Overloaded
 
@@ -22,31 +23,31 @@ class Turns:
 
     def __init__(self, num_at_once: int, *, max_size: int) -> None:
         self._free = num_at_once
-        self._max_size = max_size
-        self._size = self._handed_out = self._arrivals = 0
+        self._sizes = Shares(max_size)
+        self._handed_out = self._arrivals = 0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by turn, then by arrival
         self._speed = Throughput()
 
     @contextmanager
-    def admit(self, size: int) -> Iterator[int]:
+    def admit(self, client: Client, size: int) -> Iterator[int]:
         """The turn of a request of this size in characters, which counts until the end of the block.
 
-        Raises InputTooLarge if it could never be admitted, and Overloaded if it cannot be now.
+        Raises InputTooLarge if its client could never be given so much, and Overloaded if it cannot be now.
         """
-        if size > self._max_size:
-            raise InputTooLarge(f"the texts have {size} characters (limit {self._max_size})")
-        excess = self._size + size - self._max_size
-        if excess > 0:
-            seconds = self._speed.seconds(LANE, excess)
+        sizes = self._sizes
+        if size > (most := sizes.most(client)):
+            raise InputTooLarge(f"the texts have {size} characters (limit {most:.0f})")
+        if not sizes.fits(client, size):
+            seconds = self._speed.seconds(LANE, size)
             raise Overloaded(
-                f"{self._size} characters wait to be tokenised; try again in {seconds:.1f} s",
+                f"{sizes.held:.0f} characters wait to be tokenised; try again in {seconds:.1f} s",
                 retry_after_s=min(seconds, MOST_RETRY_AFTER_S),
             )
-        self._size += size
+        sizes.hold(client, size)
         try:
             yield self._handed_out + size
         finally:
-            self._size -= size
+            sizes.release(client, size)
 
     @asynccontextmanager
     async def slot(self, turn: int, size: int) -> AsyncIterator[None]:

@@ -10,7 +10,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from bandrank.engine.batching import AnySlice, TaskQueue
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.tasks import AnySlice
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 

@@ -1,0 +1,280 @@
+"""Clients in the queue: each gets its part of the work, and nobody waits for what another asks too much."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
+
+from bandrank.engine.batching import AHEAD, FINER, TaskQueue
+from bandrank.engine.clients import Client, Shares
+from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.engine.tickets import Ticket
+from bandrank.errors import InputTooLarge, Overloaded
+
+BATCH = 40
+POLITE, GREEDY = Client("polite"), Client("greedy")
+
+
+def queue_of(
+    *, patience: float = math.inf, max_waiting_rows: float = math.inf, max_wait_s: float = math.inf
+) -> TaskQueue:
+    """A queue in which a row takes a second."""
+    queue = TaskQueue(
+        max_waiting_rows=max_waiting_rows,
+        max_wait_s=max_wait_s,
+        clock=Clock(),
+        max_batch_rows=BATCH,
+        patience=patience,
+    )
+    queue.throughput.report(LANE.name, 1000, 1000.0)
+    return queue
+
+
+def handed_out(queue: TaskQueue, rows: float) -> dict[str, float]:
+    """The rows that each client gets of the next so many."""
+    got: dict[str, float] = {}
+    while sum(got.values()) < rows:
+        for part in queue.take_batch(BATCH):
+            name = part.task.ticket.client.name
+            got[name] = got.get(name, 0.0) + part.rows
+    return got
+
+
+@given(sizes=st.lists(st.integers(10, 3 * BATCH), min_size=2, max_size=4))
+def test_clients_that_always_want_more_get_equal_parts(sizes: list[int]) -> None:
+    """Whatever the size of their requests, the work differs by what a client may be handed ahead and a batch."""
+    queue = queue_of()
+    clients = [Client(str(number)) for number in range(len(sizes))]
+    total = 12 * BATCH * len(clients)
+    for client, size in zip(clients, sizes, strict=True):
+        for _ in range(total // size + 1):
+            queue.put(task_of([1] * size, client=client))
+    got = handed_out(queue, total)
+
+    assert max(got.values()) - min(got.values()) <= (AHEAD + 2) * BATCH
+
+
+def test_a_client_of_a_larger_share_gets_more() -> None:
+    """Three quarters against a half: three times as much."""
+    queue = queue_of()
+    large = Client("large", share=0.75)
+    for client in (large, POLITE):
+        for _ in range(200):
+            queue.put(task_of([1] * BATCH, client=client))
+    got = handed_out(queue, 160 * BATCH)
+
+    assert got["large"] / got["polite"] == pytest.approx(3, rel=0.2)
+
+
+@given(
+    greedy=st.lists(st.integers(1, 20 * BATCH), min_size=1, max_size=20),
+    polite=st.integers(1, AHEAD * BATCH),
+    before=st.integers(0, 40),
+)
+def test_a_request_of_a_polite_client_goes_before_all_that_a_greedy_one_has_queued(
+    greedy: list[int], polite: int, before: int
+) -> None:
+    """From the next batch on, the work is its own until it is done; a batch may be filled up with the other's."""
+    queue = queue_of()
+    for size in [*greedy, *[BATCH] * (before + AHEAD + 1)]:
+        queue.put(task_of([1] * size, client=GREEDY))
+    for _ in range(before + AHEAD):
+        queue.take_batch(BATCH)
+    task = task_of([1] * polite, client=POLITE)
+    queue.put(task)
+    while task.num_taken < polite:
+        batch = queue.take_batch(BATCH)
+        assert batch[0].task is task
+        assert batch[0].rows == min(polite - batch[0].start, sum(part.rows for part in batch))
+
+
+def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
+    """So that what a polite client asks next does not wait for a large one; alone a client has large ones again."""
+    queue = queue_of()
+    for _ in range(100):
+        queue.put(task_of([1] * BATCH, client=GREEDY))
+    alone = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
+    queue.put(task_of([1] * 3, client=POLITE))
+    beside = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
+
+    assert alone == [BATCH] * AHEAD
+    assert beside == [BATCH // FINER] * AHEAD
+
+
+def test_clients_who_ask_alike_have_large_batches() -> None:
+    """Many addresses are no competition as long as none is ahead."""
+    queue = queue_of()
+    clients = [Client(str(number)) for number in range(8)]
+    for _ in range(20):
+        for client in clients:
+            queue.put(task_of([1] * 10, client=client))
+
+    assert [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(40)] == [BATCH] * 40
+
+
+def test_of_new_clients_the_one_with_the_smaller_request_goes_first() -> None:
+    """As among the requests of one client."""
+    queue = queue_of()
+    large, small = task_of([1] * BATCH, client=GREEDY), task_of([1] * 3, client=POLITE)
+    queue.put(large)
+    queue.put(small)
+
+    assert queue.take_batch(BATCH) == [TaskSlice(small, 0, 3), TaskSlice(large, 0, BATCH - 3)]
+
+
+def test_a_client_is_forgotten_once_nothing_waits() -> None:
+    """Who asked much yesterday is not behind today."""
+    queue = queue_of()
+    queue.put(task_of([1] * 100 * BATCH, client=GREEDY))
+    while queue.waiting_tasks:
+        queue.take_batch(BATCH)
+    first, second = task_of([1] * 3, client=GREEDY), task_of([1] * 5, client=POLITE)
+    queue.put(second)
+    queue.put(first)
+
+    assert [part.task for part in queue.take_batch(BATCH)] == [first, second]
+
+
+def test_a_request_waits_for_a_multiple_of_its_own_work() -> None:
+    """Ten seconds of work wait for a hundred, and for no more; who comes with more may wait longer."""
+    queue = queue_of(patience=10.0)
+    for _ in range(11):
+        queue.put(task_of([10]))
+    with pytest.raises(Overloaded) as refused:
+        queue.put(task_of([10]))
+    queue.put(task_of([100]))
+
+    assert refused.value.retry_after_s == 10.0
+
+
+def test_however_small_a_request_is_it_waits_for_a_few_batches() -> None:
+    """Otherwise the thread would run dry."""
+    queue = queue_of(patience=1.0)
+    for _ in range(2 * BATCH + 1):
+        queue.put(task_of([1]))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([1]))
+
+
+def test_a_greedy_client_does_not_use_up_the_patience_of_another() -> None:
+    """What goes before a request is what the other is handed in the meantime, and not all that it has queued."""
+    queue = queue_of(patience=4.0, max_wait_s=100_000.0)
+    while True:
+        try:
+            queue.put(task_of([10] * BATCH, client=GREEDY))
+        except Overloaded:
+            break
+    for _ in range(3 * AHEAD):
+        queue.take_batch(BATCH)
+
+    task = task_of([10], client=POLITE)
+    assert queue.wait_s(task.ticket, 10) == 0.0
+    queue.put(task)
+
+
+def test_a_request_that_is_begun_is_not_refused() -> None:
+    """Its later tasks are turned away only if they would be late, or if they may be."""
+    queue = queue_of(patience=3.0)
+    for _ in range(3):
+        queue.put(task_of([BATCH]))
+    first = task_of([BATCH])
+    queue.put(first)
+    later = task_of([1])
+    later.ticket = first.ticket
+    with pytest.raises(Overloaded):
+        queue.put(later, may_be_refused=True)
+    queue.put(later)
+
+    assert queue.waiting_tasks == 5
+
+
+def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
+    """Before a row of it is queued it counts for those who come after it; what is queued is not counted twice."""
+    queue = queue_of(patience=0.5)
+    first, second = Ticket(CLIENT, math.inf), Ticket(CLIENT, math.inf)
+    with queue.admitted(first, {LANE: 3 * BATCH}):
+        assert queue.wait_s(second, 3 * BATCH) == 3 * BATCH
+        with pytest.raises(Overloaded), queue.admitted(second, {LANE: 3 * BATCH}):
+            pytest.fail("it was admitted")
+        task = task_of([1] * BATCH)
+        task.ticket = first
+        queue.put(task)
+        assert queue.wait_s(second, 3 * BATCH) == 3 * BATCH
+        queue.take_batch(BATCH)
+        assert queue.wait_s(second, 3 * BATCH) == 2 * BATCH
+        with queue.admitted(second, {LANE: 3 * BATCH}):
+            assert second.turn == 4 * BATCH
+
+
+def test_an_estimate_refuses_only_what_is_plainly_too_large() -> None:
+    """It may be twice as large as the truth."""
+    queue = queue_of(max_wait_s=100.0)
+    with queue.admitted(Ticket(CLIENT, math.inf), {LANE: 199}):
+        pass
+    with pytest.raises(InputTooLarge), queue.admitted(Ticket(CLIENT, math.inf), {LANE: 201}):
+        pytest.fail("it was admitted")
+
+
+def test_rows_that_wait_are_shared() -> None:
+    """One client has half of the room, and there is some left for another."""
+    queue = queue_of(max_waiting_rows=90)
+    for _ in range(4):
+        queue.put(task_of([10], client=GREEDY))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([10], client=GREEDY))
+    queue.put(task_of([20], client=POLITE))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([10], client=POLITE))
+
+
+def test_what_a_costly_model_is_handed_counts_by_its_cost() -> None:
+    """A client of a model ten times as large gets a tenth of the rows."""
+    queue = queue_of()
+    large = NamedLane("large", row_cost=10.0)
+    for _ in range(400):
+        queue.put(task_of([1] * BATCH, client=POLITE))
+        queue.put(task_of([1] * BATCH, client=GREEDY, lane=large))
+    rows = {LANE.name: 0.0, large.name: 0.0}
+    while rows[LANE.name] < 300 * BATCH:
+        for part in queue.take_batch(BATCH):
+            rows[part.task.lane.name] += part.rows
+
+    assert rows[LANE.name] / rows[large.name] == pytest.approx(10, rel=0.3)
+
+
+@given(
+    events=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50), st.booleans()), max_size=60),
+    shares=st.lists(st.floats(0.05, 0.95), min_size=4, max_size=4),
+)
+def test_nobody_can_hold_all_of_a_resource(events: list[tuple[str, int, bool]], shares: list[float]) -> None:
+    """Whoever holds how much, some is left, and a client that holds nothing may hold a part of it."""
+    clients = {name: Client(name, share) for name, share in zip("abcd", shares, strict=True)}
+    held: dict[str, list[int]] = {name: [] for name in clients}
+    resource = Shares(100)
+    for name, amount, release in events:
+        if release and held[name]:
+            resource.release(clients[name], held[name].pop())
+        elif resource.fits(clients[name], amount):
+            resource.hold(clients[name], amount)
+            held[name].append(amount)
+        newcomer = Client("newcomer")
+        assert resource.held == sum(map(sum, held.values())) < 100
+        assert resource.fits(newcomer, (100 - resource.held) / 2)
+        assert sum(held[name]) <= resource.most(clients[name]) + 1e-9
+
+
+def test_a_task_keeps_the_turn_of_its_request() -> None:
+    """The second task of an early request goes before the first of a late one."""
+    queue = queue_of()
+    early, late = task_of([1] * 10), task_of([1] * 11)
+    with queue.admitted(early.ticket, {LANE: 20}):
+        queue.put(early)
+        queue.take_batch(10)
+        queue.put(late)
+        again: Task = task_of([1] * 10)
+        again.ticket = early.ticket
+        queue.put(again)
+
+    assert queue.take_batch(10)[0].task is again
