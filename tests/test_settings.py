@@ -22,6 +22,8 @@ OTHER_VALUES = {
     "redis_url": "redis+cluster://one:1,two:2",
     "max_batch_rows": 5000,
     "max_waiting_rows": 7,
+    "patience": 3.5,
+    "max_in_flight_bytes": 16,
     "max_candidates": 8,
     "max_connections": 9,
     "hang_timeout_s": 7.5,

@@ -65,6 +65,9 @@ class Metrics:
             "token_cache_lookups", "Texts looked up among recently tokenised ones.", outcome=LOOKUP
         )
         self.token_cache_bytes = gauge("token_cache_bytes", "Size of the token ids kept of recent texts.")
+        self.memory_in_flight_bytes = gauge(
+            "memory_in_flight_bytes", "Memory that is reserved for requests: bodies, texts and answers."
+        )
         self.connections = gauge("connections", "Open HTTP connections.")
         self.refused_connections = counter(
             "refused_connections",

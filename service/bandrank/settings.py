@@ -81,6 +81,9 @@ class Settings(BaseModel):
     max_tokenizing_characters: PositiveInt = 64 << 20
     """Characters that may wait to be tokenised, for each scorer, of which a client holds its share; a request beyond
     them gets 429."""
+    max_in_flight_bytes: PositiveInt = 256 << 20
+    """Memory for the bodies, texts and answers of all requests, of which a client holds its share; one beyond it gets
+    429."""
     max_resolved_bytes: PositiveInt = 64 << 20
     """Size of the distinct texts that a request names by id; a request that names more gets 413."""
     max_answer_bytes: PositiveInt = 32 << 20
@@ -102,7 +105,7 @@ class Settings(BaseModel):
     """Size of the cache of representations in this process."""
     cache_ttl_s: NonNegativeFloat = 7 * 24 * 3600.0
     """Seconds that Redis keeps a representation; 0: for ever."""
-    candidate_store_bytes: NonNegativeInt = 1 << 30
+    candidate_store_bytes: NonNegativeInt = 512 << 20
     """Memory for registered candidates where there is no Redis."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""

@@ -7,6 +7,7 @@ import pytest
 from support.app import assert_error, running_app
 from support.scorers import lookup
 
+from bandrank.engine.clients import Client
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.settings import Settings
 
@@ -31,9 +32,9 @@ async def test_long_lines_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatc
     sizes: list[tuple[int, int]] = []
     register = CandidateRegistry.register
 
-    async def watch(registry: CandidateRegistry, texts: Mapping[str, str]) -> int:
+    async def watch(registry: CandidateRegistry, texts: Mapping[str, str], *, client: Client) -> int:
         sizes.append((len(texts), sum(map(len, texts.values()))))
-        return await register(registry, texts)
+        return await register(registry, texts, client=client)
 
     monkeypatch.setattr(CandidateRegistry, "register", watch)
     lines = [line(f"{n}", "x" * 400_000) for n in range(10)] + [line(f"s{n}", "man") for n in range(600)]

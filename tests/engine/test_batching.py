@@ -1,21 +1,17 @@
-"""Which tasks make a batch: nothing lost, doubled, reordered or starved, and the budget kept."""
+"""Which tasks the queue admits and hands out: in order of turn, nothing starved, and each bound kept."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import cycle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
+from support.tasks import LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.batching import MOST_RETRY_AFTER_S, TaskQueue
-from bandrank.engine.lines import Line, take
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
-
-ROWS = st.lists(st.integers(1, 60), min_size=1, max_size=8)
-BUDGETS = st.integers(1, 100)
 
 
 def open_queue(
@@ -27,63 +23,6 @@ def open_queue(
 ) -> TaskQueue:
     """A queue that refuses nothing unless told to."""
     return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock, on_drop=on_drop)
-
-
-def line_of(tasks: Sequence[Task]) -> Line:
-    """A line in which tasks wait in this order."""
-    line = Line(CLIENT, 0.0)
-    for turn, task in enumerate(tasks):
-        line.put(task, float(turn))
-    return line
-
-
-@st.composite
-def waiting_tasks(draw: st.DrawFn) -> list[Task]:
-    """Tasks of which a few candidates may have been taken before, but not all."""
-    tasks = [task_of(rows) for rows in draw(st.lists(ROWS, min_size=1, max_size=8))]
-    for task in tasks:
-        task.num_taken = draw(st.integers(0, len(task.rows) - 1))
-    return tasks
-
-
-@given(waiting_tasks(), BUDGETS)
-def test_a_batch_continues_its_tasks_in_their_order(waiting: list[Task], budget: int) -> None:
-    """Each slice starts where its task stopped; slices stand in the order of turn; the first task always advances."""
-    batch = take([line_of(waiting)], budget)
-
-    assert batch[0].task is waiting[0]
-    assert [part.task for part in batch] == [task for task in waiting if task in {part.task for part in batch}]
-    assert all(part.task.num_taken == part.start < part.stop <= len(part.task.rows) for part in batch)
-
-
-@given(waiting_tasks(), BUDGETS)
-def test_a_batch_keeps_the_budget_unless_one_candidate_alone_exceeds_it(waiting: list[Task], budget: int) -> None:
-    """Above the budget there is one candidate and nothing else, and that one could never fit."""
-    batch = take([line_of(waiting)], budget)
-
-    total = sum(part.rows for part in batch)
-    assert total <= budget or (len(batch), batch[0].stop - batch[0].start) == (1, 1)
-
-
-@given(waiting_tasks(), BUDGETS)
-def test_a_batch_leaves_no_room_that_a_waiting_candidate_could_use(waiting: list[Task], budget: int) -> None:
-    """After `take`, the next candidate of every task is larger than the room that is left."""
-    batch = take([line_of(waiting)], budget)
-
-    room = budget - sum(part.rows for part in batch)
-    stops = {part.task: part.stop for part in batch}
-    for task in waiting:
-        stop = stops.get(task, task.num_taken)
-        assert stop == len(task.rows) or task.rows[stop] > room
-
-
-def test_a_candidate_over_the_budget_is_alone_when_its_turn_comes() -> None:
-    """Neither the task's other candidates nor other tasks join it."""
-    first, second = task_of([1, 9, 1]), task_of([2])
-
-    assert take([line_of([first, second])], 4) == [TaskSlice(first, 0, 1), TaskSlice(second, 0, 1)]
-    first.num_taken = 1
-    assert take([line_of([first, second])], 4) == [TaskSlice(first, 1, 2)]
 
 
 def test_tasks_of_equal_size_go_first_come_first_served() -> None:
@@ -284,15 +223,6 @@ def test_the_wait_is_that_of_every_lane() -> None:
     assert queue.wait_s(task_of([60]).ticket, 60) == pytest.approx(0.51 + 0.5, rel=1e-12)
     with pytest.raises(Overloaded):
         queue.put(task_of([60]))
-
-
-def test_a_batch_is_of_one_lane() -> None:
-    """It is the lane of the task whose turn it is; the other lane's turn comes next."""
-    other = NamedLane("other")
-    first, second, third = task_of([1, 1]), task_of([1], lane=other), task_of([1])
-
-    assert take([line_of([first, second, third])], 10) == [TaskSlice(first, 0, 2), TaskSlice(third, 0, 1)]
-    assert take([line_of([second, third])], 10) == [TaskSlice(second, 0, 1)]
 
 
 def test_fractions_of_rows_leave_no_rest() -> None:

@@ -326,8 +326,8 @@ async def test_characters_that_wait_are_bounded() -> None:
 )
 def test_no_text_takes_long(text: str) -> None:
     """One word of a million letters, a million marks on a letter, or nothing that is a piece."""
-    start = time.monotonic()
+    start = time.process_time()
     with tokenizer_of(QDS) as tokenizer:
         tokenizer.tokenize_now(text * 10**6, [text * 10**6])
 
-    assert time.monotonic() - start < 2.0
+    assert time.process_time() - start < 2.0

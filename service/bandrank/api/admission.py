@@ -1,11 +1,14 @@
 """Who sends a request, and whether they may."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import StrEnum
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
+from bandrank.api.service import ServiceOfApp
 from bandrank.engine.clients import Client
+from bandrank.engine.memory import Account
 
 
 class Scope(StrEnum):
@@ -27,3 +30,15 @@ def admitted(scope: Scope) -> Callable[[Request], Awaitable[Client]]:
         return Client(request.client.host if request.client is not None else "")
 
     return client
+
+
+def account_for(scope: Scope) -> Callable[..., AsyncIterator[Account]]:
+    """A dependency of endpoints that take bodies: the account of an admitted request, until its answer is sent."""
+
+    async def account(
+        service: ServiceOfApp, client: Annotated[Client, Depends(admitted(scope))]
+    ) -> AsyncIterator[Account]:
+        with service.memory.account(client) as account:
+            yield account
+
+    return account

@@ -4,20 +4,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
+from bandrank.api.admission import Scope, account_for
 from bandrank.api.dialects.native import ErrorBody
-from bandrank.api.parsing import NDJSON, body_schema, media_type, parse, read_body
+from bandrank.api.parsing import NDJSON, body_schema, check_values, media_type, parse, read_body
 from bandrank.api.service import ServiceOfApp
+from bandrank.engine.clients import Client
+from bandrank.engine.memory import Account
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, Overloaded
 
 router = APIRouter()
 
+Registering = Annotated[Account, Depends(account_for(Scope.REGISTER))]
+
 LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together; a stream is read no faster
 # Lines of a stream that are read before others have their turn, in those that are empty.
 MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
+STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
 
 
@@ -73,16 +79,17 @@ class DeleteResponse(BaseModel):
     responses={status: {"model": ErrorBody} for status in (413, 415, 422, 429, 500, 503, 504, 507)},
     openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, RegisteredCandidate)),
 )
-async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
+async def register(request: Request, service: ServiceOfApp, account: Registering) -> RegisterResponse:
     """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
 
     As NDJSON, with one candidate a line, a body may have any length; lines that cannot be read are reported. If the
     request fails midway, the error says how many lines were registered before.
     """
     if media_type(request, NDJSON) in NDJSON:
-        return await _register_lines(service.registry, _lines(request, service.max_line_bytes))
-    body = parse(RegisterRequest, await read_body(request, service.max_body_bytes))
-    return await _register(service.registry, body.candidates)
+        account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
+        return await _register_lines(service.registry, _lines(request, service.max_line_bytes), account.client)
+    body = parse(RegisterRequest, await read_body(request, service.max_body_bytes, account))
+    return await _register(service.registry, body.candidates, account.client)
 
 
 @router.delete(
@@ -91,20 +98,22 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
     responses={status: {"model": ErrorBody} for status in (413, 415, 422, 503)},
     openapi_extra=body_schema(DeleteRequest),
 )
-async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:
+async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:
     """Deletes registered candidates."""
     media_type(request)
-    body = parse(DeleteRequest, await read_body(request, service.max_body_bytes))
+    body = parse(DeleteRequest, await read_body(request, service.max_body_bytes, account))
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 
-async def _register(registry: CandidateRegistry, candidates: list[RegisteredCandidate]) -> RegisterResponse:
+async def _register(
+    registry: CandidateRegistry, candidates: list[RegisteredCandidate], client: Client
+) -> RegisterResponse:
     """Stores and encodes candidates; of several with the same id the last one counts."""
     texts = {candidate.id: candidate.text for candidate in candidates}
-    return RegisterResponse(registered=len(texts), encoded=await registry.register(texts))
+    return RegisterResponse(registered=len(texts), encoded=await registry.register(texts, client=client))
 
 
-async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes]) -> RegisterResponse:
+async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
     number = stored_lines = queued_bytes = effort = 0
     queued: list[RegisteredCandidate] = []
@@ -113,7 +122,7 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
         nonlocal stored_lines, queued_bytes, effort
         while True:
             try:
-                part = await _register(registry, queued)
+                part = await _register(registry, queued, client)
                 break
             except Overloaded as error:  # a stream can wait: meanwhile it is not read any further
                 await asyncio.sleep(max(0.1, error.retry_after_s))
@@ -131,6 +140,7 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                 effort = 0
             if line.strip():
                 try:
+                    check_values(line)
                     queued.append(parse(RegisteredCandidate, line))
                     queued_bytes += len(line)
                 except InvalidInput as error:

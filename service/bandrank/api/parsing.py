@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -20,6 +21,8 @@ DRAIN_FACTOR = 8
 # reads that many in half a second, and turns those beside a fault into Python objects, with the interpreter locked: a
 # thread would not help.
 MAX_VALUES, LIST_VALUES = 5 << 18, 4
+# Memory that reading a body takes beside its bytes: their texts, which may be copied, and the objects of its values.
+TEXT_BYTES, VALUE_BYTES = 2, 64
 
 
 def media_type(request: Request, also: Collection[str] = ()) -> str:
@@ -40,13 +43,18 @@ def media_type(request: Request, also: Collection[str] = ()) -> str:
     return kind
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body. Raises InputTooLarge if it has more than `max_bytes`; no more than that is held in memory."""
+async def read_body(request: Request, max_bytes: int, account: Account) -> bytes:
+    """The whole body. The account holds it, as it arrives, and then what reading it will take.
+
+    Raises InputTooLarge if it has more than `max_bytes`, of which no more are kept, InvalidInput if it has too many
+    values, and what `Account.hold` raises.
+    """
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size <= max_bytes:
+            account.hold(len(chunk))
             chunks.append(chunk)
         else:
             chunks.clear()
@@ -54,13 +62,20 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
                 break
     if size > max_bytes:
         raise InputTooLarge(f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request")
-    return b"".join(chunks)
+    body = b"".join(chunks)
+    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body))
+    return body
+
+
+def check_values(body: bytes) -> int:
+    """The number of values in some JSON, which has not been read yet. Raises InvalidInput for too many."""
+    if (count := _num_values(body)) > MAX_VALUES:
+        raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
+    return count
 
 
 def parse(kind: type[Model], body: bytes) -> Model:
     """The validated request. Raises InvalidInput, whose message lists the first three faults."""
-    if _num_values(body) > MAX_VALUES:
-        raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

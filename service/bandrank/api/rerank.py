@@ -12,15 +12,17 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.admission import Scope, admitted
+from bandrank.api.admission import Scope, account_for
 from bandrank.api.dialects.dialect import Dialect, results_of
 from bandrank.api.parsing import body_schema, media_type, read_body
+from bandrank.api.responses import JsonInParts
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import Answer, Call, answer
-from bandrank.engine.clients import Client
+from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
+ANSWER_BYTES = 3  # of memory for each byte of the texts: the JSON as text, encoded, and what waits to be read
 BUDGET_HEADER = "X-Budget-Ms"
 BUDGET_PARAMETER = {
     "name": BUDGET_HEADER,
@@ -35,18 +37,18 @@ def router_of(dialect: Dialect) -> APIRouter:
     router = APIRouter()
 
     async def rerank(
-        request: Request, service: ServiceOfApp, client: Annotated[Client, Depends(admitted(Scope.RANK))]
+        request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
     ) -> Response:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
         media_type(request)
-        call = dialect.read(await read_body(request, service.max_body_bytes), service.max_candidates)
+        call = dialect.read(await read_body(request, service.max_body_bytes, account), service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
-        work = answer(replace(call, budget_s=left_s, client=client), service.models, service.registry)
+        work = answer(replace(call, budget_s=left_s, account=account), service.models, service.registry)
         answered = await _unless_gone(request, work)
-        _check_size(call, answered, service.max_answer_bytes)
-        return Response(dialect.write(call, answered, time.monotonic() - start), media_type="application/json")
+        account.hold(ANSWER_BYTES * _texts_size(call, answered, service.max_answer_bytes))
+        return JsonInParts(dialect.write(call, answered, time.monotonic() - start))
 
     for path in dialect.paths:
         router.add_api_route(
@@ -60,18 +62,17 @@ def router_of(dialect: Dialect) -> APIRouter:
     return router
 
 
-def _check_size(call: Call, answered: Answer, max_bytes: int) -> None:
-    """Raises InputTooLarge if the texts of the results, as JSON, are larger than `max_bytes`."""
-    if not call.return_texts:
-        return
-    left = max_bytes
-    for candidate in results_of(call, answered):
-        left -= len(to_json(answered.texts[candidate.index]))
-        if left < 0:
+def _texts_size(call: Call, answered: Answer, max_bytes: int) -> int:
+    """The bytes of the texts of the results as JSON. Raises InputTooLarge if they are more than `max_bytes`."""
+    size = 0
+    for candidate in results_of(call, answered) if call.return_texts else ():
+        size += len(to_json(answered.texts[candidate.index]))
+        if size > max_bytes:
             raise InputTooLarge(
                 f"the texts of the results are larger than {max_bytes} bytes; ask for fewer with top_n, or do without "
                 "return_documents"
             )
+    return size
 
 
 def _budget_of_header(request: Request) -> float | None:

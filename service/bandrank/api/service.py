@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 
 from bandrank import __version__
 from bandrank.engine.batching import STOPPING
+from bandrank.engine.memory import Memory
 from bandrank.errors import BandrankError
 from bandrank.serving import Serving
 from bandrank.settings import Settings
@@ -31,6 +32,7 @@ class Service:
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
         self.max_line_bytes, self.max_answer_bytes = settings.max_line_bytes, settings.max_answer_bytes
         self.metrics = self.models.default.engine.metrics
+        self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.created = int(time.time())
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bandrank.engine.clients import ITSELF, Client
+from bandrank.engine.clients import ITSELF
+from bandrank.engine.memory import Account
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
@@ -16,7 +17,8 @@ class Call:
 
     top_n: the number of results; None or 0 for all.  model: its name; None for the default model.
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
-    raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.  client: who asks.
+    raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
+    account: of the client who asks; None for the service itself.
     """
 
     query: str
@@ -27,7 +29,7 @@ class Call:
     budget_s: float | None = None
     return_texts: bool = False
     raw_scores: bool = False
-    client: Client = ITSELF
+    account: Account | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,15 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     """
     model = models.find(call.model)
     start = model.engine.clock()
-    texts, unresolved = await registry.resolve(call.candidates)
+    texts, unresolved = await registry.resolve(call.candidates, call.account)
     left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
     ranked = {index: text for index, text in enumerate(texts) if text is not None}
     ranking = await model.rank(
-        call.query, list(ranked.values()), client=call.client, strategy=call.strategy, budget_s=left_s
+        call.query,
+        list(ranked.values()),
+        client=call.account.client if call.account is not None else ITSELF,
+        strategy=call.strategy,
+        budget_s=left_s,
     )
     indices = list(ranked)
     for candidate in ranking.candidates:

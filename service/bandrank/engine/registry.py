@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
+from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.tickets import Ticket
@@ -59,11 +60,14 @@ class CandidateRegistry:
                     computed += await source.encode_ahead(part, ticket=ticket)
         return computed
 
-    async def resolve(self, candidates: Sequence[CallCandidate]) -> tuple[list[str | None], list[Unresolved]]:
+    async def resolve(
+        self, candidates: Sequence[CallCandidate], account: Account | None = None
+    ) -> tuple[list[str | None], list[Unresolved]]:
         """The text of each of a request's candidates, sent with it or registered before, and those without one.
 
-        Raises InvalidInput if no candidate has a text, NotReady if that is because ids cannot be looked up, and
-        InputTooLarge if their texts are larger than a request may name.
+        account: holds the registered texts.  Raises InvalidInput if no candidate has a text, NotReady if that is
+        because ids cannot be looked up, InputTooLarge if their texts are larger than a request may name, and what
+        `Account.hold` raises.
         """
         texts = [candidate.text for candidate in candidates]
         ids = {index: each.id for index, each in enumerate(candidates) if each.text is None and each.id is not None}
@@ -71,7 +75,7 @@ class CandidateRegistry:
         if ids:
             registered: dict[str, str | None] = {}
             try:
-                registered = await self._look_up(list(dict.fromkeys(ids.values())))
+                registered = await self._look_up(list(dict.fromkeys(ids.values())), account)
             except NotReady as error:
                 if len(ids) == len(candidates):
                     raise
@@ -85,14 +89,17 @@ class CandidateRegistry:
             )
         return texts, missing
 
-    async def _look_up(self, ids: Sequence[str]) -> dict[str, str | None]:
+    async def _look_up(self, ids: Sequence[str], account: Account | None) -> dict[str, str | None]:
         """The texts of distinct ids. Raises NotReady, and InputTooLarge before all of them are read."""
         texts: dict[str, str | None] = {}
         left_bytes = self.max_resolved_bytes
         for start in range(0, len(ids), RESOLVED_AT_ONCE):
             part = ids[start : start + RESOLVED_AT_ONCE]
             texts |= zip(part, await self.store.get_many(part), strict=True)
-            left_bytes -= sum(len(text.encode()) for text in map(texts.get, part) if text is not None)
+            size = sum(len(text.encode()) for text in map(texts.get, part) if text is not None)
+            if account is not None:
+                account.hold(size)
+            left_bytes -= size
             if left_bytes < 0:
                 raise InputTooLarge(
                     f"the texts of the ids are larger than {self.max_resolved_bytes} bytes; name fewer per request"

@@ -1,0 +1,24 @@
+"""Answers that are sent in parts, no faster than the client reads them."""
+
+from fastapi import Response
+from starlette.types import Receive, Scope, Send
+
+PART_BYTES = 256 << 10
+
+
+class JsonInParts(Response):
+    """JSON that has been written already.
+
+    The server holds what a client has not read yet; so a large body goes to it part by part, and the request lasts,
+    with the memory that it holds, until the client has taken all but the last part.
+    """
+
+    media_type = "application/json"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for start in range(0, max(1, len(body)), PART_BYTES):
+            part = bytes(body[start : start + PART_BYTES])
+            more = start + PART_BYTES < len(body)
+            await send({"type": "http.response.body", "body": part, "more_body": more})
