@@ -4,13 +4,14 @@
 #   make test     what CI runs: linters, types, import rules, tests (under ten minutes on two cores)
 #   make check    what would be served here, and a self-test
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
+#   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
 #   make chaos    some seventy attacks on a running service, and what a second client notices of each
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench gpu-check chaos soak lock clean
+.PHONY: help serve demo test check bench overload gpu-check chaos soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -81,6 +82,9 @@ bench: $(VENV)/bench.stamp programs
 	@$(VENV)/bin/python -m bandrank_bench precomputed
 	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python -m bandrank_bench cascade --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
+
+overload: $(VENV)/dev.stamp
+	@$(VENV)/bin/python -m bandrank_bench overload
 
 # Installs nothing: what a GPU machine has is what is checked. A PYTHON that was asked for comes before $(VENV).
 GPU_PYTHON ?= $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(VENV)/bin/python)),$(PYTHON))

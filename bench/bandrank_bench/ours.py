@@ -1,13 +1,6 @@
 """bandrank itself, as a system to compare: in process and through HTTP."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,9 +12,9 @@ import torch
 from bandrank.dtypes import DtypeName
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
+from bandrank_bench.service import running_service
 from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
 
-START_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, and the benchmark wants to know how many
 
 
@@ -72,37 +65,18 @@ def serve_client(checkpoint: Path, dtype: DtypeName, log: Path, **more: str) -> 
     more: further settings, by their names without BANDRANK_.
     Raises RuntimeError with the end of its log if it dies or is not ready in time.
     """
-    port = free_port()
     settings = {
         "MODEL": str(checkpoint),
-        "HOST": "127.0.0.1",
-        "PORT": str(port),
         "DEVICE": "cpu",
         "DTYPE": dtype,
         "REQUEST_TIMEOUT_S": str(REQUEST_TIMEOUT_S),
-        "LOG_LEVEL": "warning",
         **more,
     }
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    environment = inherited | {f"BANDRANK_{name}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "bandrank", "serve"]
     with (
-        log.open("wb") as output,
-        subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=REQUEST_TIMEOUT_S + 10, trust_env=False) as client,
+        running_service(settings, log) as service,
+        httpx.Client(base_url=service.url, timeout=REQUEST_TIMEOUT_S + 10, trust_env=False) as client,
     ):
-        try:
-            _wait_until_ready(client, process, log)
-            yield client
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+        yield client
 
 
 def _http_score(client: httpx.Client) -> Score:
@@ -115,15 +89,3 @@ def _http_score(client: httpx.Client) -> Score:
         return scores
 
     return score
-
-
-def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError):  # nobody listens yet
-            if client.get("/readyz").status_code == httpx.codes.OK:
-                return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
-    end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-    raise RuntimeError(f"the service was not ready in time (exit status {process.poll()}):\n{end}")

@@ -36,7 +36,7 @@ from bandrank.settings import Settings
 from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, clean, take_turns
 from bandrank_bench.checkpoint import write_checkpoint
-from bandrank_bench.ours import free_port, load, serve_client
+from bandrank_bench.ours import load, serve_client
 from bandrank_bench.output import say
 from bandrank_bench.precomputed_report import (
     AIMS,
@@ -49,6 +49,7 @@ from bandrank_bench.precomputed_report import (
     Latency,
     report,
 )
+from bandrank_bench.service import free_port
 from bandrank_bench.systems import WINDOW, Score
 from bandrank_bench.workloads import WORKLOADS, Writer
 

@@ -83,16 +83,21 @@ class Workload:
 
 
 def page_of_passages(round_number: int) -> list[int]:
-    """100 lengths: log-normal with sigma 0.55 and mean 75, clipped to 8 ... 200. Eight such pages take turns."""
+    """The lengths of 100 passages. Eight such pages take turns."""
     return list(_page(round_number % 8))
 
 
 @cache
 def _page(number: int) -> tuple[int, ...]:
+    rng = random.Random(f"page {number}")
+    return tuple(passage_tokens(rng) for _ in range(100))
+
+
+def passage_tokens(rng: random.Random) -> int:
+    """The length of a passage: log-normal with sigma 0.55 and mean 75, clipped to 8 ... 200."""
     sigma, mean = 0.55, 75.0
     mu = math.log(mean) - sigma**2 / 2
-    rng = random.Random(f"page {number}")
-    return tuple(min(200, max(8, round(rng.lognormvariate(mu, sigma)))) for _ in range(100))
+    return min(200, max(8, round(rng.lognormvariate(mu, sigma))))
 
 
 def _pairs_of(pair_tokens: int, count: int) -> Callable[[int], list[int]]:

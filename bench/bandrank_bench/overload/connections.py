@@ -1,0 +1,76 @@
+"""A light HTTP/1.1 client: it sends bytes that were made before, and reads an answer without looking into it."""
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer as it came. sent_s: when its request was handed to the connection, by the event loop's clock."""
+
+    sent_s: float
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Connections:
+    """Kept connections from one address, as many as there are requests in flight; an async context.
+
+    source: the address of the client, which tells it from others; all of 127.0.0.0/8 are on the loopback interface.
+    """
+
+    def __init__(self, port: int, source: str = HOST) -> None:
+        self._port, self._source = port, source
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def post(self, message: bytes) -> Response:
+        """The answer to a request. Raises OSError or EOFError if the connection ends before the answer does.
+
+        Nothing is sent a second time: a request without an answer is a fact to be reported.
+        """
+        reader, writer = await self._connection()
+        keep = False
+        try:
+            sent_s = asyncio.get_running_loop().time()
+            writer.write(message)
+            status, headers = parse_head(await reader.readuntil(b"\r\n\r\n"))
+            body = await reader.readexactly(int(headers["content-length"]))
+            keep = headers.get("connection") != "close" and not writer.transport.get_write_buffer_size()
+        finally:
+            if keep:
+                self._idle.append((reader, writer))
+            else:
+                writer.transport.abort()
+        return Response(sent_s, status, headers, body)
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof() and reader.exception() is None:
+                return reader, writer
+            writer.transport.abort()
+        return await asyncio.open_connection(HOST, self._port, local_addr=(self._source, 0))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for _, writer in self._idle:
+            writer.transport.abort()
+        self._idle.clear()
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """The status and the headers, their names in lower case. Raises EOFError if the length of the body is not told."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    if "content-length" not in headers:
+        raise EOFError("the answer does not tell its length")
+    return int(first.split(" ", 2)[1]), headers

@@ -1,0 +1,131 @@
+"""The two ways to send: at times that are fixed before, or as soon as an answer has come."""
+
+import asyncio
+import gc
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from bandrank_bench.overload.connections import HOST, Connections
+from bandrank_bench.overload.outcomes import Exchange, Outcome, judge
+from bandrank_bench.overload.processors import Busy
+from bandrank_bench.overload.requests import Request
+from bandrank_bench.service import Service
+
+PATIENCE_S = 10.0  # beyond the limit of a request, after which it counts as lost
+HEAD_START_S = 0.1  # between the making of the tasks and the first request
+PAUSE_S = 0.05  # of a refused sender in a closed loop, which would otherwise do nothing but ask again
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a run that counts for rates and times, in seconds from its start: what comes before is a warm-up."""
+
+    from_s: float
+    to_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.to_s - self.from_s
+
+    def holds(self, moment_s: float) -> bool:
+        """Whether a moment is in it."""
+        return self.from_s <= moment_s < self.to_s
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A client in an open loop: each of its requests is sent at its own time, in seconds from the start.
+
+    address: on the loopback interface, which tells it from other clients.
+    """
+
+    requests: Sequence[Request]
+    times: Sequence[float]
+    address: str = HOST
+
+
+def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
+    """The times of a Poisson process of `rate` a second. Equal seeds give equal times; at another rate, scaled ones."""
+    rng = random.Random(seed)
+    times: list[float] = []
+    moment = rng.expovariate(1.0) / rate
+    while moment < seconds:
+        times.append(moment)
+        moment += rng.expovariate(1.0) / rate
+    return times
+
+
+async def open_loop(
+    service: Service, senders: Sequence[Sender], window: Window, limit_s: float
+) -> tuple[list[list[Outcome]], Busy]:
+    """The outcomes of each sender, in the order of its requests, and the processors in use during the window.
+
+    A request is sent at its time, however late others are. Ends when the last one is answered or given up.
+    limit_s: seconds within which an answer is in time.
+    """
+    gc.collect()
+    gc.freeze()  # a collection that walks all requests would delay the next ones
+    loop = asyncio.get_running_loop()
+    start = loop.time() + HEAD_START_S
+
+    async def send_all(sender: Sender, connections: Connections) -> list[Exchange]:
+        tasks = []
+        for request, due_s in zip(sender.requests, sender.times, strict=True):
+            if (left_s := start + due_s - loop.time()) > 0:
+                await asyncio.sleep(left_s)
+            tasks.append(loop.create_task(_exchange(connections, request, start, due_s, limit_s)))
+        return await asyncio.gather(*tasks)
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Connections(service.port, one.address)) for one in senders]
+        watching = loop.create_task(_watch(service.pid, start, window))
+        exchanges = await asyncio.gather(*map(send_all, senders, clients))
+        busy = await watching
+    return [[judge(one, limit_s) for one in of_sender] for of_sender in exchanges], busy
+
+
+async def closed_loop(
+    service: Service, requests: Iterable[Request], window: Window, limit_s: float, *, connections: int
+) -> tuple[list[Outcome], Busy]:
+    """Outcomes of as many clients as there are connections, each of which asks again as soon as it has an answer."""
+    gc.collect()
+    gc.freeze()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    shared: Iterator[Request] = iter(requests)
+    exchanges: list[Exchange] = []
+
+    async def ask(client: Connections) -> None:
+        while (due_s := loop.time() - start) < window.to_s:
+            one = await _exchange(client, next(shared), start, due_s, limit_s)
+            exchanges.append(one)
+            if one.response is None or one.response.status != 200:
+                await asyncio.sleep(PAUSE_S)
+
+    async with Connections(service.port) as client:
+        watching = loop.create_task(_watch(service.pid, start, window))
+        await asyncio.gather(*(ask(client) for _ in range(connections)))
+        busy = await watching
+    return [judge(one, limit_s) for one in exchanges], busy
+
+
+async def _exchange(client: Connections, request: Request, start: float, due_s: float, limit_s: float) -> Exchange:
+    loop = asyncio.get_running_loop()
+    response = None
+    try:
+        async with asyncio.timeout_at(start + due_s + limit_s + PATIENCE_S):
+            response = await client.post(request.message)
+    except (OSError, EOFError):  # TimeoutError is an OSError
+        pass
+    sent_s = None if response is None else response.sent_s - start
+    return Exchange(request, due_s, sent_s, loop.time() - start, response)
+
+
+async def _watch(pid: int, start: float, window: Window) -> Busy:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(start + window.from_s - loop.time())
+    before, before_s = Busy.read(pid), loop.time()
+    await asyncio.sleep(start + window.to_s - loop.time())
+    return Busy.read(pid).since(before, loop.time() - before_s)

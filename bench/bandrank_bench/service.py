@@ -1,0 +1,77 @@
+"""`bandrank serve` in another process, on a free port of the loopback interface."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 90.0  # a graceful stop answers what was admitted, which may take the service's request timeout
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service that was ready when it was handed over. pid: of its process."""
+
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        """Without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def running_service(settings: Mapping[str, str], log: Path) -> Iterator[Service]:
+    """Starts the service, waits until it is ready, and stops it at the end.
+
+    settings: by their names without BANDRANK_; those of our own environment do not count.  log: where its output goes.
+    Raises RuntimeError with the end of the log if it dies or is not ready in time.
+    """
+    port = free_port()
+    ours = {"HOST": "127.0.0.1", "PORT": str(port), "LOG_LEVEL": "warning", **settings}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
+    environment = inherited | {f"BANDRANK_{name}": value for name, value in ours.items()}
+    command = [sys.executable, "-m", "bandrank", "serve"]
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
+    ):
+        service = Service(port, process.pid)
+        try:
+            _wait_until_ready(service, process, log)
+            yield service
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_ready(service: Service, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):  # nobody listens yet
+            if httpx.get(f"{service.url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+                return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
+    end = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+    raise RuntimeError(f"the service was not ready in time (exit status {process.poll()}):\n{end}")
