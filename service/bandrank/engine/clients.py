@@ -40,10 +40,14 @@ class Shares:
         """How much the client could hold if nobody held any."""
         return client.share * self.total
 
+    def held_by(self, client: Client) -> float:
+        """How much the client holds."""
+        return self._held.get(client.name, 0.0)
+
     def fits(self, client: Client, amount: float) -> bool:
         """Whether the client may hold so much more."""
         factor = client.share / (1 - client.share)
-        return self._held.get(client.name, 0.0) + amount <= factor * (self.total - self.held - amount)
+        return self.held_by(client) + amount <= factor * (self.total - self.held - amount)
 
     def hold(self, client: Client, amount: float) -> None:
         """Counts so much more as held by the client, whether it fits or not."""
