@@ -1,5 +1,6 @@
 """Settings: from flags, the environment and a file, and refused by name when they cannot be used."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ OTHER_VALUES = {
     "token_cache_bytes": 0,
     "tokenizer_threads": 3,
     "log_level": "debug",
+    "log_format": "json",
+    "access_log": True,
+    "drain_s": 5.0,
 }
 NAMES = [*OTHER_VALUES, "config"]
 
@@ -105,7 +109,7 @@ def test_a_variable_sets_its_setting(name: str) -> None:
 def test_a_flag_comes_before_a_variable_and_that_before_a_file(name: str, tmp_path: Path) -> None:
     """The more specific source counts."""
     value, default = OTHER_VALUES[name], getattr(Settings(), name)
-    file = ["--config", write(tmp_path / "bandrank.toml", f"{name} = {value!r}\n")]
+    file = ["--config", write(tmp_path / "bandrank.toml", f"{name} = {json.dumps(value)}\n")]
     environ = {variable(name): str(default)}
 
     assert getattr(Settings.read(file, environ={}), name) == value
@@ -242,6 +246,7 @@ def test_the_readme_has_the_table_of_settings() -> None:
     assert [line.split("`")[1] for line in table().splitlines()[2:]] == [*map(variable, Settings.model_fields)]
     assert all(field.description for field in Settings.model_fields.values())
     assert "| `BANDRANK_PORT` | integer ≥ 0, ≤ 65535 | 8000 | Port to listen on. |" in table()
+    assert "| `BANDRANK_ACCESS_LOG` | `true`, `false` | `false` |" in table()
     assert "| `BANDRANK_CACHE_DTYPE` | `float32`, `float16`, `int8` | `float16` |" in table()
     assert "| `BANDRANK_CACHE_MEMORY_BYTES` | integer ≥ 0 | 256 MiB |" in table()
 

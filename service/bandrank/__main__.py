@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 import uvicorn
 
-from bandrank import __version__
+from bandrank import __version__, logs
 from bandrank.api.app import create_app
 from bandrank.api.connections import ConnectionLimits, Connections
+from bandrank.api.draining import DrainingServer
 from bandrank.api.service import Service
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if command in {"-h", "--help", "help"} else 2
     try:
         settings = Settings.read(rest)
-        logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
         files = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), files, settings)
@@ -82,18 +83,20 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
         signal.signal(number, stop)
     serving = assemble(files, settings, on_death=on_death)
     connections = Connections(ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics)
+    service = Service(serving, settings)
     config = uvicorn.Config(
-        create_app(Service(serving, settings)),
+        create_app(service),
         http=connections.protocol(),  # type: ignore[arg-type]  # a function that makes one does
         host=settings.host,
         port=settings.port,
+        log_config=None,
         log_level=settings.log_level,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.request_timeout_s)
         + 1,  # a client that hangs must not delay the stop
     )
-    server = uvicorn.Server(config)
+    server = DrainingServer(config, drain_s=settings.drain_s, on_drain=service.drain)
     server.should_exit = stopped
     log.info("serving %s on http://%s:%d", ", ".join(serving.models.by_name), settings.host, settings.port)
     # Objects loaded by now stay to the end; a collection that walks all of them delays every request by 0.2 s.

@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDic
 
 from bandrank.dtypes import PayloadDtype
 from bandrank.errors import BadSetting
+from bandrank.logs import LogFormat
 from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml, refusal
 
 PREFIX = "BANDRANK_"
@@ -69,7 +70,8 @@ class Settings(BaseModel):
     hang_timeout_s: PositiveFloat = 120.0
     """Seconds of a batch after which the scoring thread counts as hung: probes fail, and the process ends."""
     max_connections: PositiveInt = 1024
-    """Open connections; beyond them the one that is silent for longest is closed, and only probes are answered."""
+    """Open connections, half of them from one address; beyond that the one that is silent for longest is closed, and
+    only probes are answered."""
     max_candidates: PositiveInt = 2048
     """Candidates in a request; one with more gets 413."""
     max_body_bytes: PositiveInt = 16 << 20
@@ -109,6 +111,12 @@ class Settings(BaseModel):
     """Memory for registered candidates where there is no Redis."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
+    log_format: LogFormat = "text"
+    """Lines of text, or a JSON object on each line."""
+    access_log: bool = False
+    """Whether a line is logged for each answered request; a flood of requests is then a flood of lines."""
+    drain_s: NonNegativeFloat = 0.0
+    """Seconds between SIGTERM and the closing of the port, in which `/readyz` fails and requests are still answered."""
     config: str = ""
     """A TOML file of settings, named as here without the prefix and in lower case."""
 
@@ -167,7 +175,8 @@ def table() -> str:
     """The settings as a Markdown table, for the README."""
     rows = ["| variable | value | default | |", "| --- | --- | --- | --- |"]
     for name, facts in Settings.model_json_schema()["properties"].items():
-        choices = ", ".join(f"`{choice}`" for choice in facts.get("enum", ()))
+        known = facts.get("enum", ("true", "false") if facts["type"] == "boolean" else ())
+        choices = ", ".join(f"`{choice}`" for choice in known)
         bounds = [f"{sign} {facts[key]:g}" for key, sign in BOUNDS.items() if key in facts]
         kind = f"{facts['type'].replace('string', 'text')} {', '.join(bounds)}".strip()
         text = " ".join(facts["description"].split())
@@ -182,6 +191,8 @@ def _default(name: str) -> str:
     value = Settings.model_fields[name].default
     if isinstance(value, str):
         return f"`{value}`" if value else ""
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
     if name.endswith("_bytes"):
         return f"{value >> 20:,} MiB"
     return f"{value:,.15g}" if value >= 10_000 else f"{value:g}"

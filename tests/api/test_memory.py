@@ -22,7 +22,7 @@ ONE, OTHER = Client("one"), Client("other")
 def test_an_account_gives_back_all_that_it_holds() -> None:
     """Also what it held before it was refused more."""
     memory = Memory(100, Metrics())
-    with pytest.raises(Overloaded), memory.account(ONE) as first, memory.account(ONE) as second:
+    with pytest.raises(Overloaded), memory.account(ONE) as first, memory.account(ONE) as second:  # noqa: PT012
         first.hold(30)
         second.hold(15)
         second.hold(15)

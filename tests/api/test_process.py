@@ -1,6 +1,7 @@
 """The service as a process: how it stops, and how it says that it cannot start."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -43,11 +44,13 @@ class GatedService:
         """Sends POST /rerank on a separate connection."""
         return httpx.post(f"{self.service.url}/rerank", json=BODY, timeout=HANG_S, trust_env=False)
 
+    def get(self, path: str) -> httpx.Response:
+        """Sends GET on a separate connection."""
+        return httpx.get(f"{self.service.url}{path}", timeout=HANG_S, trust_env=False)
+
     def waiting_tasks(self) -> float:
         """The number of queued tasks in /metrics."""
-        return Scrape(httpx.get(f"{self.service.url}/metrics", timeout=HANG_S, trust_env=False).text).value(
-            "bandrank_waiting_tasks"
-        )
+        return Scrape(self.get("/metrics").text).value("bandrank_waiting_tasks")
 
 
 @contextlib.contextmanager
@@ -55,7 +58,8 @@ def gated_service(folder: Path, *arguments: str) -> Iterator[GatedService]:
     """A ready service whose batches are held from then on, until the end of the test."""
     arrived, theirs_arrived = os.pipe()
     theirs_passes, passes = os.pipe()
-    environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": str(TESTS)}
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": path}
     os.write(passes, PASS)  # for the self-test of the start
     with contextlib.ExitStack() as at_end:
         at_end.callback(os.close, arrived)
@@ -114,6 +118,31 @@ def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> 
     assert "Traceback" not in gated.service.log.read_text()
 
 
+def test_sigterm_begins_with_a_drain(tmp_path: Path) -> None:
+    """/readyz fails while the service still takes and answers requests; a second signal ends that at once, with 0."""
+    with gated_service(tmp_path, "--drain-s", "3600") as gated, ThreadPoolExecutor(1) as client:
+        gated.service.terminate()
+        wait_until(lambda: gated.get("/readyz").status_code == httpx.codes.SERVICE_UNAVAILABLE)
+        assert "the service is stopping" in gated.get("/readyz").text
+        assert gated.get("/healthz").status_code == httpx.codes.OK
+        answer = client.submit(gated.rerank)
+        gated.wait_for_batch()
+        gated.service.terminate()
+        wait_until(lambda: refuses(gated.service.url))
+        gated.let_through()
+
+        assert answer.result(HANG_S).status_code == httpx.codes.OK
+        assert gated.service.exit_status(HANG_S) == 0
+
+
+def test_a_drain_ends_by_itself(tmp_path: Path) -> None:
+    """After its time the port is closed and the process ends with 0."""
+    with gated_service(tmp_path, "--drain-s", "0.5") as gated:
+        gated.service.terminate()
+        assert gated.service.exit_status(HANG_S) == 0
+    assert "/readyz fails, requests are still answered" in gated.service.log.read_text()
+
+
 def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
     """Every client gets an error, then the process ends with exit code 1 instead of hanging."""
     with gated_service(tmp_path) as gated, ThreadPoolExecutor(2) as clients:
@@ -127,6 +156,30 @@ def test_a_dead_scoring_thread_ends_the_process(tmp_path: Path) -> None:
             assert answer.result(HANG_S).json()["error_type"] == "scoring_failed"
         assert gated.service.exit_status(HANG_S) == 1
     assert "the scoring thread died" in gated.service.log.read_text()
+
+
+def test_every_line_of_the_log_is_json_where_that_is_wanted(tmp_path: Path) -> None:
+    """The server's own lines too, and those of requests; invalid ones break none of them."""
+    model = save_cross_encoder(tmp_path / "model")
+    arguments = ["--model", str(model), "--device", "cpu", "--log-format", "json", "--access-log", "true"]
+    with running_service(tmp_path, arguments=arguments) as service:
+        url = httpx.URL(service.url)
+        httpx.get(f"{url}/a%0Ab?token=secret", headers={"X-Request-Id": "mine"}, timeout=HANG_S, trust_env=False)
+        with socket.create_connection((url.host, url.port or 0), timeout=HANG_S) as connection:
+            connection.sendall(b"NO HTTP\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    text = service.log.read_text()
+    records = [json.loads(line) for line in text.splitlines()]
+
+    assert {record["logger"] for record in records} >= {
+        "bandrank",
+        "bandrank.api.app",
+        "uvicorn.error",
+        "bandrank.access",
+    }
+    (mine,) = [record for record in records if record.get("request_id") == "mine"]
+    assert (mine["method"], mine["path"], mine["status"], mine["client"]) == ("GET", "/a\nb", 404, "127.0.0.1")
+    assert "secret" not in text
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,9 +1,11 @@
-"""What only a real connection can show: a body of 50 MB, and clients that go away."""
+"""What only a real connection can show: a body of 50 MB, and clients that go away, or only say nothing more."""
 
 import contextlib
+import http.client
 import json
 import logging
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from support.serving import files_of
 from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
+from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.service import Service
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -37,6 +40,14 @@ class Listening:
         """A client with a separate connection."""
         host, port = self.address
         return httpx.Client(base_url=f"http://{host}:{port}", timeout=HANG_S, trust_env=False)
+
+    @contextlib.contextmanager
+    def half_closed(self, sent: bytes) -> Iterator[socket.socket]:
+        """A connection on which this was sent, and on which the client sends no more."""
+        with socket.create_connection(self.address, timeout=HANG_S) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            yield connection
 
     def scrape(self) -> Scrape:
         """The current metrics."""
@@ -65,7 +76,9 @@ def listening() -> Iterator[Listening]:
     gate = Gate()
     settings = Settings(device="cpu")
     service = Service(assemble([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), gate))], settings), settings)
-    server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, access_log=False))
+    protocol = Connections(ConnectionLimits(), service.metrics).protocol()
+    config = uvicorn.Config(create_app(service), http=protocol, log_config=None, access_log=False)  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -76,6 +89,18 @@ def listening() -> Iterator[Listening]:
         gate.let_through(100)
         thread.join(HANG_S)
     assert not thread.is_alive()
+
+
+def answers_on(connection: socket.socket) -> list[tuple[int, bytes]]:
+    """The status and body of every answer up to the end of a connection, without interim ones."""
+    with connection.makefile("rb") as stream:
+        answers = []
+        while line := stream.readline():
+            assert line.startswith(b"HTTP/1.1 ")
+            headers = http.client.parse_headers(stream)
+            if line != b"HTTP/1.1 100 Continue\r\n":
+                answers.append((int(line.split()[1]), stream.read(int(headers["content-length"]))))
+        return answers
 
 
 def assert_quiet(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,3 +168,80 @@ def test_several_requests_on_one_connection(caplog: pytest.LogCaptureFixture) ->
 
     assert statuses == [200, 422, 200, 422, 200]
     assert_quiet(caplog)
+
+
+def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """All of it, be it small and there at once or of megabytes, and then the connection is closed."""
+    text = "man " + "x" * 3_000_000
+    large = json.dumps({"query": "who", "candidates": [text], "return_documents": True}).encode()
+    with listening() as running:
+        with running.half_closed(b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n") as connection:
+            assert answers_on(connection) == [(200, b'{"status":"alive"}')]
+        running.gate.let_through()
+        with running.half_closed(HEAD % len(large) + large) as connection:
+            ((status, body),) = answers_on(connection)
+            assert status == 200
+            assert json.loads(body)["results"][0]["document"]["text"] == text
+    assert_quiet(caplog)
+
+
+def test_a_client_that_sends_no_more_may_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither its task in the queue nor its batch is dropped while others come and go."""
+    with listening() as running, running.half_closed(HEAD % len(BODY) + BODY) as scored:
+        running.gate.wait_for_batch()
+        with running.half_closed(HEAD % len(BODY) + BODY) as queued:
+            running.wait_for("bandrank_waiting_tasks", 1)
+            with socket.create_connection(running.address) as impatient:
+                impatient.sendall(HEAD % len(BODY) + BODY)
+                running.wait_for("bandrank_waiting_tasks", 2)
+            running.wait_for("bandrank_requests_total", 1, status="499")
+            running.gate.let_through(2)
+
+            assert [status for status, _ in answers_on(scored) + answers_on(queued)] == [200, 200]
+    assert_quiet(caplog)
+
+
+def test_a_client_that_sends_no_more_and_then_goes_away_frees_its_room(caplog: pytest.LogCaptureFixture) -> None:
+    """It is noticed although nothing is read from it, nor written to it."""
+    with listening() as running, socket.create_connection(running.address) as scored:
+        scored.sendall(HEAD % len(BODY) + BODY)
+        running.gate.wait_for_batch()
+        with running.half_closed(HEAD % len(BODY) + BODY) as impatient:
+            running.wait_for("bandrank_waiting_tasks", 1)
+            assert impatient.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            impatient.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset at its close
+        running.wait_for("bandrank_dropped_tasks_total", 1, reason="cancelled")
+        running.wait_for("bandrank_requests_total", 1, status="499")
+    assert_quiet(caplog)
+
+
+def test_requests_in_a_row_are_all_answered_though_the_client_sends_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """In their order, and then the connection is closed."""
+    request = HEAD % len(BODY) + BODY
+    with listening() as running:
+        running.gate.let_through(2)
+        with running.half_closed(request + b"GET /nothing HTTP/1.1\r\nHost: bandrank\r\n\r\n" + request) as connection:
+            assert [status for status, _ in answers_on(connection)] == [200, 404, 200]
+    assert_quiet(caplog)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n", HEAD % len(BODY) + BODY[:10]],
+    ids=["nothing", "half a line", "half the headers", "half a body"],
+)
+def test_a_client_that_sends_no_more_than_half_a_request_is_closed(sent: bytes) -> None:
+    """At once, without an answer."""
+    with listening() as running:
+        with running.half_closed(sent) as connection:
+            assert connection.recv(100) == b""
+        running.assert_serves()
+
+
+def test_a_client_of_http_1_0_that_sends_no_more_is_closed() -> None:
+    """It may not understand an interim answer, without which it looks like one that went away."""
+    request = (HEAD % len(BODY)).replace(b"HTTP/1.1", b"HTTP/1.0") + BODY
+    with listening() as running:
+        with running.half_closed(request) as connection:
+            assert connection.recv(100) == b""
+        running.wait_for("bandrank_requests_total", 1, status="499")

@@ -10,6 +10,7 @@ import sys
 from support.scorers import WatchedScorer, lookup
 from support.serving import files_of
 
+from bandrank import logs
 from bandrank.__main__ import serve
 from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
@@ -31,7 +32,9 @@ def main() -> int:
         if os.read(passes, 1) == DIE:
             raise Died
 
-    return serve([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), wait))], Settings.read(sys.argv[2:]))
+    settings = Settings.read(sys.argv[2:])
+    logs.configure(settings.log_level, settings.log_format)
+    return serve([files_of(WatchedScorer(lookup(man=1.5, she=-2.0), wait))], settings)
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
 from bandrank.api import candidates, rerank, status
+from bandrank.api.access_log import AccessLog
 from bandrank.api.dialects import DIALECTS, PATHS
 from bandrank.api.failures import CLIENT_GONE, add_handlers
 from bandrank.api.parsing import shared_schemas
+from bandrank.api.request_ids import RequestIds
 from bandrank.api.service import Service
 from bandrank.metrics import Metrics
 
@@ -60,7 +62,13 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """An application whose description includes the bodies that endpoints read themselves."""
+    """An application whose description includes the bodies that endpoints read themselves.
+
+    Ids and the access log are around all of it, also around what answers an unexpected error.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return RequestIds(AccessLog(super().build_middleware_stack()))
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()

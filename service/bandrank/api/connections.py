@@ -7,26 +7,27 @@ never reads its answer would be kept for ever.
 import asyncio
 import logging
 import resource
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from bandrank.api.half_closed import INTERIM, HangUps
+from bandrank.api.only_probes import OnlyProbes
+from bandrank.api.places import Connection, Places, client_at
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 RESERVED_FILES = 128  # for Redis, logs, model files and the interpreter itself
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """max_connections: beyond them only probes are answered, on up to `reserved` more.  max_header_bytes, max_headers:
+    """max_connections: of which an address has its share; beyond that only probes are answered, on up to `reserved`
+    more, which are shared alike.  max_header_bytes, max_headers:
     of a request, its first line included.  patience_s: within which the headers have to be there, and how long a body
     or an answer may stay without `least_bytes` of progress.
     """
@@ -59,10 +60,10 @@ class Connections:
                 "connections are bounded by the limit on open files: %d instead of %d", most, limits.max_connections
             )
         self.limits = limits
-        self.max_connections = max(1, most)
         self.metrics = metrics
-        self.open: set[BoundedProtocol] = set()
-        self.silent: OrderedDict[BoundedProtocol, None] = OrderedDict()  # those that nothing is owed to, oldest first
+        self.open: dict[Connection, Places] = {}
+        self._places, self._reserve = Places(most), Places(limits.reserved)
+        self.hang_ups = HangUps()
         metrics.connections.set_function(lambda: len(self.open))
 
     def protocol(self) -> Callable[..., "BoundedProtocol"]:
@@ -73,15 +74,38 @@ class Connections:
 
         return make
 
-    def make_room(self) -> None:
-        """Closes the connection that has been silent for longest, if there are too many."""
-        if len(self.open) > self.max_connections and self.silent:
-            oldest = next(iter(self.silent))
-            oldest.give_up("too_many")
+    def add(self, connection: Connection, peer: object) -> bool:
+        """Counts a new connection from an address; closes it, which is False, if there is no place for it."""
+        for places in (self._places, self._reserve):
+            if places.take(connection, client_at(peer)):
+                self.open[connection] = places
+                return True
+        connection.give_up("too_many")
+        return False
 
-    @property
-    def full(self) -> bool:
-        return len(self.open) > self.max_connections
+    def is_reserve(self, connection: Connection) -> bool:
+        """Whether a connection is one too many, on which only probes are answered."""
+        return self.open[connection] is self._reserve
+
+    def falls_silent(self, connection: Connection) -> None:
+        """Counts a connection as one that nothing is owed to, if it is still counted."""
+        if (places := self.open.get(connection)) is not None:
+            places.falls_silent(connection)
+
+    def speaks(self, connection: Connection) -> None:
+        """Counts a connection as one that is owed an answer, if it is still counted."""
+        if (places := self.open.get(connection)) is not None:
+            places.speaks(connection)
+
+    def discard(self, connection: Connection) -> None:
+        """Counts a connection no more."""
+        if (places := self.open.pop(connection, None)) is not None:
+            places.leave(connection)
+
+    def refuse(self, connection: Connection, reason: str) -> None:
+        """Counts a connection no more, and why."""
+        self.metrics.refused_connections.labels(reason).inc()
+        self.discard(connection)
 
 
 def allow_files(count: int) -> int:
@@ -99,6 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.ws_protocol_class = None  # a WebSocket would take the connection out of these bounds
         self._connections = connections
         self._limits = connections.limits
         self._header_bytes = 0
@@ -106,24 +131,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._check: asyncio.TimerHandle | None = None
         self._phase = Phase.HEADERS
         self._since = self.loop.time()
+        self._answering: RequestResponseCycle | None = None  # the first of those that are owed an answer
+        self._descriptor = -1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        everyone = self._connections
-        everyone.open.add(self)
         self._enter(Phase.HEADERS)
-        everyone.make_room()
-        everyone.silent[self] = None
-        if len(everyone.open) > everyone.max_connections + self._limits.reserved:
-            self.give_up("too_many")
+        if not self._connections.add(self, transport.get_extra_info("peername")):
             return
-        if everyone.full:
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        if self._connections.is_reserve(self):
             self.app = OnlyProbes(self.app)
         self._check = self.loop.call_later(self._limits.patience_s, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.open.discard(self)
-        self._connections.silent.pop(self, None)
+        self._connections.discard(self)
+        self._connections.hang_ups.forget(self._descriptor)
         if self._check is not None:
             self._check.cancel()
         super().connection_lost(exc)
@@ -136,11 +159,22 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._phase is Phase.HEADERS and self._header_bytes > self._limits.max_header_bytes:
             self._refuse(431, "headers")
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio.Protocol
+        """Keeps the connection open, by returning True, if its client may wait for an answer to all that it sent."""
+        owed = self._answering if self._phase is Phase.ANSWER else None
+        if owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
+            return None
+        if not owed.response_started:
+            self.transport.write(INTERIM)
+        self._connections.hang_ups.watch(self._descriptor, self.transport.abort)
+        self.cycle.keep_alive = False  # of the last request
+        return True
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._phase is not Phase.HEADERS:
             self._enter(Phase.HEADERS)
-        self._connections.silent.pop(self, None)
+        self._connections.speaks(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
@@ -153,6 +187,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._enter(Phase.BODY)
         super().on_headers_complete()
+        if not self.pipeline:
+            self._answering = self.cycle
 
     def on_body(self, body: bytes) -> None:
         if self.cycle is not None:
@@ -162,20 +198,28 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         super().on_message_complete()
-        self._enter(Phase.ANSWER)
+        if self._answering is not None:
+            self._enter(Phase.ANSWER)
+            return
+        self._enter(Phase.IDLE)  # the answer did not need the body
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
+        self._answering = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
-        if self._phase is Phase.ANSWER and not self.pipeline:
-            self._enter(Phase.IDLE)
-            self._connections.silent[self] = None
+        if self._answering is None:
+            if self._phase is Phase.ANSWER:
+                self._enter(Phase.IDLE)
+            self._connections.falls_silent(self)  # also while the rest of a body comes that nobody needs
 
     def give_up(self, reason: str) -> None:
         """Closes the connection at once, whatever is unsent."""
-        self._connections.metrics.refused_connections.labels(reason).inc()
-        self._connections.open.discard(self)
-        self._connections.silent.pop(self, None)
+        self._connections.refuse(self, reason)
         self.transport.abort()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing where uvicorn would log what any client can ask for."""
 
     def _enter(self, phase: Phase) -> None:
         self._phase, self._since = phase, self.loop.time()
@@ -206,26 +250,3 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or not self.cycle.response_started:
             self.transport.write(STATUS_LINE[status] + b"connection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()
-
-
-class OnlyProbes:
-    """Answers probes, and everything else with 503."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PROBES:
-            await self._app(scope, receive, send)
-            return
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close"), (b"retry-after", b"1")]
-        said = b"too many connections; keep fewer open, or try again"
-        body = b'{"message":"%b","detail":"%b","error":"%b","error_type":"too_many_connections"}' % (said, said, said)
-        await send(
-            {
-                "type": "http.response.start",
-                "status": 503,
-                "headers": [*headers, (b"content-length", b"%d" % len(body))],
-            }
-        )
-        await send({"type": "http.response.body", "body": body})

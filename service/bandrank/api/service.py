@@ -34,6 +34,7 @@ class Service:
         self.metrics = self.models.default.engine.metrics
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.created = int(time.time())
+        self._draining = False
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
             self.metrics.build_info.labels(__version__, model.name, str(model.engine.device), dtype).set(1)
@@ -54,11 +55,17 @@ class Service:
         await self._self_test()
         self.metrics.ready.set(1)
 
+    def drain(self) -> None:
+        """Makes /readyz fail from now on, while requests are still answered."""
+        self._draining = True
+        self.metrics.ready.set(0)
+        log.info("stopping: /readyz fails, requests are still answered")
+
     async def why_not_ready(self) -> str | None:
         """None if the service can score, else the reason. Runs a self-test unless a batch was scored within FRESH_S."""
         if (reason := self.why_not_alive()) is not None:
             pass
-        elif not all(engine.worker.alive for engine in self.models.engines):
+        elif self._draining or not all(engine.worker.alive for engine in self.models.engines):
             reason = STOPPING
         elif not all(engine.scored_within(FRESH_S) for engine in self.models.engines):
             try:

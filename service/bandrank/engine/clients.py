@@ -51,9 +51,13 @@ class Shares:
         """How much the client could hold if nobody held any."""
         return client.share * self.total
 
+    def held_by(self, client: Client) -> float:
+        """How much the client holds."""
+        return self._held.get(client, 0.0)
+
     def fits(self, client: Client, amount: float) -> bool:
         """Whether the client may hold so much more."""
-        return excess(client, amount, held=self._held.get(client, 0.0), free=self.total - self.held) <= 0
+        return excess(client, amount, held=self.held_by(client), free=self.total - self.held) <= 0
 
     def hold(self, client: Client, amount: float) -> None:
         """Counts so much more as held by the client, whether it fits or not."""

@@ -1,0 +1,35 @@
+"""A server that goes on answering for a while after it was told to stop."""
+
+import math
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+
+class DrainingServer(uvicorn.Server):
+    """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second.
+
+    A load balancer that asks for readiness has this time to send requests elsewhere. on_drain: called when it begins.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, drain_s: float, on_drain: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain_s = drain_s
+        self._on_drain = on_drain
+        self._told = False
+        self._closes_at = math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._told or not self.started or self._drain_s == 0:
+            super().handle_exit(sig, frame)
+        self._told = True  # the rest takes locks that the interrupted code may hold
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._told and self._closes_at == math.inf:
+            self._closes_at = time.monotonic() + self._drain_s
+            self._on_drain()
+        if time.monotonic() >= self._closes_at:
+            self.should_exit = True
+        return await super().on_tick(counter)

@@ -1,0 +1,30 @@
+"""What is answered on a connection beyond those that may be open."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bandrank.api.access_log import AccessLog
+from bandrank.api.request_ids import RequestIds
+
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class OnlyProbes:
+    """Answers probes, and everything else with 503."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._refusal = RequestIds(AccessLog(refuse))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        probe = scope["type"] != "http" or scope["path"] in PROBES
+        await (self._app if probe else self._refusal)(scope, receive, send)
+
+
+async def refuse(_: Scope, __: Receive, send: Send) -> None:
+    """Answers 503 and closes the connection."""
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close"), (b"retry-after", b"1")]
+    said = b"too many connections; keep fewer open, or try again"
+    body = b'{"message":"%b","detail":"%b","error":"%b","error_type":"too_many_connections"}' % (said, said, said)
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,95 @@
+"""Logging to stderr, as lines of text or of JSON.
+
+Values come from clients, too: none of them can end a line, or pass for another record.
+"""
+
+import json
+import logging
+import re
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+LogFormat = Literal["text", "json"]
+ACCESS = "bandrank.access"  # the logger of answered requests
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the request that the current task answers
+
+
+def configure(level: str, log_format: LogFormat, *, access_log: bool = False) -> None:
+    """Logs records of all libraries from `level` on, and of answered requests if wanted, whatever the level.
+
+    Does nothing to the handlers of a process that has set up its own.
+    """
+    logging.basicConfig(level=level.upper(), handlers=[handler_of(log_format)])
+    logging.getLogger(ACCESS).setLevel(logging.INFO if access_log else logging.CRITICAL + 1)
+
+
+def handler_of(log_format: LogFormat) -> logging.Handler:
+    """A handler that writes records to stderr, each with the id of the request that it belongs to, if any."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_add_request_id)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    return handler
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object of a record: time, level, logger, message, its extra fields, and its exception as one string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if trace := _trace(self, record):
+            line["exception"] = trace
+        return json.dumps(line | _fields(record) | line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """A line of a record: time, level, logger, message and the extra fields; its exception follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname} {record.name}: {_escaped(record.getMessage())}{fields}"
+        return "\n  ".join([line, *map(_escaped, _trace(self, record).splitlines())])
+
+
+# What every record has, and what uvicorn adds to repeat its message in colour.
+NO_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+PLAIN = re.compile(r"[\w.:/-]+", re.ASCII)
+
+
+def _add_request_id(record: logging.LogRecord) -> bool:
+    if known := request_id.get():
+        record.request_id = known
+    return True
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in NO_FIELDS}
+
+
+def _time(record: logging.LogRecord) -> str:
+    """The record's time in UTC (RFC 3339)."""
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """The record's exception with its traceback; empty if it has none."""
+    return formatter.formatException(record.exc_info) if record.exc_info else ""
+
+
+def _escaped(text: str) -> str:
+    """The text with everything but printable characters escaped, as in Python."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _quoted(value: object) -> str:
+    """The value as it is where nothing could be mistaken, else as JSON."""
+    text = str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(value, default=str)

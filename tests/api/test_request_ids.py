@@ -1,0 +1,123 @@
+"""Request ids and the access log: which answer, and which line of the log, belongs to a request."""
+
+import asyncio
+import logging
+
+import httpx
+import pytest
+from support.app import ask_and_hang_up, running_app
+from support.scorers import WatchedScorer, lookup
+
+from bandrank.logs import ACCESS, handler_of
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"query": "who", "candidates": ["man"]}
+
+
+class Buggy(WatchedScorer):
+    """Raises what nobody expects, for a candidate of 13 tokens."""
+
+    def num_rows(self, query_tokens: int, candidate_tokens: int) -> int:
+        if candidate_tokens == 13:
+            raise RuntimeError("secret")
+        return super().num_rows(query_tokens, candidate_tokens)
+
+
+BUG = {"query": "who", "candidates": ["the man " * 6]}
+
+
+@pytest.mark.parametrize("brought", ["a", "0f-_.Z" * 21])
+async def test_an_id_that_a_client_brings_is_kept(brought: str) -> None:
+    """The answer carries it."""
+    async with running_app(lookup()) as running:
+        answer = await running.client.get("/healthz", headers={"X-Request-Id": brought})
+
+    assert answer.headers.get_list("x-request-id") == [brought]
+
+
+@pytest.mark.parametrize("brought", [None, "", "a" * 129, "a b", 'a"b', "é", "a\tb", "a/b", "a\n"])
+async def test_any_other_id_is_replaced(brought: str | None) -> None:
+    """Each answer carries a new one."""
+    headers = {} if brought is None else {b"X-Request-Id": brought.encode()}
+    async with running_app(lookup()) as running:
+        ids = [(await running.client.get("/healthz", headers=headers)).headers["x-request-id"] for _ in range(2)]
+
+    assert ids[0] != ids[1]
+    assert all(len(each) == 32 and each.isalnum() for each in ids)
+
+
+async def test_every_answer_carries_an_id() -> None:
+    """Errors too, whoever finds them."""
+    async with running_app(Buggy(lookup(), lambda _: None)) as running:
+        answers = [
+            await running.rerank(BODY),
+            await running.rerank({}),
+            await running.rerank(BUG),
+            await running.client.get("/nothing"),
+            await running.client.get("/rerank"),
+            await running.client.post("/rerank", content=b"x", headers={"content-type": "text/plain"}),
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 422, 500, 404, 405, 415]
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 6
+
+
+async def test_the_log_names_the_request_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of an unexpected error carries the id of its request, and not that of another at the same time."""
+    handler = handler_of("text")
+    logging.getLogger("bandrank").addHandler(handler)
+    try:
+        async with running_app(Buggy(lookup(), lambda _: None)) as running:
+
+            async def ask(name: str, body: object) -> httpx.Response:
+                return await running.client.post("/rerank", json=body, headers={"X-Request-Id": name})
+
+            await asyncio.gather(ask("good", BODY), ask("bad", BUG), ask("good", BODY))
+    finally:
+        logging.getLogger("bandrank").removeHandler(handler)
+    said = capsys.readouterr().err
+
+    (line,) = [line for line in said.splitlines() if "failed unexpectedly" in line]
+    assert line.endswith(" request_id=bad")
+    assert "request_id=good" not in said
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    """The fields of the access log, less the milliseconds."""
+    names = ("method", "path", "status", "client", "bytes")
+    return [{name: vars(record)[name] for name in names} for record in caplog.records if record.name == ACCESS]
+
+
+async def test_the_access_log_has_a_line_for_each_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """With method, path without its query string, status, milliseconds, client, and bytes of the answer."""
+    async with running_app(Buggy(lookup(), lambda _: None)) as running:
+        with caplog.at_level(logging.INFO, logger=ACCESS):
+            answers = [
+                await running.client.get("/healthz?token=secret"),
+                await running.rerank(BODY),
+                await running.rerank(BUG),
+                await running.client.get("/" + "x" * 1000),
+            ]
+
+    expected = [
+        ("GET", "/healthz", 200),
+        ("POST", "/rerank", 200),
+        ("POST", "/rerank", 500),
+        ("GET", "/" + "x" * 511, 404),
+    ]
+    assert logged(caplog) == [
+        {"method": method, "path": path, "status": status, "client": "127.0.0.1", "bytes": len(answer.content)}
+        for (method, path, status), answer in zip(expected, answers, strict=True)
+    ]
+    assert all(vars(record)["ms"] >= 0 for record in caplog.records if record.name == ACCESS)
+
+
+async def test_a_client_that_hangs_up_is_499_in_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
+    """As in the metrics."""
+    async with running_app(lookup()) as running:
+        with caplog.at_level(logging.INFO, logger=ACCESS):
+            part = {"type": "http.request", "body": b"{", "more_body": True}
+            await ask_and_hang_up(running.app, [part], hung_up=lambda: asyncio.sleep(0))
+
+    assert [fields["status"] for fields in logged(caplog)] == [499]

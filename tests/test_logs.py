@@ -1,0 +1,109 @@
+"""What the log holds: whole records, one a line, whatever clients send."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from bandrank.logs import LogFormat, handler_of, request_id
+
+NASTY = 'a\nb\r\nc\x1b[31m\x00\u2028d \ud800 "é" \\'
+
+
+@contextmanager
+def logger(log_format: LogFormat) -> Iterator[logging.Logger]:
+    """A logger that writes to stderr in this format."""
+    log, handler = logging.getLogger("tests.logs"), handler_of(log_format)
+    log.addHandler(handler)
+    log.propagate = False
+    log.setLevel("INFO")
+    try:
+        yield log
+    finally:
+        log.removeHandler(handler)
+
+
+def fail() -> None:
+    """Raises an error whose message has lines."""
+    raise ValueError("first\n2026-01-01T00:00:00.000Z ERROR bandrank: forged")
+
+
+def test_json_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its time in UTC, level, logger, message and extra fields, as they were."""
+    before = datetime.now(UTC)
+    with logger("json") as log:
+        log.info("%s", NASTY, extra={"path": NASTY, "num": 3, "names": ["a"], "kind": dict, "level": "forged"})
+    (line,) = capsys.readouterr().err.splitlines()
+    record = json.loads(line)
+
+    assert record.pop("time").endswith("Z")
+    assert before.timestamp() - 0.001 <= datetime.fromisoformat(json.loads(line)["time"]).timestamp()
+    assert record == {
+        "level": "INFO",
+        "logger": "tests.logs",
+        "message": NASTY,
+        "path": NASTY,
+        "num": 3,
+        "names": ["a"],
+        "kind": "<class 'dict'>",
+    }
+
+
+def test_json_has_an_exception_as_one_string(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its traceback."""
+    with logger("json") as log:
+        try:
+            fail()
+        except ValueError:
+            log.exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+
+    exception = json.loads(line)["exception"]
+    assert exception.startswith("Traceback (most recent call last):\n")
+    assert exception.endswith("forged")
+
+
+def test_text_has_a_record_on_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Time, level, logger, message and fields; what would break the line, or steer a terminal, is escaped."""
+    with logger("text") as log:
+        log.warning("%s", NASTY, extra={"path": "/a b=c", "client": "127.0.0.1", "bytes": 12})
+    (line,) = capsys.readouterr().err.splitlines()
+
+    time, rest = line.split(" ", 1)
+    assert datetime.fromisoformat(time).tzinfo == UTC
+    message = 'a\\nb\\r\\nc\\x1b[31m\\x00\\u2028d \\ud800 "é" \\'
+    assert rest == f'WARNING tests.logs: {message} path="/a b=c" client=127.0.0.1 bytes=12'
+
+
+def test_text_indents_an_exception(capsys: pytest.CaptureFixture[str]) -> None:
+    """No line of it can pass for a record."""
+    with logger("text") as log:
+        try:
+            fail()
+        except ValueError:
+            log.exception("failed")
+    first, *lines = capsys.readouterr().err.splitlines()
+
+    assert first.endswith("ERROR tests.logs: failed")
+    assert lines[0] == "  Traceback (most recent call last):"
+    assert lines[-1] == "  2026-01-01T00:00:00.000Z ERROR bandrank: forged"
+    assert all(line.startswith("  ") for line in lines)
+
+
+@pytest.mark.parametrize(("log_format", "shown"), [("json", '"request_id": "abc"'), ("text", " request_id=abc")])
+def test_a_record_has_the_id_of_its_request(
+    log_format: LogFormat, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And none where there is no request."""
+    with logger(log_format) as log:
+        log.info("without")
+        token = request_id.set("abc")
+        log.info("with")
+        request_id.reset(token)
+    without, with_id = capsys.readouterr().err.splitlines()
+
+    assert "request_id" not in without
+    assert shown in with_id
