@@ -14,7 +14,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from bandrank.api.half_closed import INTERIM, HangUps
+from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
 from bandrank.api.only_probes import OnlyProbes
 from bandrank.api.places import Connection, Places, client_at
 from bandrank.metrics import Metrics
@@ -162,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio.Protocol
         """Keeps the connection open, by returning True, if its client may wait for an answer to all that it sent."""
         owed = self._answering if self._phase is Phase.ANSWER else None
-        if owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
+        if not CAN_WATCH or owed is None or owed.scope["http_version"] != "1.1" or self.scheme == "https":
             return None
         if not owed.response_started:
             self.transport.write(INTERIM)

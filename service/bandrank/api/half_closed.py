@@ -11,6 +11,7 @@ import select
 from collections.abc import Callable
 
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+CAN_WATCH = hasattr(select, "epoll")  # on Linux
 
 
 class HangUps:
