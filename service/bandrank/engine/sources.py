@@ -156,7 +156,7 @@ class RepresentationSource:
             return await self._encode([missing[key] for key in unclaimed], ticket)
 
         with recorder.span("encode"):
-            computed = await self.cache.compute_missing(list(missing), encode) if missing else {}
+            computed = await self.cache.compute_missing(list(missing), encode, ticket.client) if missing else {}
         payloads = [computed[key] if payload is None else payload for key, payload in zip(keys, cached, strict=True)]
         return payloads, cached.count(None)
 

@@ -84,6 +84,23 @@ async def test_a_caller_computes_its_distinct_keys_in_one_call() -> None:
     assert len(asked) == 1
 
 
+async def test_what_another_owner_computes_is_not_awaited() -> None:
+    """It may have to wait for its turn among much else of that owner."""
+    flights, first, asked = SingleFlight(), Computation(), list[Keys]()
+
+    async def compute(keys: Keys) -> dict[bytes, bytes]:
+        asked.append(keys)
+        return await instant(keys)
+
+    waiting = asyncio.create_task(flights.run([b"a", b"b"], first, "greedy"))
+    await asyncio.sleep(0)
+
+    assert await flights.run([b"a"], compute, "polite") == answers(b"a")
+    assert asked == [[b"a"]]
+    first.end()
+    assert await waiting == answers(b"a", b"b")
+
+
 async def test_what_another_computes_is_awaited() -> None:
     """A caller computes only the keys that nobody else computes."""
     callers, first, second = Callers(), Computation(), Computation()

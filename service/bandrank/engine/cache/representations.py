@@ -1,7 +1,7 @@
 """Representations of candidates by the digest of their text: from memory, from Redis, or computed once."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import redis_keys
@@ -59,10 +59,13 @@ class RepresentationCache:
         return payloads
 
     async def compute_missing(
-        self, keys: Sequence[bytes], compute: Callable[[list[bytes]], Awaitable[list[bytes]]]
+        self,
+        keys: Sequence[bytes],
+        compute: Callable[[list[bytes]], Awaitable[list[bytes]]],
+        owner: Hashable = None,
     ) -> dict[bytes, bytes]:
         """The payload of each key that a lookup missed. `compute` gets the keys that nobody else computes, or only
-        together with many more.
+        together with many more; callers of another owner do not count.
 
         Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
         and what another caller's `compute` raised for the same keys; errors are not kept.
@@ -79,7 +82,8 @@ class RepresentationCache:
         # Another caller may have computed some of them while this caller's lookup waited for Redis.
         in_memory = zip(keys, self._memory.get_many(keys), strict=True)
         known = {key: payload for key, payload in in_memory if payload is not None}
-        return known | await self._flights.run([key for key in keys if key not in known], compute_and_keep)
+        missing = [key for key in keys if key not in known]
+        return known | await self._flights.run(missing, compute_and_keep, owner)
 
     async def drained(self) -> bool:
         """Waits until no write is queued; returns False if Redis lost any payload computed since the last call."""

@@ -1,7 +1,10 @@
-"""Runs one computation per key at a time, however many callers need it, unless it is much larger than a caller's."""
+"""Runs one computation per key at a time, however many callers need it, unless it is much larger than a caller's.
+
+Callers join the computations of their own owner alone: those of another may have to wait longer for their turn.
+"""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +22,12 @@ SMALL, MOST_TIMES_LARGER = 16, 4
 
 @dataclass(eq=False)
 class Flight:
-    """A computation under way. num_waiting: callers that need one of its keys, including the one that started it."""
+    """A computation under way, for callers of one owner.
 
+    num_waiting: callers that need one of its keys, including the one that started it.
+    """
+
+    owner: Hashable
     keys: frozenset[bytes]
     task: asyncio.Task[dict[bytes, bytes]]
     num_waiting: int = 0
@@ -39,11 +46,11 @@ class SingleFlight:
     """Runs each computation in a separate task, so that it outlives its caller while others wait for it."""
 
     def __init__(self) -> None:
-        self._by_key: dict[bytes, Flight] = {}
+        self._by_key: dict[tuple[Hashable, bytes], Flight] = {}
 
-    async def run(self, keys: Sequence[bytes], compute: Compute) -> dict[bytes, bytes]:
-        """The payload of each key: computed here in one call, or awaited if another caller computes it already, and not
-        much more besides.
+    async def run(self, keys: Sequence[bytes], compute: Compute, owner: Hashable = None) -> dict[bytes, bytes]:
+        """The payload of each key: computed here in one call, or awaited if another caller of the owner computes it
+        already, and not much more besides.
 
         Raises what `compute` raises. What another caller's `compute` raises is raised too, unless the reason may lie
         with that caller: then this call computes what it still needs.
@@ -55,11 +62,11 @@ class SingleFlight:
         try:
             while missing := [key for key in dict.fromkeys(keys) if key not in result]:
                 most = max(SMALL, MOST_TIMES_LARGER * len(missing))
-                flying = {key: self._by_key[key] for key in missing if key in self._by_key}
+                flying = {key: self._by_key[owner, key] for key in missing if (owner, key) in self._by_key}
                 near = {key for key, flight in flying.items() if flight in joined or len(flight.keys) <= most}
                 if unclaimed := [key for key in missing if key not in near]:
-                    started.add(self._start(unclaimed, compute))
-                flights = {self._by_key[key] for key in missing}
+                    started.add(self._start(owner, unclaimed, compute))
+                flights = {self._by_key[owner, key] for key in missing}
                 for flight in flights - joined:
                     flight.num_waiting += 1
                 joined |= flights
@@ -73,10 +80,10 @@ class SingleFlight:
             for flight in joined:
                 self._leave(flight)
 
-    def _start(self, keys: list[bytes], compute: Compute) -> Flight:
-        flight = Flight(frozenset(keys), asyncio.create_task(compute(keys)))
+    def _start(self, owner: Hashable, keys: list[bytes], compute: Compute) -> Flight:
+        flight = Flight(owner, frozenset(keys), asyncio.create_task(compute(keys)))
         flight.task.add_done_callback(lambda _: self._land(flight))
-        self._by_key |= dict.fromkeys(keys, flight)
+        self._by_key |= dict.fromkeys(((owner, key) for key in keys), flight)
         return flight
 
     def _land(self, flight: Flight) -> None:
@@ -93,5 +100,5 @@ class SingleFlight:
     def _release(self, flight: Flight) -> None:
         """Forgets the computation: later calls compute its keys anew."""
         for key in flight.keys:
-            if self._by_key.get(key) is flight:
-                del self._by_key[key]
+            if self._by_key.get((flight.owner, key)) is flight:
+                del self._by_key[flight.owner, key]
