@@ -7,7 +7,7 @@ from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
-from bandrank.errors import InputTooLarge, InvalidInput, NotReady
+from bandrank.errors import InputTooLarge, NotReady, UnknownCandidates
 
 ENCODED_AT_ONCE = 256  # texts
 RESOLVED_AT_ONCE = 256  # ids
@@ -61,7 +61,7 @@ class CandidateRegistry:
     async def resolve(self, candidates: Sequence[CallCandidate]) -> tuple[list[str | None], list[Unresolved]]:
         """The text of each of a request's candidates, sent with it or registered before, and those without one.
 
-        Raises InvalidInput if no candidate has a text, NotReady if that is because ids cannot be looked up, and
+        Raises UnknownCandidates if none has a text, NotReady if that is because ids cannot be looked up, and
         InputTooLarge if their texts are larger than a request may name.
         """
         texts = [candidate.text for candidate in candidates]
@@ -79,7 +79,7 @@ class CandidateRegistry:
                 texts[index] = registered.get(name)
         missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
         if all(text is None for text in texts):
-            raise InvalidInput(
+            raise UnknownCandidates(
                 "no candidate can be ranked: all came without a text, and none of their ids is registered; send texts"
             )
         return texts, missing
