@@ -34,6 +34,8 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         WHO | {"candidates": [{"id": 1, "text": "man"}]},
         GOOD | {"query": ""},
         GOOD | {"query": " \n\t\x1c\u2003"},
+        *(GOOD | {"query": chr(code)} for code in range(0x3001) if chr(code).isspace()),
+        GOOD | {"query": "\ufeff"},
         GOOD | {"query": " .\n"},
         GOOD | {"query": "\x00"},
         GOOD | {"query": None},

@@ -26,6 +26,8 @@ class CandidateIn:
     text: str | None = None
 
 
+# A character that str.strip() leaves; readers of a pattern disagree on what \S is.
+NOT_BLANK = r"[^\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 # left_to_right: no value is both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
 Candidates = Annotated[
@@ -61,7 +63,7 @@ class RerankRequest(BaseModel):
         }
     )
 
-    query: str = Field(description="Anything but whitespace.", json_schema_extra={"pattern": r"\S"})
+    query: str = Field(description="Anything but whitespace.", json_schema_extra={"pattern": NOT_BLANK})
     candidates: Candidates | None = Field(default=None, description="Texts, or objects with id and text.")
     documents: Candidates | None = Field(default=None, description="Another name for candidates.")
     top_n: Annotated[int, Field(ge=0), BeforeValidator(_as_number)] | None = Field(
