@@ -8,10 +8,11 @@
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
 #   make chaos    some seventy attacks on a running service, and what a second client notices of each
+#   make fuzz     ten thousand requests drawn from /openapi.json, and the answers compared with it (SEED=1)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench overload gpu-check chaos soak lock clean
+.PHONY: help serve demo test check bench overload gpu-check chaos fuzz soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -21,6 +22,7 @@ DATA ?= $(firstword $(wildcard ../*/data/nq-mini))
 # The same for the cascade's benchmark, with the candidates of a first stage.
 CASCADE_DATA ?= $(firstword $(wildcard ../*/data/scifact))
 CASCADE_RUN ?= $(CASCADE_DATA)/runs/bm25.test.trec.gz
+SEED ?= 1
 PORT ?= $(or $(BANDRANK_PORT),8000)
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
@@ -43,6 +45,11 @@ $(VENV)/dev.stamp: $(VENV)/runtime.stamp
 $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@echo "installing the runtimes to compare with"
 	@$(PIP) install --editable '.[bench]'
+	@touch $@
+
+$(VENV)/fuzz.stamp: $(VENV)/dev.stamp
+	@echo "installing what draws requests from a description"
+	@$(PIP) install --editable '.[fuzz]'
 	@touch $@
 
 # A compiler, and servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
@@ -76,6 +83,9 @@ soak: $(VENV)/dev.stamp
 
 chaos: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m chaos tests/chaos
+
+fuzz: $(VENV)/fuzz.stamp
+	@BANDRANK_FUZZ_SEED=$(SEED) $(VENV)/bin/pytest -m fuzz tests/fuzz -s
 
 bench: $(VENV)/bench.stamp programs
 	@$(VENV)/bin/python -m bandrank_bench cpu

@@ -5,6 +5,8 @@ BandrankError
     InputTooLarge       413  the request is larger than this service takes
     UnsupportedMedia    415  the body is compressed, or not of a type that is read here
     UnknownModel        404  the requested model is not served
+    UnknownStrategy     404  the model does not have the requested strategy
+    UnknownCandidates   404  none of the ids that stand for texts is registered
     Overloaded          429  more work is queued than can be done in time; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
@@ -42,6 +44,16 @@ class UnsupportedMedia(BandrankError):
 class UnknownModel(BandrankError):
     status = 404
     error_type = "unknown_model"
+
+
+class UnknownStrategy(BandrankError):
+    status = 404
+    error_type = "unknown_strategy"
+
+
+class UnknownCandidates(BandrankError):
+    status = 404
+    error_type = "unknown_candidates"
 
 
 class Overloaded(BandrankError):

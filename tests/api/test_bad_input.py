@@ -65,7 +65,6 @@ CASES = [
     invalid("a string for candidates", {"query": "who", "candidates": "man"}, "candidates"),
     invalid("a number among candidates", {"query": "who", "candidates": ["man", 7]}, "candidates.1"),
     invalid("null among candidates", {"query": "who", "candidates": ["man", None]}, "candidates.1"),
-    invalid("a candidate without a text", {"query": "who", "candidates": [{"id": "a"}]}, "text"),
     invalid("a candidate without an id", {"query": "who", "candidates": [{"text": "a"}]}, "id"),
     invalid("a number for an id", {"query": "who", "candidates": [{"id": 7, "text": "a"}]}, "id"),
     invalid("a list for a text", {"query": "who", "candidates": [{"id": "a", "text": ["b"]}]}, "text"),
@@ -83,6 +82,14 @@ CASES = [
     invalid("true for top_n", GOOD | {"top_n": True}, "top_n"),
     invalid("digits for budget_ms", GOOD | {"budget_ms": "50"}, "budget_ms"),
     invalid("a number for model", GOOD | {"model": 7}, "model"),
+    Case(
+        "a candidate without a text",
+        b'{"query": "who", "candidates": [{"id": "a"}]}',
+        404,
+        "unknown_candidates",
+        "send texts",
+    ),
+    Case("an unknown strategy", json.dumps(GOOD | {"strategy": "best"}).encode(), 404, "unknown_strategy", "'best'"),
     Case("an unknown model", json.dumps(GOOD | {"model": "gpt"}).encode(), 404, "unknown_model", "'gpt'"),
     Case(
         "100,000 candidates",
@@ -145,7 +152,7 @@ async def test_bad_input_does_not_affect_other_requests() -> None:
     assert [answer.status_code for answer in answers] == [case.status for case in small]
     assert seen.value("bandrank_candidates_total") == 20 * 2
     assert seen.value("bandrank_requests_total", status="422") == sum(case.status == 422 for case in small)
-    assert seen.value("bandrank_requests_total", status="404") == 1
+    assert seen.value("bandrank_requests_total", status="404") == 3
 
 
 @pytest.mark.parametrize(
@@ -235,6 +242,9 @@ async def test_several_faults_are_named_together() -> None:
         ("POST", "/metrics", 405),
         ("GET", "/nothing", 404),
         ("POST", "/", 404),
+        ("TRACE", "/rerank", 405),
+        ("OPTIONS", "/candidates", 405),
+        ("QUERY", "/v1/models", 405),
     ],
 )
 async def test_paths_and_methods_that_do_not_exist(method: str, path: str, status: int) -> None:

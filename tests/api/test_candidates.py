@@ -63,12 +63,12 @@ async def test_an_unknown_id_is_reported_and_the_rest_is_ranked() -> None:
     assert [(item["index"], item["id"]) for item in answer["unresolved"]] == [(0, "x"), (3, "y")]
 
 
-async def test_only_unknown_ids_are_an_error() -> None:
-    """A request with nothing to rank is refused."""
+async def test_unknown_ids_alone_are_not_found() -> None:
+    """A request with nothing to rank is well formed, and what it names is not there."""
     async with app() as running:
         response = await running.rerank({"query": "who", "candidates": [{"id": "x"}]})
 
-    assert "registered" in assert_error(response, 422, "invalid_input")
+    assert "registered" in assert_error(response, 404, "unknown_candidates")
 
 
 async def test_a_text_in_the_request_goes_before_the_registered_one() -> None:

@@ -72,6 +72,6 @@ async def test_compressed_lines_are_refused() -> None:
     headers = {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
     async with running_app(lookup()) as running:
         response = await running.client.put("/candidates", content=gzip.compress(LINES), headers=headers)
-        assert_error(await running.rerank({"query": "who", "candidates": [{"id": "a"}]}), 422, "invalid_input")
+        assert_error(await running.rerank({"query": "who", "candidates": [{"id": "a"}]}), 404, "unknown_candidates")
 
     assert_error(response, 415, "unsupported_media")

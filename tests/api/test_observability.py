@@ -221,9 +221,9 @@ async def test_no_page_loads_scripts_from_elsewhere(path: str) -> None:
     assert_error(response, 404, "http")
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-async def test_probes_may_ask_for_the_head(path: str) -> None:
-    """Some load balancers do."""
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/models", "/openapi.json"])
+async def test_where_get_is_answered_head_is(path: str) -> None:
+    """HTTP asks for it, and some load balancers probe with it."""
     async with running_app(lookup()) as running:
         response = await running.client.head(path)
 

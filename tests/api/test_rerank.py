@@ -132,7 +132,7 @@ async def test_two_candidates_may_have_the_same_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (4, 4), (5, 4), (10**30, 4), (2.0, 2)]
+    ("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (4, 4), (5, 4), (10**30, 4), (2.0, 2), (1e30, 4)]
 )
 async def test_top_n_cuts_the_list(top_n: Any, expected: int) -> None:
     """null, 0 and a number above the number of candidates mean all."""

@@ -17,7 +17,7 @@ from support.tasks import until
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Ranking, Stage, StageScores, best_first, merge
 from bandrank.engine.served import ServedModel
-from bandrank.errors import BadSetting, InvalidInput
+from bandrank.errors import BadSetting, UnknownStrategy
 from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
 from bandrank.settings import Settings
@@ -171,7 +171,7 @@ async def test_an_unknown_strategy_is_refused() -> None:
     """The message lists the served strategies."""
     async with served(lookup()) as model:
         for strategy in ("fast", "cascade", "slow"):
-            with pytest.raises(InvalidInput, match=r"there are auto, accurate$"):
+            with pytest.raises(UnknownStrategy, match=r"there are auto, accurate$"):
                 await model.rank("who", ["man"], strategy=strategy)
 
 

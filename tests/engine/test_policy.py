@@ -3,7 +3,7 @@
 import pytest
 
 from bandrank.engine.policy import Plan, Role, Step, make_plan, strategies
-from bandrank.errors import InvalidInput
+from bandrank.errors import UnknownStrategy
 
 FAST, ACCURATE = Role("fast"), Role("accurate", depth=50)
 FUSED = Role("accurate", depth=50, weight=0.5)
@@ -79,7 +79,7 @@ def test_a_prediction_is_made_only_where_it_matters() -> None:
 @pytest.mark.parametrize(("roles", "strategy"), [([FAST], "accurate"), ([ACCURATE], "cascade"), ([FAST, FUSED], "")])
 def test_an_unknown_strategy_is_refused_with_the_served_ones(roles: list[Role], strategy: str) -> None:
     """A model of one stage has no cascade."""
-    with pytest.raises(InvalidInput, match=", ".join(strategies(roles))):
+    with pytest.raises(UnknownStrategy, match=", ".join(strategies(roles))):
         plan_of(roles, strategy)
 
 

@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bandrank import __version__
 from bandrank.api import candidates, rerank, status
 from bandrank.api.access_log import AccessLog
+from bandrank.api.connections import ConnectionLimits
+from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS, PATHS
 from bandrank.api.failures import CLIENT_GONE, add_handlers
 from bandrank.api.parsing import shared_schemas
@@ -41,7 +43,8 @@ def create_app(service: Service) -> FastAPI:
     app = _App(
         title="bandrank",
         version=__version__,
-        description="Re-ranks a search engine's candidates.",
+        description=overview(service),
+        responses=anywhere(ConnectionLimits()),
         lifespan=lifespan,
         openapi_url=OPENAPI_PATH,
         docs_url=None,  # the pages load scripts from another site

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
 from bandrank.api.admission import Scope, account_for
-from bandrank.api.dialects.native import ErrorBody
+from bandrank.api.description import errors
 from bandrank.api.parsing import NDJSON, body_schema, check_values, media_type, parse, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.clients import Client
@@ -25,6 +25,20 @@ LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together; a st
 MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
 STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
+LINES = {  # OpenAPI 3.1 has no word for a body of several values
+    "type": "string",
+    "description": "A RegisteredCandidate as JSON in each line. Blank lines are skipped, and lines that cannot be read "
+    "are reported in the answer.",
+}
+FIRST_ID = "$request.body#/candidates/0/id"
+LINKS = {
+    "rank": {
+        "description": "From now on a request may name a candidate by its id alone.",
+        "operationRef": "#/paths/~1rerank/post",
+        "requestBody": {"query": "how do bees find their way home?", "candidates": [{"id": FIRST_ID}]},
+    },
+    "delete": {"operationRef": "#/paths/~1candidates/delete", "requestBody": {"ids": [FIRST_ID]}},
+}
 
 
 class RegisteredCandidate(BaseModel):
@@ -76,8 +90,8 @@ class DeleteResponse(BaseModel):
 @router.put(
     "/candidates",
     response_model=RegisterResponse,
-    responses={status: {"model": ErrorBody} for status in (413, 415, 422, 429, 500, 503, 504, 507)},
-    openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, RegisteredCandidate)),
+    responses={**errors(413, 415, 422, 429, 500, 503, 504, 507), 200: {"links": LINKS}},
+    openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, LINES)),
 )
 async def register(request: Request, service: ServiceOfApp, account: Registering) -> RegisterResponse:
     """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
@@ -95,7 +109,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
 @router.delete(
     "/candidates",
     response_model=DeleteResponse,
-    responses={status: {"model": ErrorBody} for status in (413, 415, 422, 503)},
+    responses=errors(413, 415, 422, 503),
     openapi_extra=body_schema(DeleteRequest),
 )
 async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:

@@ -102,10 +102,9 @@ def _num_values(body: bytes) -> int:
     return count(b" ".join(unescaped.split(b'"')[::2]))
 
 
-def body_schema(kind: type[BaseModel], *, also: Mapping[str, type[BaseModel]] | None = None) -> dict[str, Any]:
-    """The OpenAPI description of a body that the endpoint reads itself. also: models by further media types."""
-    kinds = {JSON: kind, **(also or {})}
-    content = {media: {"schema": _schema(model)} for media, model in kinds.items()}
+def body_schema(kind: type[BaseModel], *, also: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:
+    """The OpenAPI description of a body that the endpoint reads itself. also: schemas by further media types."""
+    content = {media: {"schema": schema} for media, schema in {JSON: _schema(kind), **(also or {})}.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 

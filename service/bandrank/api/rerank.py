@@ -1,18 +1,18 @@
 """The endpoint of each dialect: a body in, a ranking out."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
 from bandrank.api.admission import Scope, account_for
+from bandrank.api.description import errors
 from bandrank.api.dialects.dialect import Dialect, results_of
 from bandrank.api.parsing import body_schema, media_type, read_body
 from bandrank.api.responses import JsonInParts
@@ -30,6 +30,8 @@ BUDGET_PARAMETER = {
     "description": "Milliseconds until the answer is due, where the body says nothing.",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
+# JSON's numbers alone: float() also takes "1_000" and "nan".
+BUDGET_MS = TypeAdapter(Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)])
 
 
 def router_of(dialect: Dialect) -> APIRouter:
@@ -42,8 +44,9 @@ def router_of(dialect: Dialect) -> APIRouter:
         """Puts candidates in order of relevance to a query."""
         start = time.monotonic()
         media_type(request)
+        header_s = _budget_of_header(request)
         call = dialect.read(await read_body(request, service.max_body_bytes, account), service.max_candidates)
-        budget_s = call.budget_s if call.budget_s is not None else _budget_of_header(request)
+        budget_s = call.budget_s if call.budget_s is not None else header_s
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s, account=account), service.models, service.registry)
         answered = await _unless_gone(request, work)
@@ -56,7 +59,7 @@ def router_of(dialect: Dialect) -> APIRouter:
             rerank,
             methods=["POST"],
             response_model=dialect.response,
-            responses={status: {"model": dialect.error} for status in (404, 413, 415, 422, 429, 500, 503, 504)},
+            responses=errors(404, 413, 415, 422, 429, 500, 503, 504, body=dialect.error),
             openapi_extra=body_schema(dialect.request) | {"parameters": [BUDGET_PARAMETER]},
         )
     return router
@@ -80,12 +83,10 @@ def _budget_of_header(request: Request) -> float | None:
     text = request.headers.get(BUDGET_HEADER)
     if text is None:
         return None
-    budget_ms = math.nan
-    with suppress(ValueError):
-        budget_ms = float(text)
-    if not 0 < budget_ms < math.inf:
-        raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}")
-    return budget_ms / 1000
+    try:
+        return BUDGET_MS.validate_json(text) / 1000
+    except ValidationError:
+        raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}") from None
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:

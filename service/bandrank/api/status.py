@@ -1,15 +1,14 @@
 """Endpoints about the service itself: its models, its health and its metrics."""
 
 from fastapi import APIRouter, Response
-from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
-from bandrank.api.dialects.native import ErrorBody
 from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 
 router = APIRouter()
+TEXT = {"type": "string"}
 
 
 class ModelOut(BaseModel):
@@ -29,6 +28,7 @@ class ModelList(BaseModel):
     data: list[ModelOut]
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models")
 async def models(service: ServiceOfApp) -> ModelList:
     """Lists the names that requests may give in `model`."""
@@ -39,7 +39,7 @@ async def models(service: ServiceOfApp) -> ModelList:
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get("/healthz", responses={503: {"model": ErrorBody}})
+@router.get("/healthz")
 async def healthz(service: ServiceOfApp) -> dict[str, str]:
     """Says that the process is alive, and that its scoring thread has neither died nor hung."""
     if (reason := service.why_not_alive()) is not None:
@@ -48,7 +48,7 @@ async def healthz(service: ServiceOfApp) -> dict[str, str]:
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", responses={503: {"model": ErrorBody}})
+@router.get("/readyz")
 async def readyz(service: ServiceOfApp) -> dict[str, str]:
     """Says whether the service scores: a batch succeeded a moment ago, or a self-test succeeds now."""
     if (reason := await service.why_not_ready()) is not None:
@@ -56,7 +56,9 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "ready", "model": service.models.default.name}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.head("/metrics", include_in_schema=False)
+# Not PlainTextResponse: the description would have errors as text too.
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": TEXT}}}})
 async def metrics(service: ServiceOfApp) -> Response:
     """All metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)

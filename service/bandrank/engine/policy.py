@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bandrank.errors import InvalidInput
+from bandrank.errors import UnknownStrategy
 
 AUTO, CASCADE = "auto", "cascade"  # the strategies beside the names of a model's stages
 
@@ -53,7 +53,7 @@ def make_plan(
     predict_s: seconds until the stage of an index would have scored all candidates, after the work that is queued now.
     "auto" runs the last stage over all candidates if a cascade would leave them all to it and the budget allows that,
     and otherwise the cascade.
-    Raises InvalidInput for a strategy that the model does not have.
+    Raises UnknownStrategy for a strategy that the model does not have.
     """
     names = [role.name for role in roles]
     last = len(roles) - 1
@@ -77,7 +77,9 @@ def make_plan(
     if strategy == CASCADE and last > 0:
         return Plan(CASCADE, cascade, bounded=True)
     if strategy not in names:
-        raise InvalidInput(f"strategy {strategy[:40]!r} is not served here; there are {', '.join(strategies(roles))}")
+        raise UnknownStrategy(
+            f"strategy {strategy[:40]!r} is not served here; there are {', '.join(strategies(roles))}"
+        )
     index = names.index(strategy)
     # A stage that would be late runs after a cheaper one, whose scores stand for the candidates that it does not reach.
     steps = over_all(index, after_another=is_late(index))

@@ -10,7 +10,7 @@ from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.tickets import Ticket
-from bandrank.errors import InputTooLarge, InvalidInput, NotReady
+from bandrank.errors import InputTooLarge, NotReady, UnknownCandidates
 
 ENCODED_AT_ONCE, CHARACTERS_AT_ONCE = 256, 4 << 20
 RESOLVED_AT_ONCE = 256  # ids
@@ -65,8 +65,8 @@ class CandidateRegistry:
     ) -> tuple[list[str | None], list[Unresolved]]:
         """The text of each of a request's candidates, sent with it or registered before, and those without one.
 
-        account: holds the registered texts.  Raises InvalidInput if no candidate has a text, NotReady if that is
-        because ids cannot be looked up, InputTooLarge if their texts are larger than a request may name, and what
+        account: holds the registered texts.  Raises UnknownCandidates if none has a text, NotReady if that is because
+        ids cannot be looked up, InputTooLarge if their texts are larger than a request may name, and what
         `Account.hold` raises.
         """
         texts = [candidate.text for candidate in candidates]
@@ -84,7 +84,7 @@ class CandidateRegistry:
                 texts[index] = registered.get(name)
         missing = [Unresolved(index, name, reason) for index, name in ids.items() if texts[index] is None]
         if all(text is None for text in texts):
-            raise InvalidInput(
+            raise UnknownCandidates(
                 "no candidate can be ranked: all came without a text, and none of their ids is registered; send texts"
             )
         return texts, missing

@@ -50,8 +50,7 @@ class ServedModel:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  Raises InvalidInput for an unknown strategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed
-        and NotReady.
+        as fit.  Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
             ranking = await self._rank(query, texts, client, strategy, budget_s)

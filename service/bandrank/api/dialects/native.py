@@ -26,16 +26,21 @@ class CandidateIn:
     text: str | None = None
 
 
+# A character that str.strip() leaves; readers of a pattern disagree on what \S is.
+NOT_BLANK = r"[^\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 # left_to_right: no value is both, and a text need not be tried as an object.
 TextOrCandidate = Annotated[str | CandidateIn, Field(union_mode="left_to_right")]
-Candidates = Annotated[list[TextOrCandidate], Field(fail_fast=True)]  # a million faults would take gigabytes
+Candidates = Annotated[
+    list[TextOrCandidate],
+    Field(fail_fast=True, json_schema_extra={"minItems": 1}),  # a million faults would take gigabytes
+]
 
 
 def _as_number(value: object) -> object:
-    """Takes 2.0 for an integer, as JSON does, and neither "2" nor true."""
+    """Takes 2.0 and 1e30 for integers, as JSON does, and neither "2" nor true."""
     if isinstance(value, str | bool):
         raise ValueError("Input should be a valid integer")  # noqa: TRY004 - which pydantic turns into a fault
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class RerankRequest(BaseModel):
@@ -50,25 +55,29 @@ class RerankRequest(BaseModel):
                     "top_n": 1,
                     "return_documents": True,
                 }
-            ]
+            ],
+            "oneOf": [
+                {"required": [name], "properties": {name: {"type": "array"}, other: {"type": "null"}}}
+                for name, other in (("candidates", "documents"), ("documents", "candidates"))
+            ],
         }
     )
 
-    query: str
+    query: str = Field(description="Anything but whitespace.", json_schema_extra={"pattern": NOT_BLANK})
     candidates: Candidates | None = Field(default=None, description="Texts, or objects with id and text.")
     documents: Candidates | None = Field(default=None, description="Another name for candidates.")
-    top_n: Annotated[int, BeforeValidator(_as_number), Field(ge=0)] | None = Field(
+    top_n: Annotated[int, Field(ge=0), BeforeValidator(_as_number)] | None = Field(
         default=None, description="null, 0 or more than there are: all."
     )
     return_documents: StrictBool | None = False
     raw_scores: StrictBool | None = Field(
         default=False, description="The scorer's own scores instead of their sigmoid."
     )
-    model: str | None = Field(default=None, description="One of GET /v1/models; null: the first.")
+    model: str | None = Field(default=None, description="One of GET /v1/models; null or empty: the first.")
     strategy: str | None = Field(
         default=AUTO,
         description="The name of a stage. fast: the scorer that precomputes. accurate: the other. cascade: fast over "
-        "all, accurate over the best of them. auto: what fits.",
+        "all, accurate over the best of them. auto, null or empty: what fits.",
     )
     budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
         default=None, description="Milliseconds until the answer is due; the header X-Budget-Ms says the same."

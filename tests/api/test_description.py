@@ -1,0 +1,166 @@
+"""/openapi.json: its schemas allow what is answered and nothing else, and it has every status that a client may get."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.app import RunningApp, running_app
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+WHO = {"query": "who"}
+GOOD = WHO | {"candidates": ["man"]}
+BODIES: dict[tuple[str, str], list[Any]] = {
+    ("POST", "/rerank"): [
+        GOOD,
+        WHO | {"documents": [{"id": "a", "text": "man"}, {"id": ""}]},
+        WHO | {"candidates": None, "documents": ["man"]},
+        GOOD | {"documents": None, "top_n": None, "model": None, "strategy": None, "budget_ms": None},
+        GOOD | {"documents": []},
+        GOOD | {"documents": ["man"]},
+        WHO,
+        WHO | {"candidates": None, "documents": None},
+        WHO | {"candidates": []},
+        WHO | {"documents": []},
+        WHO | {"candidates": {}},
+        WHO | {"candidates": [["man"]]},
+        WHO | {"candidates": [{"text": "man"}]},
+        WHO | {"candidates": [{"id": "a"}]},
+        WHO | {"candidates": [{"id": "a", "text": None}]},
+        WHO | {"candidates": [{"id": 1, "text": "man"}]},
+        GOOD | {"query": ""},
+        GOOD | {"query": " \n\t\x1c\u2003"},
+        *(GOOD | {"query": chr(code)} for code in range(0x3001) if chr(code).isspace()),
+        GOOD | {"query": "\ufeff"},
+        GOOD | {"query": " .\n"},
+        GOOD | {"query": "\x00"},
+        GOOD | {"query": None},
+        GOOD | {"top_n": 2.0},
+        GOOD | {"top_n": 1e30},
+        GOOD | {"top_n": 0},
+        GOOD | {"top_n": -0.0},
+        GOOD | {"top_n": -1},
+        GOOD | {"top_n": 0.5},
+        GOOD | {"top_n": "1"},
+        GOOD | {"top_n": True},
+        GOOD | {"budget_ms": 5e-324},
+        GOOD | {"budget_ms": 0},
+        GOOD | {"budget_ms": "1"},
+        GOOD | {"raw_scores": 1},
+        GOOD | {"return_documents": "true"},
+        GOOD | {"strategy": "", "model": ""},
+        GOOD | {"strategy": "best"},
+        GOOD | {"strategy": 1},
+        GOOD | {"model": "gpt"},
+        GOOD | {"more": [{}]},
+        [GOOD],
+        None,
+    ],
+    ("PUT", "/candidates"): [
+        {"candidates": []},
+        {"candidates": [{"id": "a", "text": ""}]},
+        {"candidates": [{"id": "\x00" * 512, "text": "\x00"}]},
+        {"candidates": [{"id": "🐝" * 512, "text": "man", "more": 1}]},
+        {"candidates": [{"id": "🐝" * 513, "text": "man"}]},
+        {"candidates": [{"id": "", "text": "man"}]},
+        {"candidates": [{"id": "a"}]},
+        {"candidates": [{"id": "a", "text": None}]},
+        {"candidates": ["man"]},
+        {"candidates": None},
+        {},
+        [],
+    ],
+    ("DELETE", "/candidates"): [
+        {"ids": []},
+        {"ids": ["", "x" * 600, "a", "a"]},
+        {"ids": [1]},
+        {"ids": "a"},
+        {},
+        "a",
+    ],
+}
+
+
+async def description(running: RunningApp) -> dict[str, Any]:
+    """What the service says of itself."""
+    document: dict[str, Any] = (await running.client.get("/openapi.json")).json()
+    return document
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES)
+async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> None:
+    """Or if it names what is not there; any other body breaks its schema."""
+    bodies = BODIES[method, path]
+    async with running_app(lookup(), fast=encoded_lookup()) as running:
+        document = await description(running)
+        answers = [await running.client.request(method, path, json=body) for body in bodies]
+
+    schema = document["paths"][path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
+    is_allowed = Draft202012Validator(schema | {"components": document["components"]}).is_valid
+    told = [(body, answer.status_code in {200, 404}) for body, answer in zip(bodies, answers, strict=True)]
+    assert told == [(body, is_allowed(body)) for body in bodies]
+    assert {answer.status_code for answer in answers} == {200, 422} | ({404} if path == "/rerank" else set())
+
+
+async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
+    """And those of a service that fails, or that cannot answer now."""
+    async with running_app(lookup()) as running:
+        document = await description(running)
+
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            responses = operation["responses"]
+            assert responses.keys() >= {"200", "400", "408", "431", "500", "503"}
+            assert responses["400"]["content"].keys() == {"text/plain"}
+            assert not responses["408"].keys() & {"content"}
+            error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+            others = responses.keys() - {"200", "400", "408", "431"}
+            assert all(responses[status]["content"] == error for status in others)
+            assert ("429" in responses) == any("Retry-After" in each.get("headers", {}) for each in responses.values())
+
+
+async def test_a_link_leads_to_an_endpoint_that_takes_its_body() -> None:
+    """A registered candidate is ranked and deleted by the links of its registration."""
+    candidates = [{"id": "a", "text": "man"}]
+    async with running_app(lookup()) as running:
+        document = await description(running)
+        await running.client.put("/candidates", json={"candidates": candidates})
+        links = document["paths"]["/candidates"]["put"]["responses"]["200"]["links"]
+        answers = {}
+        for name, link in links.items():
+            *_, path, method = link["operationRef"].replace("~1", "\n").replace("/", " ").replace("\n", "/").split()
+            assert method in document["paths"][path]
+            body = json.loads(json.dumps(link["requestBody"]).replace("$request.body#/candidates/0/id", "a"))
+            answers[name] = (await running.client.request(method.upper(), path, json=body)).json()
+
+    assert [result["id"] for result in answers["rank"]["results"]] == ["a"]
+    assert answers["delete"] == {"deleted": 1}
+
+
+async def test_the_limits_are_those_of_the_service() -> None:
+    """They are settings."""
+    limits = {"max_candidates": 123, "max_body_bytes": 4567, "max_answer_bytes": 8901, "max_line_bytes": 2345}
+    async with running_app(lookup(), settings=Settings(device="cpu", **limits)) as running:
+        text = (await description(running))["info"]["description"]
+
+    assert all(f" {limit} " in text.replace("\n", " ") for limit in limits.values())
+
+
+async def test_lines_are_described_as_text() -> None:
+    """OpenAPI 3.1 has no schema for several JSON values; whatever the lines are, the answer is 200."""
+    body = b'{"id": "a", "text": "man"}\n\nno json\n\xff\n7'
+    async with running_app(lookup()) as running:
+        content = (await description(running))["paths"]["/candidates"]["put"]["requestBody"]["content"]
+        answers = {
+            kind: await running.client.put("/candidates", content=body, headers={"content-type": kind})
+            for kind in content.keys() - {"application/json"}
+        }
+
+    assert answers.keys() == {"application/x-ndjson", "application/jsonl", "application/x-jsonlines"}
+    assert {content[kind]["schema"]["type"] for kind in answers} == {"string"}
+    assert {answer.status_code for answer in answers.values()} == {200}
+    assert {answer.json()["num_errors"] for answer in answers.values()} == {3}

@@ -1,0 +1,12 @@
+"""Bodies of several lines, for which schemathesis needs to be told what they look like; it loads this file."""
+
+import json
+
+import schemathesis
+from hypothesis import strategies as st
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+CANDIDATES = st.fixed_dictionaries({"id": TEXT, "text": TEXT}).map(lambda candidate: json.dumps(candidate).encode())
+LINES = st.lists(CANDIDATES | st.binary()).map(b"\n".join)
+
+schemathesis.openapi.media_type("application/x-ndjson", LINES, aliases=["application/jsonl", "application/x-jsonlines"])

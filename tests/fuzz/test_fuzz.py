@@ -1,0 +1,52 @@
+"""Ten thousand requests drawn from the service's own description of its API, and the answers compared with it.
+
+Run with `make fuzz`. BANDRANK_FUZZ_SEED: of what is drawn (default 1). BANDRANK_FUZZ_EXAMPLES: requests drawn for each
+operation, and chains of requests (default 1100).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.models import save_bi_encoder
+from support.server import running_service
+from support.soak_pool import tiny_cross_encoder
+
+pytestmark = pytest.mark.fuzz
+
+HERE = Path(__file__).parent
+SEED = os.environ.get("BANDRANK_FUZZ_SEED") or "1"
+EXAMPLES = os.environ.get("BANDRANK_FUZZ_EXAMPLES") or "1100"
+LEAST_CASES, TIMEOUT_S = 10_000, 1200.0
+
+
+def test_the_service_does_what_its_description_says(tmp_path: Path) -> None:
+    """What the description allows is answered, what it does not allow is refused, and every status, header and body is
+    one that it has. The service has a scorer that precomputes, so that all strategies and /candidates have work to do.
+    """
+    model, fast = tiny_cross_encoder(tmp_path / "model"), save_bi_encoder(tmp_path / "fast")
+    with running_service(tmp_path, arguments=["--model", str(model), "--fast-model", str(fast)]) as service:
+        report = tmp_path / "report.json"
+        options = ["--seed", SEED, "--max-examples", EXAMPLES, "--report", "json", "--report-json-path", str(report)]
+        found = subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml")),
+                *("run", f"{service.url}/openapi.json", *options),
+            ],
+            cwd=tmp_path,
+            env=os.environ | {"SCHEMATHESIS_HOOKS": str(HERE / "lines.py")},
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert service.process.poll() is None
+    told = json.loads(report.read_text(encoding="utf-8"))
+
+    assert (found.returncode, told["failures"], told["errors"]) == (0, [], [])
+    assert {name: phase["status"] for name, phase in told["phases"].items()} == dict.fromkeys(
+        ("examples", "coverage", "fuzzing", "stateful"), "success"
+    )
+    assert told["test_cases"]["generated"] >= LEAST_CASES
+    assert "Traceback" not in service.log.read_text(encoding="utf-8")
