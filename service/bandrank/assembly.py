@@ -83,7 +83,7 @@ def add_prepared(  # noqa: PLR0917
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, TokenIdSource(tokenizer, engine.queue))
     else:
         lane = EncodeLane(f"{name} encode", prepared, cache.codec)
-        source = RepresentationSource(tokenizer, engine.queue, cache=cache, codec=cache.codec, lane=lane)
+        source = RepresentationSource(tokenizer, engine.queue, cache=cache, lane=lane)
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
     engine.text_scorers.append(scorer)
     return scorer

@@ -63,8 +63,9 @@ class Settings(BaseModel):
     """Rows scored at once; 0: 4,096 on a CPU, 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000
     """Rows that may wait, of which a client holds its share; a request beyond them gets 429."""
-    patience: PositiveFloat = 40.0
-    """A request waits for at most this many times its own work; it gets 429 if more goes before it."""
+    patience: PositiveFloat = 4.0
+    """A request waits for at most this many times its own work, or that of a full batch if that is more; it gets 429 if
+    more goes before it."""
     request_timeout_s: PositiveFloat = 60.0
     """Seconds after which a request gets 504; one that would have to wait so long gets 429 at once."""
     hang_timeout_s: PositiveFloat = 120.0

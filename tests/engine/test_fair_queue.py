@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import AHEAD, FINER, TaskQueue
+from bandrank.engine.batching import AHEAD, FINER, MOST_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
@@ -138,21 +138,21 @@ def test_a_client_is_forgotten_once_nothing_waits() -> None:
 
 
 def test_a_request_waits_for_a_multiple_of_its_own_work() -> None:
-    """Ten seconds of work wait for a hundred, and for no more; who comes with more may wait longer."""
-    queue = queue_of(patience=10.0)
-    for _ in range(11):
-        queue.put(task_of([10]))
+    """A hundred seconds of work wait for three hundred, and for no more; who comes with more may wait longer."""
+    queue = queue_of(patience=3.0)
+    for _ in range(4):
+        queue.put(task_of([100]))
     with pytest.raises(Overloaded) as refused:
-        queue.put(task_of([10]))
-    queue.put(task_of([100]))
+        queue.put(task_of([110]))
+    queue.put(task_of([140]))
 
-    assert refused.value.retry_after_s == 10.0
+    assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
 
 
-def test_however_small_a_request_is_it_waits_for_a_few_batches() -> None:
+def test_however_small_a_request_is_it_waits_as_if_it_were_a_batch() -> None:
     """Otherwise the thread would run dry."""
     queue = queue_of(patience=1.0)
-    for _ in range(2 * BATCH + 1):
+    for _ in range(BATCH + 1):
         queue.put(task_of([1]))
     with pytest.raises(Overloaded):
         queue.put(task_of([1]))
@@ -178,8 +178,8 @@ def test_a_request_that_is_begun_is_not_refused() -> None:
     """Its later tasks are turned away only if they would be late, or if they may be."""
     queue = queue_of(patience=3.0)
     for _ in range(3):
-        queue.put(task_of([BATCH]))
-    first = task_of([BATCH])
+        queue.put(task_of([2 * BATCH]))
+    first = task_of([2 * BATCH])
     queue.put(first)
     later = task_of([1])
     later.ticket = first.ticket
@@ -192,7 +192,7 @@ def test_a_request_that_is_begun_is_not_refused() -> None:
 
 def test_a_request_is_admitted_with_what_it_is_certain_to_need() -> None:
     """Before a row of it is queued it counts for those who come after it; what is queued is not counted twice."""
-    queue = queue_of(patience=0.5)
+    queue = queue_of(patience=0.7)
     first, second = Ticket(CLIENT, math.inf), Ticket(CLIENT, math.inf)
     with queue.admitted(first, {LANE: 3 * BATCH}):
         assert queue.wait_s(second, 3 * BATCH) == 3 * BATCH

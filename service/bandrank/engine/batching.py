@@ -16,7 +16,6 @@ MOST_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather a
 STOPPING = "the service is stopping; try another replica"
 
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
-LEAST_BATCHES = 2  # of work that any request waits for, so that the thread never has too little for a batch
 # While clients compete, batches are this many times smaller, so that none waits long for what another's began.
 FINER = 8
 # What a client that has been away may be handed ahead of the others, and for how much of their work it is remembered
@@ -35,7 +34,7 @@ class TaskQueue:
     """Tasks between the event loop, which puts, and the scoring thread, which takes; bounded in rows and seconds.
 
     max_waiting_rows: a client holds its share of them.  max_wait_s: which no request may take.  patience: the most that
-    a request waits for, in multiples of its own work, or LEAST_BATCHES of max_batch_rows if that is more.
+    a request waits for, in multiples of its own work, or of a batch of max_batch_rows if that is more.
     """
 
     def __init__(
@@ -204,8 +203,8 @@ class TaskQueue:
 
     def _check_wait(self, before_s: float, seconds: float, lanes: Iterable[str]) -> None:
         """Raises Overloaded if a request of so many seconds may not wait for the seconds that go before."""
-        most_s = LEAST_BATCHES * max(self.throughput.seconds(lane, self._max_batch_rows) for lane in lanes)
-        excess_s = before_s - max(self._patience * seconds, most_s)
+        batch_s = max(self.throughput.seconds(lane, self._max_batch_rows) for lane in lanes)
+        excess_s = before_s - self._patience * max(seconds, batch_s)
         if excess_s > 0:
             raise self._overloaded(excess_s)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from bandrank.engine.batching import TaskQueue
-from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.lanes import EncodeLane
@@ -98,28 +97,27 @@ class RepresentationSource:
         queue: TaskQueue,
         *,
         cache: RepresentationCache,
-        codec: RepresentationCodec,
         lane: EncodeLane,
     ) -> None:
         self._tokenizer = tokenizer
         self._queue = queue
         self.cache = cache
-        self.codec = codec
+        self._codec = cache.codec
         self.encode_lane = lane
 
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
-        return self.codec.decode(candidates)
+        return self._codec.decode(candidates)
 
     async def fetch(self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder) -> Sourced[Payload]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [], client=ticket.client)
             payloads, misses = await self._payloads(texts, ticket, recorder)
-        counts = self.codec.counts(payloads)
+        counts = self._codec.counts(payloads)
         return Sourced(
             query=tokens.query,
             candidates=payloads,
-            lengths=self.codec.lengths(payloads),
+            lengths=self._codec.lengths(payloads),
             num_tokens=[num_tokens for num_tokens, _ in counts],
             truncated_tokens=[truncated for _, truncated in counts],
             truncated_query_tokens=tokens.truncated_query_tokens,
@@ -165,4 +163,4 @@ class RepresentationSource:
         lengths = [len(ids) for ids in tokens.candidates]
         task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), ticket)
         payloads = await submit(self._queue, task)
-        return self.codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)
+        return self._codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)
