@@ -96,7 +96,7 @@ class TaskQueue:
     def admitted(self, ticket: Ticket, expected: Mapping[AnyLane, float]) -> Iterator[None]:
         """Gives a request its turn, which it has until the block ends.
 
-        expected: estimated rows that it is certain to need, by lane.  Raises Overloaded if more goes before than it may
+        expected: estimated rows that it will need, by lane.  Raises Overloaded if more goes before than it may
         wait for, InputTooLarge if it could not be scored in time by an idle service, and what `check_open` raises.
         """
         rows = {lane.name: SURE * count for lane, count in expected.items()}
@@ -106,7 +106,7 @@ class TaskQueue:
             for name, count in rows.items():
                 self.check_size(name, count)
             seconds = self.throughput.total(rows) / SURE
-            if rows:
+            if cost:
                 self._check_wait(self._seconds_before(ticket, cost), seconds, rows)
             line = self._line_of(ticket.client)
             ticket.turn, ticket.expected_cost, ticket.expected_s = line.turn_of(cost), cost, seconds
@@ -209,9 +209,8 @@ class TaskQueue:
             raise self._overloaded(excess_s)
 
     def _overloaded(self, retry_after_s: float) -> Overloaded:
-        tasks, rows = sum(map(len, self._lines.values())), sum(sum(line.rows.values()) for line in self._lines.values())
         return Overloaded(
-            f"{tasks} requests ({rows:.0f} rows) wait; try again in {retry_after_s:.1f} s",
+            f"other requests go before this one for too long; try again in {retry_after_s:.1f} s",
             retry_after_s=min(retry_after_s, MOST_RETRY_AFTER_S),
         )
 

@@ -92,14 +92,12 @@ class ServedModel:
             )
 
     def _expected(self, plan: Plan, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:
-        """Rows by lane of the scorers that must read all texts, in whatever a cache holds."""
+        """Rows by lane of the steps that the request is likely to need, and cannot be answered without."""
         steps = plan.steps[:1] if plan.bounded else plan.steps
-        scorers = [self.stages[step.stage].scorer for step in steps if step.depth == len(texts)]
-        return {
-            scorer.lane: scorer.estimate_rows(query, texts)
-            for scorer in scorers
-            if not scorer.prepared.scorer.precomputes
-        }
+        expected: dict[AnyLane, float] = {}
+        for step in steps:
+            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth])
+        return expected
 
 
 def observe(ranking: Ranking, metrics: Metrics) -> None:

@@ -16,6 +16,8 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import NotReady
 from bandrank.models.ragged import Ragged
 
+DECAY = 0.9  # the factor of older candidates at each request; about ten requests count
+
 
 @dataclass(frozen=True)
 class Sourced(Generic[Candidate]):
@@ -42,6 +44,10 @@ class CandidateSource(Protocol[Candidate]):
     def encode_lane(self) -> EncodeLane | None:
         """The lane that encodes candidates; None if the scorer does not precompute."""
 
+    @property
+    def miss_rate(self) -> float:
+        """The part of candidates that are likely to be encoded."""
+
     def to_ragged(self, candidates: Sequence[Candidate]) -> Ragged:
         """The candidates of a batch, end to end."""
 
@@ -62,6 +68,7 @@ class TokenIdSource:
     """Candidates as token ids, for a scorer that can compute nothing before the query is known."""
 
     encode_lane = None
+    miss_rate = 0.0
 
     def __init__(self, tokenizer: RequestTokenizer, queue: TaskQueue) -> None:
         self._tokenizer = tokenizer
@@ -103,7 +110,13 @@ class RepresentationSource:
         self._queue = queue
         self.cache = cache
         self._codec = cache.codec
+        self._looked_up, self._missed = 1.0, 1.0
         self.encode_lane = lane
+
+    @property
+    def miss_rate(self) -> float:
+        """The part of recent candidates that the cache lacked."""
+        return self._missed / self._looked_up
 
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
         return self._codec.decode(candidates)
@@ -156,7 +169,10 @@ class RepresentationSource:
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode, ticket.client) if missing else {}
         payloads = [computed[key] if payload is None else payload for key, payload in zip(keys, cached, strict=True)]
-        return payloads, cached.count(None)
+        misses = cached.count(None)
+        self._looked_up = DECAY * self._looked_up + len(texts)
+        self._missed = DECAY * self._missed + misses
+        return payloads, misses
 
     async def _encode(self, texts: Sequence[str], ticket: Ticket) -> list[Payload]:
         tokens = await self._tokenizer.tokenize("", texts, client=ticket.client)

@@ -10,7 +10,7 @@ from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource
 from bandrank.engine.submit import submit
-from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
+from bandrank.engine.tasks import AnyLane, Candidate, Payload, Task, TokenIds
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
@@ -92,6 +92,12 @@ class TextScorer(Generic[Candidate]):
         if self.source.encode_lane is not None:
             return self.queue.throughput.seconds(self.source.encode_lane.name, sum(self._estimate_tokens(texts)))
         return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts))
+
+    def expected(self, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:
+        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted."""
+        if self.source.encode_lane is None:
+            return {self.lane: self.estimate_rows(query, texts)}
+        return {self.source.encode_lane: self.source.miss_rate * sum(self._estimate_tokens(texts))}
 
     def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
