@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -48,6 +48,13 @@ class Phase(Enum):
     IDLE = auto()
 
 
+class Connection(Protocol):
+    """What can be closed to make room for others."""
+
+    def give_up(self, reason: str) -> None:
+        """Closes the connection at once, whatever is unsent."""
+
+
 class Connections:
     """The connections of a server. Used from the event loop."""
 
@@ -61,8 +68,8 @@ class Connections:
         self.limits = limits
         self.max_connections = max(1, most)
         self.metrics = metrics
-        self.open: set[BoundedProtocol] = set()
-        self.silent: OrderedDict[BoundedProtocol, None] = OrderedDict()  # those that nothing is owed to, oldest first
+        self.open: set[Connection] = set()
+        self.silent: OrderedDict[Connection, None] = OrderedDict()  # those that nothing is owed to, oldest first
         metrics.connections.set_function(lambda: len(self.open))
 
     def protocol(self) -> Callable[..., "BoundedProtocol"]:
@@ -73,11 +80,28 @@ class Connections:
 
         return make
 
-    def make_room(self) -> None:
-        """Closes the connection that has been silent for longest, if there are too many."""
-        if len(self.open) > self.max_connections and self.silent:
+    def add(self, connection: Connection) -> bool:
+        """Counts a new connection. If there are too many, closes the one that has been silent for longest; and the new
+        one, which is False, if they are too many even so.
+        """
+        self.open.add(connection)
+        if self.full and self.silent:
             oldest = next(iter(self.silent))
             oldest.give_up("too_many")
+        self.silent[connection] = None
+        if len(self.open) > self.max_connections + self.limits.reserved:
+            connection.give_up("too_many")
+        return connection in self.open
+
+    def discard(self, connection: Connection) -> None:
+        """Counts a connection no more."""
+        self.open.discard(connection)
+        self.silent.pop(connection, None)
+
+    def refuse(self, connection: Connection, reason: str) -> None:
+        """Counts a connection no more, and why."""
+        self.metrics.refused_connections.labels(reason).inc()
+        self.discard(connection)
 
     @property
     def full(self) -> bool:
@@ -99,6 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.wire: asyncio.Transport | None = None  # below TLS, with what is encrypted and unsent
         self._connections = connections
         self._limits = connections.limits
         self._header_bytes = 0
@@ -109,21 +134,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        everyone = self._connections
-        everyone.open.add(self)
         self._enter(Phase.HEADERS)
-        everyone.make_room()
-        everyone.silent[self] = None
-        if len(everyone.open) > everyone.max_connections + self._limits.reserved:
-            self.give_up("too_many")
+        if not self._connections.add(self):
             return
-        if everyone.full:
+        if self._connections.full:
             self.app = OnlyProbes(self.app)
         self._check = self.loop.call_later(self._limits.patience_s, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.open.discard(self)
-        self._connections.silent.pop(self, None)
+        self._connections.discard(self)
         if self._check is not None:
             self._check.cancel()
         super().connection_lost(exc)
@@ -162,19 +181,26 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         super().on_message_complete()
-        self._enter(Phase.ANSWER)
+        if self.cycle.response_complete:  # it did not need the body
+            self._enter(Phase.IDLE)
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        else:
+            self._enter(Phase.ANSWER)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._phase is Phase.ANSWER and not self.pipeline:
+        if self not in self._connections.open or not self.cycle.response_complete:  # pipelined, and not the last one
+            return
+        if self._phase is Phase.ANSWER:
             self._enter(Phase.IDLE)
-            self._connections.silent[self] = None
+        self._connections.silent[self] = None  # also while the rest of a body comes that nobody needs
 
     def give_up(self, reason: str) -> None:
         """Closes the connection at once, whatever is unsent."""
-        self._connections.metrics.refused_connections.labels(reason).inc()
-        self._connections.open.discard(self)
-        self._connections.silent.pop(self, None)
+        self._connections.refuse(self, reason)
         self.transport.abort()
 
     def _enter(self, phase: Phase) -> None:
@@ -186,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
         limits = self._limits
         waited = self.loop.time() - self._since >= limits.patience_s
         received = self._received - self._received_before
-        unsent = self.transport.get_write_buffer_size()
+        unsent = sum(layer.get_write_buffer_size() for layer in (self.transport, self.wire) if layer is not None)
         if unsent and unsent > self._unsent - limits.least_bytes and self._unsent:
             self.give_up("unread_answer")
             return
@@ -195,8 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(408, "slow_headers")
         elif waited and self._phase is Phase.BODY and received < limits.least_bytes and not self.flow.read_paused:
             self._refuse(408, "slow_body")
-        if not self.transport.is_closing():
-            self._check = self.loop.call_later(limits.patience_s, self._watch)
+        self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for what is unsent
 
     def _refuse(self, status: int, reason: str) -> None:
         """Answers with a status, if nothing has been answered yet, and closes the connection."""
@@ -204,7 +229,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._connections.metrics.refused_connections.labels(reason).inc()
         if self.cycle is None or not self.cycle.response_started:
-            self.transport.write(STATUS_LINE[status] + b"connection: close\r\ncontent-length: 0\r\n\r\n")
+            headers = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
+            self.transport.write(STATUS_LINE[status] + headers + b"connection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()
 
 
