@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
+from bandrank.api.admission import REFUSALS, admitted
 from bandrank.api.dialects.native import ErrorBody
+from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, body_schema, media_type, parse, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.registry import CandidateRegistry
@@ -70,7 +72,8 @@ class DeleteResponse(BaseModel):
 @router.put(
     "/candidates",
     response_model=RegisterResponse,
-    responses={status: {"model": ErrorBody} for status in (413, 415, 422, 429, 500, 503, 504, 507)},
+    dependencies=[Depends(admitted(Scope.REGISTER))],
+    responses={status: {"model": ErrorBody} for status in (*REFUSALS, 413, 415, 422, 500, 503, 504, 507)},
     openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, RegisteredCandidate)),
 )
 async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
@@ -88,7 +91,8 @@ async def register(request: Request, service: ServiceOfApp) -> RegisterResponse:
 @router.delete(
     "/candidates",
     response_model=DeleteResponse,
-    responses={status: {"model": ErrorBody} for status in (413, 415, 422, 503)},
+    dependencies=[Depends(admitted(Scope.REGISTER))],
+    responses={status: {"model": ErrorBody} for status in (*REFUSALS, 413, 415, 422, 503)},
     openapi_extra=body_schema(DeleteRequest),
 )
 async def delete(request: Request, service: ServiceOfApp) -> DeleteResponse:

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.admission import Scope, admitted
+from bandrank.api.admission import REFUSALS, admitted
 from bandrank.api.dialects.dialect import Dialect, results_of
+from bandrank.api.keys import Scope
 from bandrank.api.parsing import body_schema, media_type, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import Answer, Call, answer
@@ -54,7 +55,7 @@ def router_of(dialect: Dialect) -> APIRouter:
             rerank,
             methods=["POST"],
             response_model=dialect.response,
-            responses={status: {"model": dialect.error} for status in (404, 413, 415, 422, 429, 500, 503, 504)},
+            responses={status: {"model": dialect.error} for status in (*REFUSALS, 404, 413, 415, 422, 500, 503, 504)},
             openapi_extra=body_schema(dialect.request) | {"parameters": [BUDGET_PARAMETER]},
         )
     return router

@@ -1,15 +1,20 @@
 """Endpoints about the service itself: its models, its health and its metrics."""
 
-from fastapi import APIRouter, Response
-from fastapi.responses import PlainTextResponse
+from typing import Any
+
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
+from bandrank.api.admission import REFUSALS, admitted
 from bandrank.api.dialects.native import ErrorBody
+from bandrank.api.keys import Scope
 from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 
 router = APIRouter()
+
+REFUSED: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in REFUSALS}
 
 
 class ModelOut(BaseModel):
@@ -29,7 +34,7 @@ class ModelList(BaseModel):
     data: list[ModelOut]
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", dependencies=[Depends(admitted(Scope.RANK))], responses=REFUSED)
 async def models(service: ServiceOfApp) -> ModelList:
     """Lists the names that requests may give in `model`."""
     served = service.models.by_name.items()
@@ -56,7 +61,12 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "ready", "model": service.models.default.name}
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get(
+    "/metrics",
+    response_class=Response,
+    dependencies=[Depends(admitted(Scope.ADMIN))],
+    responses=REFUSED | {200: {"content": {"text/plain": {}}}},
+)
 async def metrics(service: ServiceOfApp) -> Response:
     """All metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)
