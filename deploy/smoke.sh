@@ -4,6 +4,7 @@
 #
 #   BASE_URL=http://127.0.0.1:8000 PROMETHEUS_URL=http://127.0.0.1:9090 deploy/smoke.sh
 #
+# API_KEY: where the service has keys, one with the scopes rank and register.
 # Waits up to WAIT_S seconds (180) for the service to become ready and again for the first scrape; ends with 1 otherwise.
 # Needs curl and python3.
 set -euo pipefail
@@ -34,7 +35,9 @@ ready() {
 
 # send METHOD PATH BODY: prints the answer.
 send() {
-    curl --silent --show-error --fail-with-body --max-time 30 --request "$1" --header 'Content-Type: application/json' \
+    # Not as an argument, which every user of the machine can read.
+    curl --config <([[ -z ${API_KEY:-} ]] || printf 'header = "Authorization: Bearer %s"\n' "$API_KEY") \
+        --silent --show-error --fail-with-body --max-time 30 --request "$1" --header 'Content-Type: application/json' \
         --data "$3" "$base_url$2"
 }
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.certificates import make_certificate
+from support.keys import write_keys
 from support.models import save_bi_encoder, save_cross_encoder
 from support.redis_server import free_port, redis_server
 
 from bandrank import __version__
 from bandrank.__main__ import USAGE, main
+from bandrank.api.keys import KeyFile
 from bandrank.models.shipped import FAST
 from bandrank.settings import Settings
 
@@ -47,6 +50,74 @@ def test_the_installed_command_is_this_one() -> None:
     (script,) = entry_points(group="console_scripts", name="bandrank")
 
     assert script.load() is main
+
+
+def test_a_new_key_is_printed_once_beside_what_the_file_of_keys_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first line is the key, the rest is its table, which has no key and lets nobody else in; no two are alike."""
+    path = tmp_path / "keys.toml"
+    keys = []
+    for name, arguments in (("search", []), ("ingest-2", ["--scopes", "register, rank"])):
+        assert main(["key", name, *arguments]) == 0
+        key, empty, table = capsys.readouterr().out.split("\n", 2)
+        assert empty == ""
+        assert key not in table
+        keys.append(key)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(table)
+    file_of_keys = KeyFile(str(path))
+    found = [file_of_keys.find(key.encode()) for key in keys]
+
+    assert [key.name for key in found if key is not None] == file_of_keys.names == ["search", "ingest-2"]
+    assert [key.table.scopes for key in found if key is not None] == [["rank"], ["rank", "register"]]
+    assert all(len(key) >= 43 for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "name"),
+        (["two words"], "1 to 32 letters, digits, - and _"),
+        (["127.0.0.1"], "1 to 32 letters, digits, - and _"),
+        (["x" * 33], "1 to 32 letters, digits, - and _"),
+        (["search", "--scopes", "rank,root"], "must be some of rank, register, admin"),
+        (["search", "--scopes", ""], "must be some of rank, register, admin"),
+    ],
+)
+def test_a_key_that_cannot_be_made(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is printed but the reason, and the exit code is 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(["key", *arguments])
+    printed = capsys.readouterr()
+
+    assert ended.value.code == 2
+    assert printed.out == ""
+    assert told in printed.err
+
+
+def test_check_reads_what_serving_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names the keys, and a file of them, a certificate or a proxy that cannot be used is a wrong setting."""
+    model = ["--model", str(save_cross_encoder(tmp_path / "model")), "--device", "cpu"]
+    certificate = make_certificate(tmp_path)
+    good = ["--keys", write_keys(tmp_path / "keys.toml")]
+    good += ["--tls-certificate", certificate.certificate, "--tls-key", certificate.key]
+    capsys.readouterr()
+
+    assert main(["check", *model, *good]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^keys +rank, register, admin$", out, re.MULTILINE)
+    assert re.search(rf"^TLS +{re.escape(certificate.certificate)}$", out, re.MULTILINE)
+    for wrong, told in (
+        (["--keys", str(tmp_path / "missing")], "missing cannot be read"),
+        (["--tls-key", certificate.key], "BANDRANK_TLS_CERTIFICATE must be set too"),
+        (["--trusted-proxies", "*"], "BANDRANK_TRUSTED_PROXIES must be addresses or networks"),
+    ):
+        for command in ("check", "serve"):
+            assert main([command, *model, *wrong]) == 2
+            printed = capsys.readouterr().err
+            assert told in printed
+            assert "Traceback" not in printed
 
 
 def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,13 @@ OTHER_VALUES = {
     "model": "org/model",
     "revision": "main",
     "models": "models.toml",
-    "host": "127.0.0.1",
+    "host": "0.0.0.0",  # noqa: S104
     "port": 8123,
+    "keys": "keys.toml",
+    "register_from": "anywhere",
+    "trusted_proxies": "10.0.0.0/8",
+    "tls_certificate": "certificate.pem",
+    "tls_key": "key.pem",
     "device": "cpu",
     "dtype": "bfloat16",
     "kernels": "vectorized",
@@ -75,7 +80,7 @@ def test_settings_have_defaults() -> None:
     settings = Settings.read(environ={})
 
     assert settings == Settings()
-    assert (settings.host, settings.port, settings.device, settings.dtype) == ("0.0.0.0", 8000, "auto", "auto")  # noqa: S104
+    assert (settings.host, settings.port, settings.device, settings.dtype) == ("127.0.0.1", 8000, "auto", "auto")
     assert (settings.model, settings.redis_url, settings.max_batch_rows) == ("sparse-w4", "", 0)
 
 
@@ -172,6 +177,7 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
         ("cache_dtype", "int4", "must be 'float32', 'float16' or 'int8'"),
         ("kernels", "triton", "must be 'auto', 'cuda' or 'vectorized'"),
         ("cuda_graphs", "yes", "must be 'auto', 'on' or 'off'"),
+        ("register_from", "home", "must be 'loopback' or 'anywhere'"),
         ("log_level", "loud", "must be 'debug', 'info', 'warning' or 'error'"),
     ],
 )

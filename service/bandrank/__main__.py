@@ -1,4 +1,4 @@
-"""`bandrank serve | check | precompute | version`."""
+"""`bandrank serve | check | precompute | key | version`."""
 
 import asyncio
 import gc
@@ -17,11 +17,15 @@ from bandrank import __version__, logs
 from bandrank.api.app import create_app
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.draining import DrainingServer
+from bandrank.api.hardening import hardening
+from bandrank.api.keys import KeyFile
 from bandrank.api.service import Service
+from bandrank.api.tls import over_tls, tls_context
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.errors import BadSetting, BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.new_key import new_key
 from bandrank.serving import ModelFiles, assemble, load_models
 from bandrank.settings import Settings, explain
 
@@ -33,6 +37,7 @@ USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
   check            prints models, device, what computes attention, whether CUDA graphs are used; asks Redis, scores one
                    request, and exits 0 if all is well
   precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
+  key NAME         makes an API key; prints it, and the lines for the file of keys (--scopes rank,register,admin)
   version          prints the version"""
 
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
@@ -47,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     if command == "version":
         print(__version__)
         return 0
+    if command == "key":
+        return new_key(rest)
     if command not in {"serve", "check", "precompute"} or (command == "precompute" and corpus is None):
         print(USAGE, file=sys.stderr)
         return 0 if command in {"-h", "--help", "help"} else 2
@@ -63,8 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
-    """Serves until SIGTERM or SIGINT and answers the admitted requests; returns 1 if the scoring thread died."""
+    """Serves until SIGTERM or SIGINT and answers the admitted requests; returns 1 if the scoring thread died.
+
+    Raises BadSetting.
+    """
     died = stopped = False
+    tls = tls_context(settings)
     server: uvicorn.Server | None = None
 
     def stop(*_: object) -> None:
@@ -86,7 +97,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
     service = Service(serving, settings)
     config = uvicorn.Config(
         create_app(service),
-        http=connections.protocol(),  # type: ignore[arg-type]  # a function that makes one does
+        http=connections.protocol() if tls is None else over_tls(connections, tls),  # type: ignore[arg-type]  # they do
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -95,10 +106,12 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.request_timeout_s)
         + 1,  # a client that hangs must not delay the stop
+        **hardening(settings),
     )
     server = DrainingServer(config, drain_s=settings.drain_s, on_drain=service.drain)
     server.should_exit = stopped
-    log.info("serving %s on http://%s:%d", ", ".join(serving.models.by_name), settings.host, settings.port)
+    scheme = "http" if tls is None else "https"
+    log.info("serving %s on %s://%s:%d", ", ".join(serving.models.by_name), scheme, settings.host, settings.port)
     # Objects loaded by now stay to the end; a collection that walks all of them delays every request by 0.2 s.
     gc.collect()
     gc.freeze()
@@ -111,6 +124,9 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
 
 def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     """Prints what would be served, asks Redis, and scores a request with each model; returns 1 if that fails."""
+    tls = tls_context(settings)
+    hardening(settings)
+    keys = KeyFile(settings.keys).names if settings.keys else None
     serving = assemble(files, settings)
     models = serving.models.by_name
     # Several models may have stages of the same name.
@@ -122,6 +138,8 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     tell("bandrank", __version__)
     tell("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
     tell("models", ", ".join(models))
+    tell("keys", "none" if keys is None else ", ".join(keys))
+    tell("TLS", "none" if tls is None else settings.tls_certificate)
     tell("device", ", ".join(describe(engine.device) for engine in serving.models.engines))
     tell("dtype", ", ".join(sorted({str(model.dtype) for model in models.values()})))
     for name, scorer in stages.items():

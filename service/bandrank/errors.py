@@ -4,10 +4,12 @@ BandrankError
     InvalidInput        422  the request cannot be understood
     InputTooLarge       413  the request is larger than this service takes
     UnsupportedMedia    415  the body is compressed, or not of a type that is read here
+    Unauthorized        401  the request has no key, or none that is known
+    Forbidden           403  the client may not do this
     UnknownModel        404  the requested model is not served
     UnknownStrategy     404  the model does not have the requested strategy
     UnknownCandidates   404  none of the ids that stand for texts is registered
-    Overloaded          429  more work is queued than can be done in time; try again later
+    Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
     NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
@@ -41,6 +43,16 @@ class UnsupportedMedia(BandrankError):
     error_type = "unsupported_media"
 
 
+class Unauthorized(BandrankError):
+    status = 401
+    error_type = "unauthorized"
+
+
+class Forbidden(BandrankError):
+    status = 403
+    error_type = "forbidden"
+
+
 class UnknownModel(BandrankError):
     status = 404
     error_type = "unknown_model"
@@ -57,7 +69,7 @@ class UnknownCandidates(BandrankError):
 
 
 class Overloaded(BandrankError):
-    """retry_after_s: seconds until the queued work will be done, at the measured speed."""
+    """retry_after_s: seconds until the queued work will be done, at the measured speed, or the key may be used."""
 
     status = 429
     error_type = "overloaded"

@@ -15,7 +15,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 TOKENS = tuple(2.0**power for power in range(6, 17))
 TASKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 REDIS_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-STATUSES = ("200", "404", "413", "415", "422", "429", "499", "500", "503", "504")
+STATUSES = ("200", "401", "403", "404", "413", "415", "422", "429", "499", "500", "503", "504")
 LOOKUP = ("hit", "miss")
 OPERATIONS = ("get", "set", "delete")
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
@@ -72,7 +72,12 @@ class Metrics:
         self.refused_connections = counter(
             "refused_connections",
             "HTTP connections that were closed for what their client did.",
-            reason=("headers", "slow_headers", "slow_body", "unread_answer", "too_many"),
+            reason=("headers", "slow_headers", "slow_body", "unread_answer", "too_many", "handshake"),
+        )
+        self.refused_requests = counter(
+            "refused_requests",
+            "Requests without a key that is known, that their client may not send, or beyond the rate of its key.",
+            reason=("unauthorized", "forbidden", "rate"),
         )
         self.cache_candidates = counter(
             "cache_candidates", "Candidates of requests whose representation was cached or not.", outcome=LOOKUP

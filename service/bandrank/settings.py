@@ -23,7 +23,9 @@ from bandrank.logs import LogFormat
 from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml, refusal
 
 PREFIX = "BANDRANK_"
-RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S"})  # variables of the demo and of the soak test
+RESERVED = frozenset(
+    {"BANDRANK_DEMO_DATA", "BANDRANK_FUZZ_SEED", "BANDRANK_SOAK_S"}
+)  # variables of the demo and of the soak test
 SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
@@ -46,10 +48,20 @@ class Settings(BaseModel):
     """Candidates that go on to the accurate scorer where no budget says otherwise."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
-    host: str = "0.0.0.0"  # noqa: S104 - a service in a container
+    host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on."""
+    keys: str = ""
+    """A TOML file of API keys (docs/security.md); empty: there are none, and who reaches the port may rank."""
+    register_from: Literal["loopback", "anywhere"] = "loopback"
+    """Where there are no keys: from where candidates may be registered and deleted."""
+    trusted_proxies: str = "127.0.0.1,::1"
+    """Proxies that are believed who their client is: addresses and networks, with commas between them, or `none`."""
+    tls_certificate: str = ""
+    """A PEM file with the certificate, and those that it is signed with, to be reached by HTTPS alone."""
+    tls_key: str = ""
+    """The PEM file of the certificate's private key, unencrypted."""
     device: str = "auto"
     """`auto`: a GPU if there is one, else the CPU; `cpu`; `cuda`; `cuda:N`."""
     dtype: Dtype = "auto"

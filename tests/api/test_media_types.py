@@ -2,10 +2,14 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 from support.app import assert_error, running_app
+from support.keys import KEYS, write_keys
 from support.scorers import lookup
+
+from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -59,10 +63,14 @@ async def test_lines_are_read_under_each_of_their_names(kind: str) -> None:
     ],
     ids=str,
 )
-async def test_anything_else_is_refused(method: str, path: str, headers: dict[str, str], says: str) -> None:
-    """With a message that says what to send."""
-    async with running_app(lookup()) as running:
-        response = await running.client.request(method, path, content=BODY, headers=headers)
+async def test_anything_else_is_refused(
+    method: str, path: str, headers: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    """With a message that says what to send; of a client that has a key, as a page has none to register with."""
+    settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
+    key = KEYS["rank" if path == "/rerank" else "register"]
+    async with running_app(lookup(), settings=settings) as running:
+        response = await running.client.request(method, path, content=BODY, headers=headers | {"X-API-Key": key})
 
     assert says in assert_error(response, 415, "unsupported_media")
 

@@ -1,10 +1,12 @@
 """The real application behind uvicorn with bounded connections, in a thread of this process, on a free port."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import uvicorn
@@ -15,7 +17,9 @@ from support.tasks import HANG_S
 
 from bandrank.api.app import create_app
 from bandrank.api.connections import ConnectionLimits, Connections
+from bandrank.api.hardening import hardening
 from bandrank.api.service import Service
+from bandrank.api.tls import over_tls, tls_context
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
@@ -24,46 +28,65 @@ PATIENCE_S = 0.4
 
 @dataclass(frozen=True)
 class Listening:
-    """A service that listens."""
+    """A service that listens. trust: what its clients use, where it speaks TLS."""
 
     address: tuple[str, int]
+    trust: ssl.SSLContext | None
 
     @property
     def url(self) -> str:
-        return "http://{}:{}".format(*self.address)
+        scheme = "http" if self.trust is None else "https"
+        return f"{scheme}://localhost:{self.address[1]}"
+
+    def client(self, **more: Any) -> httpx.Client:
+        """A client with connections of its own."""
+        verify: Any = True if self.trust is None else self.trust
+        return httpx.Client(base_url=self.url, timeout=HANG_S, trust_env=False, verify=verify, **more)
 
     @contextmanager
     def connection(self, sent: bytes = b"") -> Iterator[socket.socket]:
-        """A connection on which this was sent."""
-        with socket.create_connection(self.address, timeout=HANG_S) as connection:
-            connection.sendall(sent)
-            yield connection
+        """A connection on which this was sent, after the handshake where there is one."""
+        with socket.create_connection(self.address, timeout=HANG_S) as plain:
+            connection = plain if self.trust is None else self.trust.wrap_socket(plain, server_hostname="localhost")
+            with connection:
+                connection.sendall(sent)
+                yield connection
 
     def is_alive(self) -> bool:
         """Whether a probe is answered."""
-        return httpx.get(f"{self.url}/healthz", timeout=HANG_S, trust_env=False).status_code == httpx.codes.OK
+        with self.client() as client:
+            return client.get("/healthz").status_code == httpx.codes.OK
+
+    def scrape(self) -> Scrape:
+        """The current metrics."""
+        with self.client() as client:
+            return Scrape(client.get("/metrics").text)
 
     def refused(self, reason: str) -> float:
         """How many connections were closed for that reason."""
-        text = httpx.get(f"{self.url}/metrics", trust_env=False).text
-        return Scrape(text).value("bandrank_refused_connections_total", reason=reason)
+        return self.scrape().value("bandrank_refused_connections_total", reason=reason)
 
 
 @contextmanager
-def listening(**limits: int) -> Iterator[Listening]:
-    """A service with these limits on its connections."""
-    settings = Settings(device="cpu")
+def listening(
+    settings: Settings | None = None, *, trust: ssl.SSLContext | None = None, **limits: float
+) -> Iterator[Listening]:
+    """A service with these settings and limits on its connections."""
+    settings = settings or Settings(device="cpu")
     serving = assemble([files_of(lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
     connections = Connections(bounds, serving.models.default.engine.metrics)
+    tls = tls_context(settings)
+    http: Any = connections.protocol() if tls is None else over_tls(connections, tls)
     app = create_app(Service(serving, settings))
-    config = uvicorn.Config(app, http=connections.protocol(), log_config=None, access_log=False)  # type: ignore[arg-type]
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=http, log_config=None, access_log=False, timeout_keep_alive=600, **hardening(settings))
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield Listening(listener.getsockname())
+            yield Listening(listener.getsockname(), trust)
         finally:
             server.should_exit = True
             thread.join(HANG_S)
@@ -76,6 +99,6 @@ def ended_with(connection: socket.socket) -> bytes:
     try:
         while part := connection.recv(65536):
             received += part
-    except ConnectionResetError:
+    except (ConnectionResetError, ssl.SSLError):  # a connection that is aborted says no goodbye
         pass
     return received

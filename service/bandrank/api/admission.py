@@ -1,33 +1,47 @@
 """Who sends a request, and whether they may."""
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from enum import StrEnum
+from functools import cache
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.security import APIKeyHeader, HTTPBearer
+from starlette.datastructures import Headers
 
-from bandrank.api.service import ServiceOfApp
+from bandrank.api.addresses import is_loopback, network_of
+from bandrank.api.keys import Key, KeyFile, Scope
 from bandrank.engine.clients import Client
-from bandrank.engine.memory import Account
+from bandrank.engine.memory import Account, Memory
+from bandrank.errors import Forbidden, Overloaded, Unauthorized
+from bandrank.metrics import Metrics
+from bandrank.settings import Settings, variable
+
+REFUSALS = (401, 403, 429)  # the statuses with which a client may be turned away
+
+KEY_HEADERS = ("X-API-Key", "api-key")
+FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
+
+# They describe the API: a request is read by `_presented`, which refuses what is ambiguous.
+BEARER = HTTPBearer(auto_error=False, description="A key of this service, where it has keys.")
+X_API_KEY, API_KEY = (APIKeyHeader(name=name, scheme_name=name, auto_error=False) for name in KEY_HEADERS)
 
 
-class Scope(StrEnum):
-    """What a client may be allowed to do.
+@cache  # so that the dependency of a scope is one and the same, and is asked once for a request
+def admitted(scope: Scope) -> Callable[..., Awaitable[Client]]:
+    """A dependency of endpoints: the client of a request, if it may do what the scope says.
 
-    RANK: to rank, and to list the models.  REGISTER: to register and delete candidates.  ADMIN: to read the metrics.
+    It runs before the body is read. Raises Unauthorized, Forbidden and Overloaded.
     """
 
-    RANK = "rank"
-    REGISTER = "register"
-    ADMIN = "admin"
-
-
-def admitted(scope: Scope) -> Callable[[Request], Awaitable[Client]]:
-    """A dependency of endpoints: the client of a request, if it may do what the scope says."""
-    del scope
-
-    async def client(request: Request) -> Client:
-        return Client(request.client.host if request.client is not None else "")
+    async def client(
+        request: Request,
+        _bearer: Annotated[object, Depends(BEARER)],
+        _x_api_key: Annotated[object, Depends(X_API_KEY)],
+        _api_key: Annotated[object, Depends(API_KEY)],
+    ) -> Client:
+        admission: Admission = request.app.state.service.admission
+        return admission.admit(request, scope)
 
     return client
 
@@ -35,10 +49,81 @@ def admitted(scope: Scope) -> Callable[[Request], Awaitable[Client]]:
 def account_for(scope: Scope) -> Callable[..., AsyncIterator[Account]]:
     """A dependency of endpoints that take bodies: the account of an admitted request, until its answer is sent."""
 
-    async def account(
-        service: ServiceOfApp, client: Annotated[Client, Depends(admitted(scope))]
-    ) -> AsyncIterator[Account]:
-        with service.memory.account(client) as account:
+    async def account(request: Request, client: Annotated[Client, Depends(admitted(scope))]) -> AsyncIterator[Account]:
+        memory: Memory = request.app.state.service.memory
+        with memory.account(client) as account:
             yield account
 
     return account
+
+
+class Admission:
+    """Who may do what: by the keys of a file or, where there is none, by the address."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        """Raises BadSetting for a file of keys that cannot be used."""
+        self.keys = KeyFile(settings.keys) if settings.keys else None
+        self._register_from = settings.register_from
+        self._refused = metrics.refused_requests
+
+    def admit(self, request: Request, scope: Scope) -> Client:
+        """The client. Raises Unauthorized, Forbidden, and Overloaded beyond the rate of a key."""
+        try:
+            return self._of_address(request, scope) if self.keys is None else self._of_key(self.keys, request, scope)
+        except Unauthorized:
+            self._refused.labels("unauthorized").inc()
+            raise
+        except Forbidden:
+            self._refused.labels("forbidden").inc()
+            raise
+        except Overloaded:
+            self._refused.labels("rate").inc()
+            raise
+
+    def _of_key(self, keys: KeyFile, request: Request, scope: Scope) -> Client:
+        presented = _presented(request.headers)
+        if len(presented) != 1:
+            raise Unauthorized("send one key, as `Authorization: Bearer KEY`")
+        key = keys.find(presented.pop())
+        if key is None:
+            raise Unauthorized("there is no such key")
+        if scope not in key.table.scopes:
+            raise Forbidden(f"this key lacks the scope {scope!r}")
+        _check_rate(key)
+        return key.client
+
+    def _of_address(self, request: Request, scope: Scope) -> Client:
+        host = request.client.host if request.client is not None else ""
+        if scope is Scope.REGISTER:
+            self._check_registering(request.headers, host)
+        return Client(f"address:{network_of(host)}")
+
+    def _check_registering(self, headers: Headers, host: str) -> None:
+        # A page may have the browser send requests to this machine, as to its own site: its name is then resolved to
+        # the loopback address after the page was loaded (DNS rebinding). The address says nothing of the page, and
+        # browsers ask no permission for requests to one's own site, but they do add these headers.
+        if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+            raise Forbidden(f"no web page may register or delete candidates without a key; set {variable('keys')}")
+        # What was forwarded comes from elsewhere, also where the header claims that it comes from loopback.
+        if self._register_from == "loopback" and (FORWARDED & {*headers} or not is_loopback(host)):
+            raise Forbidden(
+                "candidates can be registered and deleted from the service's own machine alone; for others set "
+                f"{variable('keys')}, or {variable('register_from')} to anywhere"
+            )
+
+
+def _presented(headers: Headers) -> set[bytes]:
+    """The distinct keys in a request; an `Authorization` of another scheme is none."""
+    bearer = (value.partition(" ") for value in headers.getlist("authorization"))
+    keys = [key for scheme, _, key in bearer if scheme.lower() == "bearer"]
+    keys += [key for name in KEY_HEADERS for key in headers.getlist(name)]
+    return {key.strip().encode("latin-1") for key in keys if key.strip()}
+
+
+def _check_rate(key: Key) -> None:
+    """Raises Overloaded if the key has been used too often."""
+    if key.bucket is not None and (wait_s := key.bucket.take()) > 0:
+        raise Overloaded(
+            f"this key may send {key.bucket.per_s:g} requests a second; try again in {math.ceil(wait_s)} s",
+            retry_after_s=wait_s,
+        )

@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
-from bandrank.api.admission import Scope, account_for
+from bandrank.api.admission import REFUSALS, account_for
 from bandrank.api.description import errors
+from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, body_schema, check_values, media_type, parse, read_body
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.clients import Client
@@ -90,7 +91,7 @@ class DeleteResponse(BaseModel):
 @router.put(
     "/candidates",
     response_model=RegisterResponse,
-    responses={**errors(413, 415, 422, 429, 500, 503, 504, 507), 200: {"links": LINKS}},
+    responses={**errors(*REFUSALS, 413, 415, 422, 500, 503, 504, 507), 200: {"links": LINKS}},
     openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, LINES)),
 )
 async def register(request: Request, service: ServiceOfApp, account: Registering) -> RegisterResponse:
@@ -109,7 +110,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
 @router.delete(
     "/candidates",
     response_model=DeleteResponse,
-    responses=errors(413, 415, 422, 503),
+    responses=errors(*REFUSALS, 413, 415, 422, 503),
     openapi_extra=body_schema(DeleteRequest),
 )
 async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:

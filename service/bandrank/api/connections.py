@@ -124,6 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.ws_protocol_class = None  # a WebSocket would take the connection out of these bounds
+        self.wire: asyncio.Transport | None = None  # below TLS, with what is encrypted and unsent
         self._connections = connections
         self._limits = connections.limits
         self._header_bytes = 0
@@ -230,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
         limits = self._limits
         waited = self.loop.time() - self._since >= limits.patience_s
         received = self._received - self._received_before
-        unsent = self.transport.get_write_buffer_size()
+        unsent = sum(layer.get_write_buffer_size() for layer in (self.transport, self.wire) if layer is not None)
         if unsent and unsent > self._unsent - limits.least_bytes and self._unsent:
             self.give_up("unread_answer")
             return
@@ -239,8 +240,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(408, "slow_headers")
         elif waited and self._phase is Phase.BODY and received < limits.least_bytes and not self.flow.read_paused:
             self._refuse(408, "slow_body")
-        if not self.transport.is_closing():
-            self._check = self.loop.call_later(limits.patience_s, self._watch)
+        self._check = self.loop.call_later(limits.patience_s, self._watch)  # also while it closes, for what is unsent
 
     def _refuse(self, status: int, reason: str) -> None:
         """Answers with a status, if nothing has been answered yet, and closes the connection."""
@@ -248,5 +248,6 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._connections.metrics.refused_connections.labels(reason).inc()
         if self.cycle is None or not self.cycle.response_started:
-            self.transport.write(STATUS_LINE[status] + b"connection: close\r\ncontent-length: 0\r\n\r\n")
+            headers = b"".join(b"%b: %b\r\n" % header for header in self.server_state.default_headers)
+            self.transport.write(STATUS_LINE[status] + headers + b"connection: close\r\ncontent-length: 0\r\n\r\n")
         self.transport.close()

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 
 from bandrank.api.dialects import dialect_at
 from bandrank.api.dialects.dialect import Problem
-from bandrank.errors import BandrankError, Overloaded
+from bandrank.errors import BandrankError, Overloaded, Unauthorized
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ def add_handlers(app: FastAPI) -> None:
         headers = {}
         if isinstance(error, Overloaded):
             headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+        if isinstance(error, Unauthorized):
+            headers["WWW-Authenticate"] = "Bearer"
         return _respond(request, Problem(error.status, str(error), error.error_type), headers)
 
     @app.exception_handler(HTTPException)

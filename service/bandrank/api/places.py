@@ -1,9 +1,9 @@
 """Who may hold a connection: no address can crowd out the others."""
 
-import ipaddress
 from collections import OrderedDict
 from typing import Protocol
 
+from bandrank.api.addresses import network_of
 from bandrank.engine.clients import Client, Shares
 
 
@@ -58,14 +58,5 @@ class Places:
 
 
 def client_at(peer: object) -> Client:
-    """Whom a connection counts for, by its peer's address: IPv6 by /64, which is what one client is given.
-
-    Unix sockets and what has no address count as one.
-    """
-    try:
-        address = ipaddress.ip_address(peer[0].partition("%")[0]) if isinstance(peer, tuple) else None
-    except ValueError:
-        address = None
-    if isinstance(address, ipaddress.IPv6Address):
-        address = address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False).network_address
-    return Client("" if address is None else str(address))
+    """Whom a connection counts for, by its peer's address; Unix sockets and what has no address count as one."""
+    return Client(network_of(peer[0] if isinstance(peer, tuple) else ""))

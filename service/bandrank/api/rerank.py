@@ -11,9 +11,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.admission import Scope, account_for
+from bandrank.api.admission import REFUSALS, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects.dialect import Dialect, results_of
+from bandrank.api.keys import Scope
 from bandrank.api.parsing import body_schema, media_type, read_body
 from bandrank.api.responses import JsonInParts
 from bandrank.api.service import ServiceOfApp
@@ -59,7 +60,7 @@ def router_of(dialect: Dialect) -> APIRouter:
             rerank,
             methods=["POST"],
             response_model=dialect.response,
-            responses=errors(404, 413, 415, 422, 429, 500, 503, 504, body=dialect.error),
+            responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=dialect.error),
             openapi_extra=body_schema(dialect.request) | {"parameters": [BUDGET_PARAMETER]},
         )
     return router

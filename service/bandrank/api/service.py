@@ -11,6 +11,7 @@ import torch
 from fastapi import Depends, Request
 
 from bandrank import __version__
+from bandrank.api.admission import Admission
 from bandrank.engine.batching import STOPPING
 from bandrank.engine.memory import Memory
 from bandrank.errors import BandrankError
@@ -28,11 +29,13 @@ class Service:
     """The served models; made before the server listens, closed after it has answered its last request."""
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
+        """Raises BadSetting for a file of keys that cannot be used."""
         self.models, self.registry = serving.models, serving.registry
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
         self.max_line_bytes, self.max_answer_bytes = settings.max_line_bytes, settings.max_answer_bytes
         self.metrics = self.models.default.engine.metrics
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
+        self.admission = Admission(settings, self.metrics)
         self.created = int(time.time())
         self._draining = False
         for model in self.models.by_name.values():

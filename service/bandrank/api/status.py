@@ -1,8 +1,11 @@
 """Endpoints about the service itself: its models, its health and its metrics."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
+from bandrank.api.admission import REFUSALS, admitted
+from bandrank.api.description import errors
+from bandrank.api.keys import Scope
 from bandrank.api.service import ServiceOfApp
 from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
@@ -28,8 +31,8 @@ class ModelList(BaseModel):
     data: list[ModelOut]
 
 
-@router.head("/v1/models", include_in_schema=False)
-@router.get("/v1/models")
+@router.head("/v1/models", include_in_schema=False, dependencies=[Depends(admitted(Scope.RANK))])
+@router.get("/v1/models", dependencies=[Depends(admitted(Scope.RANK))], responses=errors(*REFUSALS))
 async def models(service: ServiceOfApp) -> ModelList:
     """Lists the names that requests may give in `model`."""
     served = service.models.by_name.items()
@@ -56,9 +59,14 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "ready", "model": service.models.default.name}
 
 
-@router.head("/metrics", include_in_schema=False)
+@router.head("/metrics", include_in_schema=False, dependencies=[Depends(admitted(Scope.ADMIN))])
 # Not PlainTextResponse: the description would have errors as text too.
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {"schema": TEXT}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    dependencies=[Depends(admitted(Scope.ADMIN))],
+    responses={**errors(*REFUSALS), 200: {"content": {"text/plain": {"schema": TEXT}}}},
+)
 async def metrics(service: ServiceOfApp) -> Response:
     """All metrics in Prometheus' text format."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)

@@ -1,0 +1,39 @@
+"""What uvicorn is told for the sake of security: whom to believe, and the headers of every answer."""
+
+from ipaddress import ip_network
+from typing import Any
+
+from bandrank.errors import BadSetting
+from bandrank.settings import Settings
+
+# No answer is a page: nothing may take it for one, load anything by it, show it in a frame or keep a copy of it.
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
+
+
+def hardening(settings: Settings) -> dict[str, Any]:
+    """Arguments of uvicorn.Config. Raises BadSetting for trusted proxies that are no addresses."""
+    proxies = _addresses(settings.trusted_proxies)
+    return {
+        "headers": [*(HEADERS | (OVER_TLS if settings.tls_certificate else {})).items()],
+        "server_header": False,
+        "proxy_headers": bool(proxies),
+        "forwarded_allow_ips": proxies,
+        "ws": "none",  # there are none, and a connection that became one would be bounded by nothing
+    }
+
+
+def _addresses(proxies: str) -> list[str]:
+    """The addresses and networks in a list; none in "none". Raises BadSetting: uvicorn would take them for names."""
+    addresses = [] if proxies == "none" else [part.strip() for part in proxies.split(",") if part.strip()]
+    for address in addresses:
+        try:
+            ip_network(address)
+        except ValueError as error:
+            raise BadSetting("trusted_proxies", f"must be addresses or networks, or none: {error}") from None
+    return addresses

@@ -1,0 +1,172 @@
+"""API keys: a file with the hash of each, and what its holder may do.
+
+A key is 32 random bytes, so one SHA-256 of it is as good as a slow hash: those protect passwords, which can be guessed,
+and nobody guesses one of 2**256. The file does not give the keys away, and a request costs microseconds to check.
+"""
+
+import hashlib
+import hmac
+import logging
+import re
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from bandrank.api.rate import TokenBucket
+from bandrank.engine.clients import Client
+from bandrank.errors import BadSetting
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+NAME = r"[A-Za-z0-9_-]{1,32}"  # shorter than a key, so that one that got into a name's place is never repeated
+
+
+class Scope(StrEnum):
+    """What a client may be allowed to do.
+
+    RANK: to rank, and to list the models.  REGISTER: to register and delete candidates.  ADMIN: to read the metrics.
+    """
+
+    RANK = "rank"
+    REGISTER = "register"
+    ADMIN = "admin"
+
+
+class KeyTable(BaseModel):
+    """A key in the file, under its name. sha256: of the key, in hexadecimal.  share: that of its client."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+    requests_per_s: PositiveFloat | None = None
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that is in use. bucket: None where it may be used as often as its holder likes."""
+
+    name: str
+    table: KeyTable
+    bucket: TokenBucket | None
+
+    @property
+    def client(self) -> Client:
+        """Its holder, whose name is that of no address."""
+        return Client(f"key:{self.name}", self.table.share)
+
+
+class KeyFile:
+    """The keys of a file, which is read again when it changes. Used from the event loop."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises BadSetting, which names the file, the table and the fault, and never repeats a value."""
+        self._path, self._clock = Path(path), clock
+        self._stamp = _stamp(self._path)
+        self._keys = self._in_use(read_keys(self._path), {})
+        self._look_at = clock() + LOOK_EVERY_S
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Those of the keys, in the order of the file."""
+        return [key.name for key in self._keys]
+
+    def find(self, presented: bytes) -> Key | None:
+        """The key that was presented; None if there is no such key. How long it takes does not depend on either."""
+        self._look()
+        digest = hashlib.sha256(presented).digest()
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(digest, bytes.fromhex(key.table.sha256)):
+                found = key
+        return found
+
+    def _look(self) -> None:
+        """Reads the file if it has changed; where that fails, the keys of before stay, and the log says so once."""
+        if self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + LOOK_EVERY_S
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            tables = read_keys(self._path)
+        except BadSetting as error:
+            log.error("the keys of before stay in use: %s", error)  # noqa: TRY400 - the message says it all
+            return
+        self._keys = self._in_use(tables, {key.name: key for key in self._keys})
+        log.info("the keys were read again: %s", ", ".join(self.names))
+
+    def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> list[Key]:
+        """The keys of tables. One that has not changed stays, with what is left of its rate."""
+
+        def key(name: str, table: KeyTable) -> Key:
+            rate = table.requests_per_s
+            return Key(name, table, None if rate is None else TokenBucket(rate, self._clock))
+
+        return [
+            before[name] if name in before and before[name].table == table else key(name, table)
+            for name, table in tables.items()
+        ]
+
+
+def read_keys(path: Path) -> dict[str, KeyTable]:
+    """The tables of a file of keys, by the keys' names. Raises BadSetting, which never repeats a value."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(str(path), f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        where = re.search(r"at (line \d+, column \d+|end of document)", str(error))
+        raise BadSetting(str(path), f"is no TOML: {where[0] if where else 'it is not in UTF-8'}") from None
+    try:
+        tables = TABLES.validate_python(content)
+    except ValidationError as error:
+        raise _refusal(path, error.errors(include_input=False, include_url=False)[0], content) from None
+    names: dict[str, str] = {}
+    for name, table in tables.items():
+        digest = table.sha256.lower()
+        if digest in names:
+            raise BadSetting(f"{path}: {name}.sha256", f"must differ from that of {names[digest]}")
+        names[digest] = name
+    return tables
+
+
+TABLES = TypeAdapter(dict[Annotated[str, Field(pattern=f"^{NAME}$")], KeyTable])
+
+
+def _refusal(path: Path, error: ErrorDetails, content: Mapping[str, Any]) -> BadSetting:
+    name, *field = map(str, error["loc"][:2])
+    if field == ["[key]"]:
+        number = list(content).index(name) + 1
+        return BadSetting(f"{path}: table {number}", "has a name that is not 1 to 32 letters, digits, - and _")
+    where = ".".join((f"{path}: {name}", *field))
+    match error["type"]:
+        case "missing":
+            return BadSetting(where, "is missing")
+        case "extra_forbidden":  # perhaps a key, in the place of its field
+            return BadSetting(f"{path}: {name}", f"has a field that is not one of {', '.join(KeyTable.model_fields)}")
+        case "string_pattern_mismatch":
+            return BadSetting(where, "must be 64 hexadecimal digits, the SHA-256 of the key")
+        case "model_type":
+            return BadSetting(where, "must be a table")
+    return BadSetting(where, re.sub(r"^\w+ should", "must", error["msg"]))
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What changes with a file, be it written in place, replaced or made readable; None if there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino, facts.st_dev

@@ -1,0 +1,130 @@
+"""HTTPS, on connections that are bounded from their first byte on.
+
+uvicorn's own TLS shows a connection only after the handshake. Those that stay silent instead would be counted by nobody
+and kept for a minute each, and of an answer that nobody reads only what is not encrypted yet would be seen.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bandrank.api.connections import BoundedProtocol, Connections
+from bandrank.errors import BadSetting
+from bandrank.settings import Settings
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The certificate and its key, to serve with; None without any. Raises BadSetting if they cannot be used."""
+    certificate, key = settings.tls_certificate, settings.tls_key
+    if not certificate and not key:
+        return None
+    for name, path in (("tls_certificate", certificate), ("tls_key", key)):
+        if not path:
+            raise BadSetting(name, "must be set too: TLS takes a certificate and its key")
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise BadSetting(name, f"cannot be read: {path}: {error.strerror}") from None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
+    except ssl.SSLError as error:
+        raise BadSetting("tls_certificate", f"is no certificate in PEM: {certificate}: {_reason(error)}") from None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have the server repeat the costly part
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password="")  # instead of a question at the terminal
+    except ssl.SSLError as error:
+        raise BadSetting("tls_key", f"is not the certificate's key, unencrypted: {key}: {_reason(error)}") from None
+    return context
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "no PEM").lower().replace("_", " ")
+
+
+def over_tls(connections: Connections, context: ssl.SSLContext) -> Callable[..., "Handshake"]:
+    """What uvicorn makes for each connection."""
+    make = connections.protocol()
+
+    def greet(*args: Any, **kwargs: Any) -> Handshake:
+        return Handshake(connections, context, make(*args, **kwargs))
+
+    return greet
+
+
+class Handshake(asyncio.Protocol):
+    """A connection until both sides have agreed on keys; nothing is owed to it so far."""
+
+    def __init__(self, connections: Connections, context: ssl.SSLContext, protocol: BoundedProtocol) -> None:
+        self._connections = connections
+        self._context = context
+        self._protocol = protocol
+        self._early = bytearray()  # what came with the last message of the handshake
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as for all of TCP
+        self._wire = transport
+        if not self._connections.add(self, transport.get_extra_info("peername")):
+            return
+        loop, patience_s = self._protocol.loop, self._connections.limits.patience_s
+        # The first step, which makes TLS the reader of the connection, is taken at once: before a task gets to it, the
+        # first bytes may have been read, and be lost.
+        begun = _Begun(
+            loop.start_tls(transport, self, self._context, server_side=True, ssl_handshake_timeout=patience_s)
+        )
+        self._agreement = loop.create_task(self._agree(begun))
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    def give_up(self, reason: str) -> None:
+        """Closes the connection at once."""
+        self._connections.refuse(self, reason)
+        self._wire.abort()
+
+    async def _agree(self, agreement: Awaitable[asyncio.Transport | None]) -> None:
+        """Hands the connection to its protocol, unless it is lost or no agreement is reached in time."""
+        transport = None
+        try:
+            transport = await agreement
+        except OSError as error:  # those of TLS and a timeout are among them
+            log.debug("no agreement on TLS: %s", error)
+            if self in self._connections.open:
+                self.give_up("handshake")
+        self._connections.discard(self)
+        if transport is None or self._wire.is_closing():
+            return
+        transport.set_protocol(self._protocol)
+        self._protocol.wire = self._wire
+        self._protocol.connection_made(transport)
+        if self._early:
+            self._protocol.data_received(bytes(self._early))
+
+
+class _Begun(Generic[T]):
+    """A coroutine whose first step is taken, to be awaited like any other."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._waits_for = coroutine.send(None)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        while True:
+            try:
+                try:
+                    sent = yield self._waits_for
+                except BaseException as error:  # noqa: BLE001 - passed on, be it a cancellation
+                    self._waits_for = self._coroutine.throw(error)
+                else:
+                    self._waits_for = self._coroutine.send(sent)
+            except StopIteration as end:
+                result: T = end.value
+                return result

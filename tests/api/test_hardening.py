@@ -1,0 +1,155 @@
+"""What every answer carries on a real connection, and what a refused request leaves behind."""
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from support.app import assert_error
+from support.keys import KEYS, write_keys
+from support.listening import PATIENCE_S, Listening, ended_with, listening
+from support.tasks import HANG_S
+
+from bandrank.settings import Settings
+
+SECURITY = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+}
+BODY = json.dumps({"query": "who", "candidates": ["man"]}).encode()
+JSON = {"content-type": "application/json"}
+
+
+def headers_of(answer: bytes) -> dict[str, str]:
+    """The headers of a raw answer, each of which comes once."""
+    lines = answer.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")[1:]
+    pairs = [tuple(line.lower().split(": ", 1)) for line in lines]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (b"200", b"GET /healthz HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n"),
+        (b"200", b"GET /healthz HTTP/1.1\r\nHost: b\r\nOrigin: http://other.example\r\nConnection: close\r\n\r\n"),
+        (b"404", b"GET /nothing HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n"),
+        (b"405", b"OPTIONS /rerank HTTP/1.1\r\nHost: b\r\nOrigin: null\r\nConnection: close\r\n"
+                 b"Access-Control-Request-Method: POST\r\n\r\n"),
+        (b"422", b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"),
+        (b"400", b"this is no HTTP\r\n\r\n"),
+        (b"408", b"POST /rerank HTTP/1.1\r\nHost: b\r\n"),
+        (b"431", b"GET / HTTP/1.1\r\n" + b"".join(b"X-%d: 1\r\n" % number for number in range(150))),
+    ],
+    ids=["200", "other site", "404", "preflight", "422", "no HTTP", "slow", "many headers"],
+)  # fmt: skip
+def test_every_answer_has_the_headers(status: bytes, sent: bytes) -> None:
+    """Also one that is written below the application; none names the server or lets another site's page read it."""
+    with listening() as service, service.connection(sent) as connection:
+        answer = ended_with(connection)
+
+    headers = headers_of(answer)
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert SECURITY.items() <= headers.items()
+    assert not {name for name in headers if name.startswith("access-control-")} | headers.keys() & {"server"}
+    assert "strict-transport-security" not in headers
+
+
+def refused_service(folder: Path) -> Settings:
+    """Settings with a file of keys."""
+    return Settings(device="cpu", keys=write_keys(folder / "keys.toml"))
+
+
+@pytest.mark.parametrize("megabytes", [1, 8, 40])
+def test_a_refused_request_is_answered_whatever_its_body(megabytes: int, tmp_path: Path) -> None:
+    """The client, which sends all of it, reads 401, and its connection stays usable."""
+    with listening(refused_service(tmp_path)) as service, service.client() as client:
+        for _ in range(2):
+            refused = client.post("/rerank", content=b" " * (megabytes << 20), headers=JSON)
+            assert_error(refused, 401, "unauthorized")
+        answered = client.post("/rerank", content=BODY, headers=JSON | {"X-API-Key": KEYS["rank"]})
+        assert answered.status_code == httpx.codes.OK
+        open_connections = client.get("/metrics", headers={"X-API-Key": KEYS["admin"]}).text
+    assert "bandrank_connections 1.0" in open_connections
+
+
+def test_a_refused_request_leaves_a_silent_connection(tmp_path: Path) -> None:
+    """Its body may come after the answer: the connection is then as good as one that said nothing, and makes room."""
+    head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: 1000\r\n\r\n"
+    settings = refused_service(tmp_path)
+    with listening(settings, max_connections=5, reserved=1, patience_s=300) as service, ExitStack() as at_end:
+        first = at_end.enter_context(service.connection(head))
+        assert first.recv(4096).startswith(b"HTTP/1.1 401")
+        first.sendall(b" " * 1000)
+        for _ in range(8):
+            at_end.enter_context(service.connection())
+        assert ended_with(first) == b""
+        assert service.is_alive()
+
+
+def test_a_body_that_nobody_needs_has_to_come(tmp_path: Path) -> None:
+    """A client that is refused and then stops in its body is ended."""
+    head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: 100000\r\n\r\n"
+    with listening(refused_service(tmp_path)) as service, service.connection(head + b" ") as connection:
+        assert ended_with(connection).startswith(b"HTTP/1.1 401")
+
+
+def test_an_answer_that_nobody_reads_is_dropped_on_a_connection_that_closes() -> None:
+    """Its last one, on a connection that is not kept alive."""
+    text = "man " + "x" * 14_000_000
+    body = json.dumps({"query": "who", "return_documents": True, "candidates": [text]}).encode()
+    head = b"POST /rerank HTTP/1.1\r\nHost: b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with listening() as service, service.connection() as connection:
+        connection.setsockopt(*SMALL_BUFFER)
+        connection.sendall(head + body)
+        wait_for_refusal(service, "unread_answer")
+
+
+def test_a_request_to_speak_another_protocol_is_an_ordinary_one() -> None:
+    """A connection that became a WebSocket would be bounded by nothing, and would count as open for ever."""
+    sent = b"GET /healthz HTTP/1.1\r\nHost: b\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    sent += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    with listening(max_connections=5, reserved=1) as service:
+        for _ in range(20):
+            with service.connection(sent) as connection:
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        assert service.is_alive()
+        assert service.scrape().value("bandrank_connections") <= 5
+
+
+def test_pipelined_requests_are_answered_one_after_the_other() -> None:
+    """And the connection stays open for more."""
+    one = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
+    with listening() as service, service.connection(one * 3) as connection:
+        received = b""
+        while received.count(b'"results"') < 3:
+            received += connection.recv(65536)
+        connection.sendall(one)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_the_headers_of_proxies_count_where_the_proxy_is_trusted() -> None:
+    """From a trusted one what it forwards is not local; nor is it where nobody is trusted."""
+    for trusted in ("127.0.0.1", "none"):
+        settings = Settings(device="cpu", trusted_proxies=trusted)
+        with listening(settings) as service, service.client() as client:
+            body = {"candidates": [{"id": "a", "text": "man"}]}
+            for address in ("203.0.113.9", "127.0.0.1"):
+                forwarded = client.put("/candidates", json=body, headers={"X-Forwarded-For": address})
+                assert_error(forwarded, 403, "forbidden")
+            assert client.put("/candidates", json=body).status_code == httpx.codes.OK
+
+
+SMALL_BUFFER = (1, 8, 4096)  # SOL_SOCKET, SO_RCVBUF
+
+
+def wait_for_refusal(service: Listening, reason: str) -> None:
+    """Polls until a connection was closed for this reason. Fails if none ever is."""
+    deadline = time.monotonic() + HANG_S
+    while service.refused(reason) == 0:
+        assert time.monotonic() < deadline
+        time.sleep(PATIENCE_S / 4)

@@ -1,0 +1,195 @@
+"""HTTPS: what is served with a certificate, that its connections are bounded too, and files that cannot be used."""
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from support.certificates import Certificate, make_certificate
+from support.deploy import ROOT, needs_program, run
+from support.listening import PATIENCE_S, Listening, ended_with, listening
+from support.tasks import HANG_S
+
+from bandrank.api.tls import tls_context
+from bandrank.errors import BadSetting
+from bandrank.settings import Settings
+
+BODY = json.dumps({"query": "who", "candidates": ["man"]}).encode()
+HEAD = b"POST /rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Certificate:
+    """A certificate of this test."""
+    return make_certificate(tmp_path)
+
+
+@contextmanager
+def over_https(certificate: Certificate, **limits: float) -> Iterator[Listening]:
+    """A service with this certificate, and clients that trust it."""
+    settings = Settings(device="cpu", tls_certificate=certificate.certificate, tls_key=certificate.key)
+    with listening(settings, trust=certificate.trust, **limits) as service:
+        yield service
+
+
+def test_requests_are_answered(certificate: Certificate) -> None:
+    """Several on one connection, with the headers of every answer and one that keeps browsers to HTTPS."""
+    with over_https(certificate) as service, service.client() as client:
+        answers = [client.post("/rerank", content=BODY) for _ in range(3)]
+        big = client.post("/rerank", content=b" " * (20 << 20))
+
+    assert [answer.status_code for answer in (*answers, big)] == [200, 200, 200, 413]
+    assert answers[0].headers["strict-transport-security"] == "max-age=31536000"
+    assert answers[0].headers["x-content-type-options"] == "nosniff"
+    assert "server" not in answers[0].headers
+
+
+def test_what_comes_with_the_last_message_of_the_handshake_is_read(certificate: Certificate) -> None:
+    """A request in the same packet as it, as from a client that waits for nothing."""
+    with over_https(certificate) as service, socket.create_connection(service.address, timeout=HANG_S) as plain:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = certificate.trust.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                plain.sendall(outgoing.read())
+                incoming.write(plain.recv(65536))
+        assert outgoing.pending  # that last message
+        client.write(HEAD % len(BODY) + BODY)
+        plain.sendall(outgoing.read())
+        answer = b""
+        while b"results" not in answer:
+            try:
+                answer += client.read(65536)
+            except ssl.SSLWantReadError:
+                incoming.write(plain.recv(65536))
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_plain_http_is_not_answered(certificate: Certificate) -> None:
+    """It counts as a handshake that failed, and the next client is served."""
+    with over_https(certificate) as service:
+        with pytest.raises(httpx.TransportError):
+            httpx.get(service.url.replace("https", "http"), trust_env=False)
+        assert service.is_alive()
+        assert service.refused("handshake") == 1
+
+
+def test_a_handshake_that_does_not_come_is_ended(certificate: Certificate) -> None:
+    """After some patience: a client that says nothing, and one that says half of what it should."""
+    with over_https(certificate) as service:
+        for start in (b"", b"\x16\x03\x01\x02\x00\x01\x00"):
+            with socket.create_connection(service.address, timeout=HANG_S) as connection:
+                connection.sendall(start)
+                assert ended_with(connection) == b""
+        assert service.is_alive()
+        assert service.refused("handshake") == 2
+
+
+def test_silent_connections_make_room_for_others(certificate: Certificate) -> None:
+    """A hundred that never begin to speak TLS keep nobody out."""
+    with over_https(certificate, patience_s=300, max_connections=10) as service, ExitStack() as at_end:
+        silent = [at_end.enter_context(socket.create_connection(service.address, timeout=HANG_S)) for _ in range(100)]
+        assert service.is_alive()
+        assert service.refused("too_many") >= 90
+        assert ended_with(silent[0]) == b""
+
+
+def test_slow_headers_are_ended(certificate: Certificate) -> None:
+    """With 408, as without TLS."""
+    with over_https(certificate) as service, service.connection(b"POST /rerank HTTP/1.1\r\n") as connection:
+        assert ended_with(connection).startswith(b"HTTP/1.1 408")
+        assert service.refused("slow_headers") == 1
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept alive", "closed"])
+def test_an_answer_that_nobody_reads_is_dropped(more: bytes, certificate: Certificate) -> None:
+    """All of it is encrypted at once, and counts as unsent nevertheless."""
+    text = "man " + "x" * 14_000_000
+    body = json.dumps({"query": "who", "return_documents": True, "candidates": [text]}).encode()
+    with over_https(certificate) as service, service.connection() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall((HEAD % len(body)).replace(b"\r\n\r\n", b"\r\n" + more + b"\r\n") + body)
+        deadline = time.monotonic() + HANG_S
+        while service.refused("unread_answer") == 0:
+            assert time.monotonic() < deadline
+            time.sleep(PATIENCE_S / 4)
+
+
+def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate) -> None:
+    """In the middle of a handshake, right after it, or in a request."""
+    with over_https(certificate, patience_s=300) as service:
+        for _ in range(5):
+            with socket.create_connection(service.address) as plain:
+                plain.sendall(b"\x16\x03\x01")
+            with service.connection():
+                pass
+            with service.connection(HEAD % 100 + b"{"):
+                pass
+        deadline = time.monotonic() + HANG_S
+        while service.scrape().value("bandrank_connections") > 1:
+            assert time.monotonic() < deadline
+
+
+def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:
+    """It asks by HTTPS where the service is told of a certificate, and by HTTP elsewhere; a dead service fails it."""
+    (line,) = re.findall(r"HEALTHCHECK (?:.*\\\n)+ *CMD (\[.*\])", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    python, *arguments = json.loads(line)
+    assert python == "python"
+
+    def status(port: int, **environment: str) -> int:
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command, env={"BANDRANK_PORT": str(port), **environment}, capture_output=True, timeout=60, check=False
+        ).returncode
+
+    with over_https(certificate) as service:
+        assert status(service.address[1], BANDRANK_TLS_CERTIFICATE=certificate.certificate) == 0
+        assert status(service.address[1]) != 0
+    with listening() as service:
+        assert status(service.address[1]) == 0
+    assert status(service.address[1]) != 0
+
+
+def test_both_files_are_needed(certificate: Certificate) -> None:
+    """Each without the other is a wrong setting; none of them means no TLS."""
+    assert tls_context(Settings()) is None
+    with pytest.raises(BadSetting, match=r"^tls_key must be set too"):
+        tls_context(Settings(tls_certificate=certificate.certificate))
+    with pytest.raises(BadSetting, match=r"^tls_certificate must be set too"):
+        tls_context(Settings(tls_key=certificate.key))
+
+
+def test_files_that_cannot_be_used_are_refused_by_name(certificate: Certificate, tmp_path: Path) -> None:
+    """Missing, not in PEM, of another certificate, or encrypted: the message has setting and file."""
+    other = make_certificate(tmp_path, "other")
+    encrypted, text = tmp_path / "encrypted.key", tmp_path / "text.pem"
+    text.write_text("neither", encoding="utf-8")
+    openssl = needs_program("openssl", "Debian: openssl")
+    run(openssl, "pkcs8", "-topk8", "-in", certificate.key, "-out", encrypted, "-passout", "pass:secret")
+    missing = str(tmp_path / "missing")
+
+    for paths, wrong, expected in (
+        ((missing, certificate.key), missing, "tls_certificate cannot be read"),
+        ((certificate.certificate, missing), missing, "tls_key cannot be read"),
+        ((str(text), certificate.key), str(text), "tls_certificate is no certificate in PEM"),
+        ((certificate.key, certificate.key), certificate.key, "tls_certificate is no certificate in PEM"),
+        ((certificate.certificate, str(text)), str(text), "tls_key is not the certificate's key"),
+        ((certificate.certificate, other.key), other.key, "tls_key is not the certificate's key"),
+        ((certificate.certificate, str(encrypted)), str(encrypted), "tls_key is not the certificate's key"),
+    ):
+        with pytest.raises(BadSetting) as refused:
+            tls_context(Settings(tls_certificate=paths[0], tls_key=paths[1]))
+        assert str(refused.value).startswith(expected)
+        assert wrong in str(refused.value)

@@ -1,0 +1,47 @@
+"""Self-signed certificates for localhost, made by openssl."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.deploy import needs_program, run
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate and its key, in files."""
+
+    certificate: str
+    key: str
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        """What a client uses that trusts this certificate alone."""
+        return ssl.create_default_context(cafile=self.certificate)
+
+
+def make_certificate(folder: Path, name: str = "localhost") -> Certificate:
+    """A new certificate in a folder; skips the test where there is no openssl."""
+    made = Certificate(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
+    command = [
+        needs_program("openssl", "Debian: openssl"),
+        "req",
+        "-x509",
+        "-noenc",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    command += [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-keyout",
+        made.key,
+        "-out",
+        made.certificate,
+    ]
+    run(*command, "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    return made
