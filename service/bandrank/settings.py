@@ -23,9 +23,8 @@ from bandrank.logs import LogFormat
 from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml, refusal
 
 PREFIX = "BANDRANK_"
-RESERVED = frozenset(
-    {"BANDRANK_DEMO_DATA", "BANDRANK_FUZZ_SEED", "BANDRANK_SOAK_S"}
-)  # variables of the demo and of the soak test
+# Variables of the demo, of the soak test and of the fuzzer.
+RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S", "BANDRANK_FUZZ_EXAMPLES", "BANDRANK_FUZZ_SEED"})
 SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
