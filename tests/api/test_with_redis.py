@@ -146,7 +146,7 @@ async def test_registered_bytes_that_are_no_text_are_not_registered(server: Redi
     assert response.status_code == 200, response.text
     assert [result["id"] for result in response.json()["results"]] == ["good"]
     assert len(response.json()["unresolved"]) == 4
-    assert_error(only_bad, 422, "invalid_input")
+    assert_error(only_bad, 404, "unknown_candidates")
     assert len(again.json()["results"]) == 5
 
 

@@ -22,7 +22,7 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
-SETTINGS = Settings(device="cpu", max_batch_rows=400, cascade_depth=5)
+SETTINGS = Settings(device="cpu", max_batch_rows=400, cascade_depth=5, patience=1000)
 
 
 def three_models() -> list[ModelFiles]:
