@@ -14,8 +14,9 @@ from enum import Enum, auto
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from bandrank.api.upgrades import WithoutUpgrades
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def allow_files(count: int) -> int:
     return count if soft == resource.RLIM_INFINITY else soft
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(WithoutUpgrades):
     """A connection that is closed when it asks for too much, or for too long."""
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
@@ -130,10 +131,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
-        if self._phase in {Phase.IDLE, Phase.HEADERS}:
+        if self._phase is not Phase.ANSWER:
             self._header_bytes += len(data)
         super().data_received(data)
-        if self._phase is Phase.HEADERS and self._header_bytes > self._limits.max_header_bytes:
+        if self._phase in {Phase.HEADERS, Phase.BODY} and self._header_bytes > self._limits.max_header_bytes:
             self._refuse(431, "headers")
 
     def on_message_begin(self) -> None:
@@ -155,6 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._header_bytes = 0  # what comes between chunks, and after the last one, counts as headers
         if self.cycle is not None:
             super().on_body(body)
 
