@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import pytest
 from support.gated_service import ARRIVED_FD, DIE, PASS, PASSES_FD
 from support.models import save_cross_encoder
 from support.server import RunningService, Scrape, running_service
@@ -161,32 +159,6 @@ def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "bandrank: BANDRANK_PORT must be a valid integer, got 'eighty'\n"
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1, 0.3, 1.0])
-def test_a_signal_at_any_moment_of_the_start_is_a_graceful_stop(tmp_path: Path, after_s: float) -> None:
-    """From the line that says what is served on, SIGTERM ends the process with 0, and in seconds."""
-    log = tmp_path / "log"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bandrank", "serve", "--model", str(save_cross_encoder(tmp_path / "model"))],
-            env=inherited | {"BANDRANK_HOST": "127.0.0.1", "BANDRANK_PORT": "0", "BANDRANK_DEVICE": "cpu"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + HANG_S
-        while b"bandrank: serving" not in log.read_bytes():
-            assert process.poll() is None, log.read_text(errors="replace")
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        time.sleep(after_s)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0, log.read_text(errors="replace")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_hung_scoring_thread_fails_the_probes_and_ends_the_process(tmp_path: Path) -> None:

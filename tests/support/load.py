@@ -98,7 +98,7 @@ def load(url: str, pool: Pool, *, clients: int = 4, allowed: Collection[int] = (
                 ends = account.enter(pool, call, None)
             except (Lost, OSError) as error:
                 ends = account.lose(repr(error))
-            if ends and connection is not None:
+            if connection is not None and (ends or stop.is_set()):
                 connection.close()
                 connection = None
 
