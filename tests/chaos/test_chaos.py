@@ -6,13 +6,13 @@
 from collections.abc import Iterator
 
 import pytest
-from chaos import attacks, bodies, framing, ids, timing
+from chaos import attacks, bodies, framing, ids, promises, timing
 from chaos.table import ATTACKS
 from support.server import RunningService, running_service
 from support.soak_pool import tiny_cross_encoder
 from support.witness import witness
 
-__all__ = ["attacks", "bodies", "framing", "ids", "timing"]  # which fill the table
+__all__ = ["attacks", "bodies", "framing", "ids", "promises", "timing"]  # which fill the table
 
 MOST_MEMORY = 3 * 2**29
 MOST_P99_S, MOST_PROBE_S = 1.0, 0.1

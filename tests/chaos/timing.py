@@ -231,3 +231,27 @@ def a_long_request_and_short_ones_that_share_its_text(url: str) -> set[int]:
         return status
 
     return together([lambda: post(url, large), ask_small])
+
+
+@attack(408)
+def headers_that_never_end(url: str) -> set[int]:
+    """The connection is ended, after some patience."""
+    with connection_to(url) as connection:
+        connection.settimeout(20.0)
+        connection.sendall(HEAD)
+        return {answer_on(connection)}
+
+
+@attack(403, 413, 0)
+def lines_of_megabytes(url: str) -> set[int]:
+    """A hundred and twenty of fifteen megabytes: the first one is refused, and none of them is kept."""
+    line = b'{"id":"large","text":"' + b"x" * 15_000_000 + b'"}\n'
+    with connection_to(url) as connection:
+        try:
+            connection.sendall(LINES)
+            for _ in range(120):
+                connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+            connection.sendall(b"0\r\n\r\n")
+        except OSError:
+            return {0}
+        return {answer_on(connection)}
