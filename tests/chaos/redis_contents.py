@@ -53,7 +53,8 @@ def resealed(name: str, change: Callable[[bytes], bytes]) -> None:
     def reseal_all(server: RedisServer, keys: Sequence[bytes]) -> None:
         for key in keys:
             value = server.do("GET", key)
-            server.do("SET", key, sealed(value, change(value[HEAD_BYTES:]), key))
+            covered = key if value[0] > 1 else b""  # version 1 left the key out
+            server.do("SET", key, sealed(value, change(value[HEAD_BYTES:]), covered))
 
     REPRESENTATIONS[name] = reseal_all
 
