@@ -189,7 +189,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     cached = await source.cache.lookup([digest(text) for text in passages])
     payloads = [payload for payload in cached if payload is not None]
     size = sum(map(len, payloads)) / len(payloads)
-    sealed = sum(len(source.cache.codec.seal(payload)) for payload in payloads) / len(payloads)
+    sealed = sum(len(source.cache.codec.seal(payload, b"")) for payload in payloads) / len(payloads)
     many_ms: list[float] = []
     if size < MANY_BYTES / MANY:
         texts = [f"{number} {passages[number % len(passages)]}" for number in range(MANY)]

@@ -119,6 +119,8 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
         server.run()
     except SystemExit:  # raised by uvicorn if it could not start; it has logged why
         return 1
+    for number in (signal.SIGTERM, signal.SIGINT):  # a further one would kill the interpreter in its last moments
+        signal.signal(number, signal.SIG_IGN)
     return 1 if died or not server.started else 0
 
 

@@ -3,80 +3,20 @@
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import pytest
-from support.gated_service import ARRIVED_FD, DIE, PASS, PASSES_FD
+from support.gated_service import DIE
+from support.gates import gated_service
 from support.models import save_cross_encoder
-from support.server import RunningService, Scrape, running_service
+from support.server import running_service
 from support.tasks import HANG_S
-
-BODY = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
-TESTS = Path(__file__).resolve().parents[1]
-
-
-@dataclass(frozen=True)
-class GatedService:
-    """A service whose batches the test lets through."""
-
-    service: RunningService
-    arrived: int
-    passes: int
-
-    def wait_for_batch(self) -> None:
-        """Returns once a batch is held."""
-        assert os.read(self.arrived, 1)
-
-    def let_through(self, how: bytes = PASS, *, batches: int = 1) -> None:
-        """Lets this many batches pass, or ends the scoring thread."""
-        os.write(self.passes, how * batches)
-
-    def rerank(self) -> httpx.Response:
-        """Sends POST /rerank on a separate connection."""
-        return httpx.post(f"{self.service.url}/rerank", json=BODY, timeout=HANG_S, trust_env=False)
-
-    def get(self, path: str) -> httpx.Response:
-        """Sends GET on a separate connection."""
-        return httpx.get(f"{self.service.url}{path}", timeout=HANG_S, trust_env=False)
-
-    def waiting_tasks(self) -> float:
-        """The number of queued tasks in /metrics."""
-        return Scrape(self.get("/metrics").text).value("bandrank_waiting_tasks")
-
-
-@contextlib.contextmanager
-def gated_service(folder: Path, *arguments: str) -> Iterator[GatedService]:
-    """A ready service whose batches are held from then on, until the end of the test."""
-    arrived, theirs_arrived = os.pipe()
-    theirs_passes, passes = os.pipe()
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": path}
-    os.write(passes, PASS)  # for the self-test of the start
-    with contextlib.ExitStack() as at_end:
-        at_end.callback(os.close, arrived)
-        running = running_service(
-            folder,
-            module="support.gated_service",
-            arguments=["--device", "cpu", *arguments],
-            environment=environment,
-            pass_fds=(theirs_arrived, theirs_passes),
-        )
-        service = at_end.enter_context(running)
-        for descriptor in (theirs_arrived, theirs_passes):
-            os.close(descriptor)
-        at_end.callback(os.close, passes)  # lets everything through
-        gated = GatedService(service, arrived, passes)
-        gated.wait_for_batch()
-        yield gated
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -214,32 +154,6 @@ def test_a_setting_that_cannot_be_used_ends_the_process() -> None:
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "bandrank: BANDRANK_PORT must be a valid integer, got 'eighty'\n"
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.1, 0.3, 1.0])
-def test_a_signal_at_any_moment_of_the_start_is_a_graceful_stop(tmp_path: Path, after_s: float) -> None:
-    """From the line that says what is served on, SIGTERM ends the process with 0, and in seconds."""
-    log = tmp_path / "log"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bandrank", "serve", "--model", str(save_cross_encoder(tmp_path / "model"))],
-            env=inherited | {"BANDRANK_HOST": "127.0.0.1", "BANDRANK_PORT": "0", "BANDRANK_DEVICE": "cpu"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + HANG_S
-        while b"bandrank: serving" not in log.read_bytes():
-            assert process.poll() is None, log.read_text(errors="replace")
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        time.sleep(after_s)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0, log.read_text(errors="replace")
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_hung_scoring_thread_fails_the_probes_and_ends_the_process(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import zlib
 
 from chaos.table import MB, register_body
+
+PLAIN = b'{"query":"x","candidates":["a"]}'
 
 register_body("candidates_are_a_million_numbers", b'{"query":"x","candidates":[' + b"1," * 999_999 + b"1]}", 422)
 register_body("candidates_are_a_million_nulls", b'{"query":"x","candidates":[' + b"null," * 499_999 + b"null]}", 422)
@@ -104,3 +107,43 @@ register_body(
     content_type="application/x-ndjson",
     content_encoding="gzip",
 )
+register_body("json_with_a_comment", b'{"query":"x",/* who */"candidates":["a"]}', 422)
+register_body("json_with_a_comma_too_many", b'{"query":"x","candidates":["a",],}', 422)
+register_body("a_string_without_an_end", b'{"query":"x","candidates":["a', 422)
+register_body("an_escape_that_nobody_knows", b'{"query":"\\x41\\u12","candidates":["a"]}', 422)
+register_body("a_line_end_in_a_string", b'{"query":"a\nb","candidates":["a"]}', 200, 422)
+register_body("texts_written_as_escapes", b'{"query":"x","candidates":["' + b"\\u006d" * 100_000 + b'"]}', 200)
+register_body("no_object", b'["query","x"]', 422)
+register_body("a_query_that_is_null", b'{"query":null,"candidates":["a"]}', 422)
+register_body("candidates_that_are_a_text", b'{"query":"x","candidates":"man"}', 422)
+register_body("candidates_in_an_object", b'{"query":"x","candidates":{"0":"man"}}', 422)
+register_body("no_candidates", b'{"query":"x","candidates":[]}', 200, 422)
+register_body("a_truth_for_a_number", b'{"query":"x","candidates":["a"],"top_n":true}', 422)
+register_body("a_number_for_a_truth", b'{"query":"x","candidates":["a"],"raw_scores":1}', 422)
+register_body("half_a_result", b'{"query":"x","candidates":["a"],"top_n":0.5}', 422)
+register_body("a_budget_below_all_floats", b'{"query":"x","candidates":["a"],"budget_ms":1e-400}', 200, 422)
+register_body("a_budget_of_less_than_nothing", b'{"query":"x","candidates":["a"],"budget_ms":-0.0}', 200, 422)
+register_body("candidates_under_two_names", b'{"query":"x","candidates":["a"],"documents":["b"]}', 200, 422)
+register_body("fields_of_pythons_own", b'{"query":"x","candidates":["a"],"__class__":{"__init__":[]}}', 200, 422)
+register_body("a_model_like_a_path", b'{"query":"x","candidates":["a"],"model":"../../etc/passwd\\u0000"}', 404)
+register_body("a_query_of_nothing", b'{"query":"","candidates":["", " ", "\\t\\n"]}', 200, 422)
+register_body("tokens_of_the_models_own", b'{"query":"[CLS] [SEP]","candidates":["[MASK] [PAD] [UNK] ##a [SEP]"]}', 200)
+register_body(
+    "texts_that_run_both_ways", '{"query":"\u202eabc\u202c","candidates":["\u2066\u200f\u200b"]}'.encode(), 200
+)
+register_body("texts_of_control_characters", b'{"query":"x","candidates":["\\u0001\\u0007\\u001b\\u007f\\u0085"]}', 200)
+register_body("two_thousand_equal_candidates", b'{"query":"x","candidates":[' + b'"man",' * 2047 + b'"man"]}', 200)
+register_body("a_form", b"query=x&candidates=man", 415, content_type="application/x-www-form-urlencoded")
+register_body("a_form_of_parts", b"--b\r\n\r\nx\r\n--b--", 415, content_type="multipart/form-data; boundary=b")
+register_body(
+    "text_from_a_web_page", b'{"query":"x","candidates":["a"]}', 415, content_type="text/plain", origin="null"
+)
+register_body(
+    "no_type_from_a_web_page", b'{"query":"x","candidates":["a"]}', 415, content_type="", origin="https://a.b"
+)
+register_body("a_type_of_kilobytes", b"{}", 415, 422, content_type="application/json; a=" + "x" * 20_000)
+register_body("a_type_in_capitals", PLAIN, 200, content_type="Application/JSON;Charset=UTF-8")
+register_body("an_alphabet_that_nobody_sends", b"{}", 415, 422, content_type="application/json; charset=utf-7")
+register_body("brotli_that_is_none", b"\x0b\x02\x80", 415, content_encoding="br")
+register_body("compressed_twice", gzip.compress(gzip.compress(b"{}")), 415, content_encoding="gzip, gzip")
+register_body("a_deflated_body", zlib.compress(b'{"query":"x","candidates":["a"]}'), 415, content_encoding="deflate")

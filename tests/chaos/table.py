@@ -1,32 +1,49 @@
-"""The table of attacks on the running service, each a function of its address that takes some seconds at most.
+"""The table of attacks on the running service, and what they are made of.
 
-`ATTACKS` maps a name to the attack and the statuses that its requests may get; a connection that is closed counts as 0.
+An attack is a function of the service's address that takes some seconds at most, and returns the statuses that its
+requests got; a connection that is closed without an answer counts as 0.
 """
 
 import contextlib
 import json
 import random
 import socket
+import ssl
+import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-Attack = Callable[[str], set[int]]
-ATTACKS: dict[str, tuple[Attack, set[int]]] = {}
+
+@dataclass(frozen=True)
+class Attack:
+    """allowed: the statuses that its requests may get.  quick: it takes little time, and no other test suffers."""
+
+    run: Callable[[str], set[int]]
+    allowed: frozenset[int]
+    quick: bool
+
+
+ATTACKS: dict[str, Attack] = {}
+TLS = ssl.create_default_context()  # never used, but without it each request would spend 30 ms on making one
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 MB = 1_000_000
+QUICK_BYTES = MB  # a smaller body is quick
+HEAD = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
+BODY = b'{"query":"who","candidates":["the man","she"]}'
+WORDS = ["the", "man", "who", "was", "she", "and", "is", "it", "he", "you", "no"]
 
 
-def attack(*allowed: int) -> Callable[[Attack], Attack]:
-    """Registers an attack under its function's name. allowed: statuses, 0 for a closed connection."""
+def attack(*allowed: int, quick: bool = False) -> Callable[[Callable[[str], set[int]]], Callable[[str], set[int]]]:
+    """Registers a function as an attack under its name."""
 
-    def register(function: Attack) -> Attack:
-        ATTACKS[function.__name__] = function, set(allowed)
-        return function
+    def register(run: Callable[[str], set[int]]) -> Callable[[str], set[int]]:
+        ATTACKS[run.__name__] = Attack(run, frozenset(allowed), quick)
+        return run
 
     return register
 
@@ -36,20 +53,42 @@ def register_body(
 ) -> None:
     """Registers an attack of one request with this body."""
     sent = {name.replace("_", "-"): value for name, value in ({"content_type": "application/json"} | headers).items()}
-    ATTACKS[name] = (lambda url: {status_of(url, method, path, content=content, headers=sent)}), set(allowed)
+
+    def run(url: str) -> set[int]:
+        return {status_of(url, method, path, content=content, headers=sent)}
+
+    ATTACKS[name] = Attack(run, frozenset(allowed), len(content) < QUICK_BYTES)
+
+
+def register_raw(name: str, content: bytes, *allowed: int) -> None:
+    """Registers a quick attack of these bytes on a connection."""
+    ATTACKS[name] = Attack(lambda url: send_raw(url, content), frozenset(allowed), quick=True)
 
 
 def status_of(url: str, method: str, path: str, **more: Any) -> int:
     """The status of a request; 0 if its connection is closed without one."""
     try:
-        return httpx.request(method, url + path, timeout=90.0, trust_env=False, **more).status_code
+        return ask(url, method, path, **more).status_code
     except httpx.TransportError:
         return 0
+
+
+def ask(url: str, method: str, path: str, **more: Any) -> httpx.Response:
+    """The answer to a request on a connection of its own. Raises httpx.TransportError."""
+    return httpx.request(method, url + path, timeout=90.0, trust_env=False, verify=TLS, **more)
 
 
 def post(url: str, body: Any, **more: Any) -> int:
     """The status of a POST /rerank with a JSON body."""
     return status_of(url, "POST", "/rerank", content=json.dumps(body).encode(), headers=JSON, **more)
+
+
+def results_of(url: str, body: Any) -> list[dict[str, Any]]:
+    """The results of a POST /rerank that has to succeed."""
+    response = ask(url, "POST", "/rerank", json=body)
+    assert response.status_code == httpx.codes.OK, response.text[:500]
+    results: list[dict[str, Any]] = response.json()["results"]
+    return results
 
 
 def together(calls: Sequence[Callable[[], int]]) -> set[int]:
@@ -68,24 +107,39 @@ def connection_to(url: str) -> Iterator[socket.socket]:
     """An open connection to the service."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield connection
 
 
-def send_raw(url: str, *parts: bytes, pause_s: float = 0.0) -> set[int]:
+def reset(connection: socket.socket) -> None:
+    """Closes a connection without a farewell, like a client that crashes."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def request(body: bytes = BODY, headers: bytes = b"") -> bytes:
+    """A POST /rerank as it is sent. headers: further lines, each with its end."""
+    return HEAD + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def send_raw(url: str, *parts: bytes) -> set[int]:
     """Sends parts over a connection; the status of the first answer."""
     with connection_to(url) as connection:
         try:
             for part in parts:
                 connection.sendall(part)
-                time.sleep(pause_s)
-            answer = connection.recv(4096)
         except OSError:
             return {0}
-    return {int(answer.split(b" ", 2)[1])} if answer.startswith(b"HTTP/1.") else {0}
+        return {answer_on(connection)}
 
 
-HEAD = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
-WORDS = ["the", "man", "who", "was", "she", "and", "is", "it", "he", "you", "no"]
+def answer_on(connection: socket.socket) -> int:
+    """The status of the answer that comes next on a connection, 0 if none does; most of the answer is not read."""
+    try:
+        answer = connection.recv(4096)
+    except OSError:
+        return 0
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0
 
 
 def words(count: int) -> str:

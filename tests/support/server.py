@@ -31,6 +31,25 @@ class RunningService:
         """Waits for the end of the process. Raises TimeoutExpired if it does not come."""
         return self.process.wait(timeout=timeout_s)
 
+    def wait_until_ready(self, timeout_s: float = 180.0) -> None:
+        """Returns when /readyz answers 200. Raises RuntimeError with the log's end if that does not come."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+                    return
+            except httpx.TransportError:
+                pass  # nobody listens yet
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the service was not ready in time:\n{_tail(self.log)}")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self.process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
+                raise RuntimeError(f"the service ended with status {status} before it was ready:\n{_tail(self.log)}")
+
+    def scrape(self) -> "Scrape":
+        """What /metrics says now."""
+        return Scrape(httpx.get(f"{self.url}/metrics", timeout=30.0, trust_env=False).text)
+
 
 @contextlib.contextmanager
 def running_service(
@@ -48,6 +67,22 @@ def running_service(
     environment: added to ours, less every BANDRANK_* setting of ours.  pass_fds: descriptors that it inherits.
     Raises RuntimeError with the log's end if the service dies or is not ready in time.
     """
+    starting = starting_service(folder, module=module, arguments=arguments, environment=environment, pass_fds=pass_fds)
+    with starting as service:
+        service.wait_until_ready(start_timeout_s)
+        yield service
+
+
+@contextlib.contextmanager
+def starting_service(
+    folder: Path,
+    *,
+    module: str = "bandrank",
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Iterator[RunningService]:
+    """The same before it is ready, and perhaps before it listens."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     service_environment = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
@@ -63,7 +98,6 @@ def running_service(
         )
     service = RunningService(f"http://127.0.0.1:{port}", process, log)
     try:
-        _wait_until_ready(service, time.monotonic() + start_timeout_s)
         yield service
     finally:
         if process.poll() is None:
@@ -73,20 +107,6 @@ def running_service(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _wait_until_ready(service: RunningService, deadline: float) -> None:
-    while True:
-        try:
-            if httpx.get(f"{service.url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass  # nobody listens yet
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the service was not ready in time:\n{_tail(service.log)}")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            status = service.process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
-            raise RuntimeError(f"the service ended with status {status} before it was ready:\n{_tail(service.log)}")
 
 
 def _tail(log: Path, lines: int = 30) -> str:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
 from bandrank.api.only_probes import OnlyProbes
 from bandrank.api.places import Connection, Places, client_at
+from bandrank.api.upgrades import WithoutUpgrades
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -118,12 +119,11 @@ def allow_files(count: int) -> int:
     return count if soft == resource.RLIM_INFINITY else soft
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(WithoutUpgrades):
     """A connection that is closed when it asks for too much, or for too long."""
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.ws_protocol_class = None  # a WebSocket would take the connection out of these bounds
         self.wire: asyncio.Transport | None = None  # below TLS, with what is encrypted and unsent
         self._connections = connections
         self._limits = connections.limits
@@ -154,10 +154,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)
-        if self._phase in {Phase.IDLE, Phase.HEADERS}:
+        if self._phase is not Phase.ANSWER:
             self._header_bytes += len(data)
         super().data_received(data)
-        if self._phase is Phase.HEADERS and self._header_bytes > self._limits.max_header_bytes:
+        if self._phase in {Phase.HEADERS, Phase.BODY} and self._header_bytes > self._limits.max_header_bytes:
             self._refuse(431, "headers")
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as in asyncio.Protocol
@@ -192,6 +192,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._answering = self.cycle
 
     def on_body(self, body: bytes) -> None:
+        self._header_bytes = 0  # what comes between chunks, and after the last one, counts as headers
         if self.cycle is not None:
             super().on_body(body)
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -91,14 +92,21 @@ class Service:
 
     async def watch(self) -> None:
         """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
-        stopped from outside.
+        stopped from outside. Until then every request is told so.
         """
         while not any(engine.hung for engine in self.models.engines):  # noqa: ASYNC110  # a thread that hangs sets no event
             await asyncio.sleep(1.0)
+        reason = self.why_not_alive() or "the scoring thread hung; restart the service"
         self.metrics.ready.set(0)
-        log.critical("%s", self.why_not_alive())
+        log.critical("%s", reason)
+        for engine in self.models.engines:
+            engine.worker.abandon(reason)
+        last = threading.Timer(3 * LAST_WORDS_S, os._exit, (1,))  # a stop may hang as well
+        last.daemon = True
+        last.start()
         await asyncio.sleep(LAST_WORDS_S)  # for probes, which say so too
-        os._exit(1)
+        for engine in self.models.engines:
+            engine.worker.on_death()
 
     async def close(self) -> None:
         """Answers the admitted requests, then ends the threads."""

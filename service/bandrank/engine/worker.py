@@ -64,7 +64,7 @@ class ScoringWorker:
         self._max_batch_rows = max_batch_rows
         self._metrics = metrics
         self._clock = clock
-        self._on_death = on_death
+        self.on_death = on_death
         self._thread = threading.Thread(target=self._run, name="scoring", daemon=True)
         self._in_flight: deque[_Batch] = deque()  # in the order of their starts
         self.died = False
@@ -92,6 +92,12 @@ class ScoringWorker:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def abandon(self, why: str) -> None:
+        """Settles every task with an error, those that are being scored too, and refuses further ones."""
+        self._queue.close(ScoringFailed(why))
+        for part in (*self._taken, *(part for batch in tuple(self._in_flight) for part in batch.slices)):
+            part.task.finish(ScoringFailed(why))
+
     def _run(self) -> None:
         try:
             with torch.inference_mode():
@@ -99,11 +105,8 @@ class ScoringWorker:
         except BaseException:  # a bug must not leave clients waiting for ever
             self.died = True
             log.exception("the scoring thread died")
-            died = "the scoring thread died; restart the service"
-            self._queue.close(ScoringFailed(died))
-            for part in (*self._taken, *(part for batch in self._in_flight for part in batch.slices)):
-                part.task.finish(ScoringFailed(died))
-            self._on_death()
+            self.abandon("the scoring thread died; restart the service")
+            self.on_death()
             raise
 
     def _run_batches(self) -> None:

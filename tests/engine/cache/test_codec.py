@@ -19,6 +19,7 @@ from bandrank_kernels.arrays import offsets
 DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]
 LENGTHS = st.lists(st.integers(0, 4), max_size=6)  # rows of representations, some without any
 SIZES = st.integers(1, 5)
+KEY = b"under which it is kept"
 
 
 @st.composite
@@ -127,18 +128,19 @@ def test_payloads_carry_counts() -> None:
     assert codec.counts(counted) == [(7, 0), (2**32 - 1, 5), (0, 1)]
     assert codec.lengths(counted) == [1, 0, 2]
     assert torch.equal(codec.decode(counted).values, values)
-    assert codec.counts([codec.open(codec.seal(payload)) or b"" for payload in counted]) == codec.counts(counted)
+    opened = [codec.open(codec.seal(payload, KEY), KEY) or b"" for payload in counted]
+    assert codec.counts(opened) == codec.counts(counted)
 
 
 def test_the_format_does_not_change_unnoticed() -> None:
     """Written out by hand: 1.0 and -2.0 are 0x3C00 and 0xC000 in float16; 127 steps of 2**-6 are 1.984375."""
     codec, (payload,) = encoded(torch.tensor([[1.0, -2.0]]), [1], "float16")
     rows = bytes.fromhex("003c00c0")
-    head = bytes([1, 2]) + struct.pack("<II", 2, 1)
-    sealed = head + struct.pack("<I", zlib.crc32(head + bytes(8) + rows)) + bytes(8) + rows
+    head = bytes([2, 2]) + struct.pack("<II", 2, 1)
+    sealed = head + struct.pack("<I", zlib.crc32(KEY + head + bytes(8) + rows)) + bytes(8) + rows
 
     assert payload == bytes(8) + rows
-    assert codec.seal(payload) == sealed
+    assert codec.seal(payload, KEY) == sealed
     assert encoded(torch.tensor([[1.984375, -0.015625]]), [1], "int8")[1] == [
         bytes(8) + struct.pack("<fbb", 2**-6, 127, -1)
     ]
@@ -151,7 +153,7 @@ def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tens
     """This holds for every dtype and number of rows."""
     codec, payloads = encoded(*drawn, dtype)
 
-    assert [codec.open(codec.seal(payload)) for payload in payloads] == payloads
+    assert [codec.open(codec.seal(payload, KEY), KEY) for payload in payloads] == payloads
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -159,22 +161,29 @@ def test_a_sealed_payload_opens_to_itself(dtype: PayloadDtype, drawn: tuple[Tens
 def test_any_damage_is_noticed(dtype: PayloadDtype, rows: int) -> None:
     """Any other value of any byte is noticed, and so are bytes cut from either end, or added."""
     codec, (payload,) = encoded(torch.randn(rows, 5, generator=torch.Generator().manual_seed(2)), [rows], dtype)
-    sealed = codec.seal(payload)
+    sealed = codec.seal(payload, KEY)
 
     for position, byte in enumerate(sealed):
         for other in {byte ^ (1 << bit) for bit in range(8)} | {0, 255, byte ^ 255} - {byte}:
-            assert codec.open(sealed[:position] + bytes([other]) + sealed[position + 1 :]) is None or other == byte
+            assert codec.open(sealed[:position] + bytes([other]) + sealed[position + 1 :], KEY) is None or other == byte
     for length in range(len(sealed)):
-        assert codec.open(sealed[:length]) is None
-        assert codec.open(sealed[length + 1 :]) is None
-    assert codec.open(sealed + sealed) is None
-    assert codec.open(sealed + b"\0") is None
+        assert codec.open(sealed[:length], KEY) is None
+        assert codec.open(sealed[length + 1 :], KEY) is None
+    assert codec.open(sealed + sealed, KEY) is None
+    assert codec.open(sealed + b"\0", KEY) is None
+
+
+def test_a_value_under_another_key_is_refused() -> None:
+    """However it came there: it is of another text or of another model."""
+    codec, (payload,) = encoded(torch.ones(2, 3), [2], "float16")
+
+    assert codec.open(codec.seal(payload, KEY), KEY + b"2") is None
 
 
 @given(st.binary(max_size=80))
 def test_garbage_is_refused(value: bytes) -> None:
     """Others may have stored any value under a key of the service."""
-    assert RepresentationCodec(2, "int8").open(value) is None
+    assert RepresentationCodec(2, "int8").open(value, KEY) is None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -184,9 +193,9 @@ def test_what_is_sealed_but_not_finite_is_refused(dtype: PayloadDtype, form: str
     codec, (payload,) = encoded(torch.ones(2, 3), [2], dtype)
     for row in range(2):
         start = 8 + row * (len(payload) - 8) // 2
-        assert codec.open(codec.seal(payload)) == payload
+        assert codec.open(codec.seal(payload, KEY), KEY) == payload
         damaged = payload[:start] + struct.pack(form, bad) + payload[start + struct.calcsize(form) :]
-        assert codec.open(codec.seal(damaged)) is None
+        assert codec.open(codec.seal(damaged, KEY), KEY) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -195,7 +204,7 @@ def test_the_largest_numbers_are_not_refused(dtype: PayloadDtype) -> None:
     largest = torch.finfo(torch.float16 if dtype == "float16" else torch.float32).max
     codec, (payload,) = encoded(torch.tensor([[largest, -largest]]), [1], dtype)
 
-    assert codec.open(codec.seal(payload)) == payload
+    assert codec.open(codec.seal(payload, KEY), KEY) == payload
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -205,13 +214,13 @@ def test_what_another_codec_sealed_is_refused(dtype: PayloadDtype) -> None:
     codec, (payload,) = encoded(values, [4], dtype)
     strangers = [encoded(values, [4], other) for other in DTYPES if other != dtype]
     strangers += [encoded(values.reshape(-1, size), [16 // size], dtype) for size in (1, 2, 8, 16)]
-    sealed = codec.seal(payload)
+    sealed = codec.seal(payload, KEY)
     head = bytes([sealed[0] + 1]) + sealed[1:10]
     newer = head + struct.pack("<I", zlib.crc32(head + payload)) + payload
 
     for stranger, (other,) in strangers:
-        assert codec.open(stranger.seal(other)) is None
-    assert codec.open(newer) is None
+        assert codec.open(stranger.seal(other, KEY), KEY) is None
+    assert codec.open(newer, KEY) is None
 
 
 def test_nothing_decodes_to_nothing() -> None:

@@ -78,7 +78,7 @@ async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store([*texts, texts[0]])
         await second.fetch([*texts, texts[0], "another"])
-        size = sum(len(CODEC.seal(payload_of(digest(text)))) for text in texts)
+        size = sum(len(CODEC.seal(payload_of(digest(text)), key_of(text))) for text in texts)
 
         assert first.sample("cache_lookups_total", tier="memory", outcome="miss") == 11
         assert first.sample("cache_lookups_total", tier="redis", outcome="miss") == 11
@@ -103,7 +103,7 @@ async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> N
     keys = server.do("KEYS", "*")
 
     assert len(keys) == 1000
-    assert all(re.fullmatch(rb"bandrank:r1:\{[0-9a-f]{34}\}:[0-9a-f]{32}", key) for key in keys)
+    assert all(re.fullmatch(rb"bandrank:r2:\{[0-9a-f]{34}\}:[0-9a-f]{32}", key) for key in keys)
     assert len({key_slot(key) for key in keys}) == 64
 
 
@@ -129,7 +129,8 @@ async def test_an_expired_entry_is_computed_anew(server: RedisServer) -> None:
 
 def foreign_values(key: bytes) -> dict[str, bytes]:
     """Values that a key of the service could have although this replica would not store them."""
-    good = CODEC.seal(payload_of(key))
+    name = key_of("damaged")
+    good = CODEC.seal(payload_of(key), name)
     other_size = RepresentationCodec(SIZE + 1, "float16")
     other_dtype = RepresentationCodec(SIZE, "float32")
     return {
@@ -141,10 +142,11 @@ def foreign_values(key: bytes) -> dict[str, bytes]:
         "longer": good + b"\0",
         "a flipped bit": good[:40] + bytes([good[40] ^ 4]) + good[41:],
         "another version": bytes([good[0] + 1]) + good[1:],
-        "another size": other_size.seal(other_size.payloads(torch.ones(1, SIZE + 1), np.array([0, 1]))[0]),
-        "another dtype": other_dtype.seal(other_dtype.payloads(torch.ones(1, SIZE), np.array([0, 1]))[0]),
+        "another size": other_size.seal(other_size.payloads(torch.ones(1, SIZE + 1), np.array([0, 1]))[0], name),
+        "another dtype": other_dtype.seal(other_dtype.payloads(torch.ones(1, SIZE), np.array([0, 1]))[0], name),
         "not sealed": payload_of(key),
-        "sealed, but no number": CODEC.seal(payload_of(key)[:-2] + b"\x00\x7e"),
+        "sealed for another text": CODEC.seal(payload_of(key), key_of("another")),
+        "sealed, but no number": CODEC.seal(payload_of(key)[:-2] + b"\x00\x7e", name),
     }
 
 

@@ -3,7 +3,8 @@
 payload   counts (2 x uint32: token ids of the candidate, word pieces cut from it), then `rows` rows:
           float32, float16   size numbers
           int8               a float32 scale, then size codes; a number is its code times the scale
-sealed    version (uint8), dtype (uint8), size, rows, CRC-32 of these and of the payload (uint32 each), payload
+sealed    version (uint8), dtype (uint8), size, rows, CRC-32 of the key, of these and of the payload (uint32 each),
+          payload
 
 All of it little-endian.
 """
@@ -22,7 +23,7 @@ from bandrank.dtypes import PayloadDtype
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import Offsets, offsets
 
-VERSION = 1
+VERSION = 2  # in version 1 the checksum left the key out
 DTYPE_CODES: dict[PayloadDtype, int] = {"float32": 1, "float16": 2, "int8": 3}
 COUNTS = struct.Struct("<II")
 HEAD = struct.Struct("<BBII")
@@ -77,19 +78,19 @@ class RepresentationCodec:
             return Ragged(torch.empty(0, self._size), cu_seqlens)
         return Ragged(self._decode(self._without_counts(payloads)), cu_seqlens)
 
-    def seal(self, payload: bytes) -> bytes:
-        """The value that Redis keeps for a payload."""
+    def seal(self, payload: bytes, key: bytes) -> bytes:
+        """The value that Redis keeps for a payload under a key."""
         head = HEAD.pack(VERSION, DTYPE_CODES[self._dtype], self._size, *self.lengths([payload]))
-        return head + CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
+        return head + CHECKSUM.pack(zlib.crc32(payload, zlib.crc32(head, zlib.crc32(key)))) + payload
 
-    def open(self, value: bytes) -> bytes | None:
-        """The payload of a sealed value; None for one that is damaged, cut short, of another version or form, or not
-        finite.
+    def open(self, value: bytes, key: bytes) -> bytes | None:
+        """The payload of a value that was found under a key; None for one that is damaged, cut short, sealed for
+        another key, of another version or form, or not finite.
         """
         payload = value[HEAD.size + CHECKSUM.size :]
         if len(payload) < COUNTS.size or (len(payload) - COUNTS.size) % self._row_bytes:
             return None
-        return payload if value == self.seal(payload) and self._is_finite(payload) else None
+        return payload if value == self.seal(payload, key) and self._is_finite(payload) else None
 
     def _is_finite(self, payload: bytes) -> bool:
         """Whether the payload can be scored; a right checksum says only that it is what somebody sealed."""

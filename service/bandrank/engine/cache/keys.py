@@ -58,6 +58,6 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
 
 
 def redis_keys(fingerprint: bytes, digests: Sequence[bytes]) -> list[bytes]:
-    """`bandrank:r1:{<fingerprint><bucket>}:<digest>` in hex; the part in braces decides the slot in a cluster."""
+    """`bandrank:r2:{<fingerprint><bucket>}:<digest>` in hex; the part in braces decides the slot in a cluster."""
     tag = b"bandrank:r%d:{" % VERSION + fingerprint.hex().encode()
     return [b"%b%02x}:%b" % (tag, digest[0] % BUCKETS, digest.hex().encode()) for digest in digests]

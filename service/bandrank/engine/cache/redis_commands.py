@@ -6,7 +6,7 @@ Nothing is retried: the cache would rather miss, and its circuit breaker decides
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
@@ -75,8 +75,7 @@ class ServerCommands:
         self._others = others
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        # Replies are bytes, because nothing here asks for decoded ones.
-        return cast("list[bytes | None]", await self._client.mget(keys))
+        return _values(await self._client.mget(keys), len(keys))
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         pipeline = self._client.pipeline(transaction=False)
@@ -104,7 +103,7 @@ class ClusterCommands:
         _raise_first(_refusals(replies))
         values: dict[bytes, bytes | None] = {}
         for group, reply in zip(groups, replies, strict=True):
-            values |= zip(group, reply, strict=True)
+            values |= zip(group, _values(reply, len(group)), strict=True)
         return [values[key] for key in keys]
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
@@ -162,6 +161,13 @@ class ClusterCommands:
         for command in commands:
             pipeline.execute_command(*command)
         return await pipeline.execute(raise_on_error=False)
+
+
+def _values(reply: object, count: int) -> list[bytes | None]:
+    """The reply to an MGET of so many keys. Raises ValueError for one that no Redis gives."""
+    if isinstance(reply, list) and len(reply) == count and all(isinstance(each, bytes | None) for each in reply):
+        return reply
+    raise ValueError(f"expected {count} values from Redis, got {type(reply).__name__}")
 
 
 def _refusals(replies: Sequence[Any]) -> list[Exception]:

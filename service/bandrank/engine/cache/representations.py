@@ -75,8 +75,8 @@ class RepresentationCache:
             payloads = dict(zip(unclaimed, await compute(unclaimed), strict=True))
             self._keep(payloads)
             if self._writes is not None:
-                sealed = map(self.codec.seal, payloads.values())
-                self._writes.put(dict(zip(redis_keys(self._fingerprint, unclaimed), sealed, strict=True)))
+                names = redis_keys(self._fingerprint, unclaimed)
+                self._writes.put(dict(zip(names, map(self.codec.seal, payloads.values(), names), strict=True)))
             return payloads
 
         # Another caller may have computed some of them while this caller's lookup waited for Redis.
@@ -97,12 +97,14 @@ class RepresentationCache:
     async def _from_redis(self, redis: RedisClient, missing: Sequence[bytes]) -> dict[bytes, bytes]:
         """The payloads that Redis has for the keys, which may repeat; afterwards they are in memory."""
         distinct = list(dict.fromkeys(missing))
-        values = await redis.get_many(redis_keys(self._fingerprint, distinct))
+        names = redis_keys(self._fingerprint, distinct)
+        values = await redis.get_many(names)
         if values is None:
             self._count("redis", {"unavailable": len(missing)})
             return {}
-        sealed = {key: value for key, value in zip(distinct, values, strict=True) if value is not None}
-        opened = {key: self.codec.open(value) for key, value in sealed.items()}
+        triples = zip(distinct, values, names, strict=True)
+        sealed = {key: (value, name) for key, value, name in triples if value is not None}
+        opened = {key: self.codec.open(value, name) for key, (value, name) in sealed.items()}
         hits = {key: payload for key, payload in opened.items() if payload is not None}
         self._count(
             "redis", Counter("hit" if key in hits else "corrupt" if key in sealed else "miss" for key in missing)

@@ -1,0 +1,50 @@
+"""Requests that offer another protocol are answered in the one that they came in.
+
+Some clients offer HTTP/2 with their first request (Java's does). A server may ignore the offer (RFC 9110, 7.8), but the
+parser takes what follows the headers for the other protocol: the request would be answered as if it had no body.
+"""
+
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class WithoutUpgrades(HttpToolsProtocol):
+    """A connection on which a request with an offer is read again without it; a tunnel, which is no more, gets 400."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.parser = _Parser(self)
+
+    def on_headers_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def read_again(self, rest: bytes) -> None:
+        """Reads the headers that are complete, without the offer, and what follows them. Raises HttpParserError."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("nothing is tunnelled")
+        headers = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = _Parser(self)
+        self.parser.feed_data(b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *headers, b"", rest]))
+
+
+class _Parser(httptools.HttpRequestParser):
+    """A parser that tells its protocol of an offer."""
+
+    def __init__(self, protocol: WithoutUpgrades) -> None:
+        super().__init__(protocol)
+        self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._reader = protocol
+
+    def feed_data(self, data: Any) -> None:  # of any type that has bytes
+        try:
+            super().feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._reader.read_again(bytes(data)[offer.args[0] :])

@@ -1,0 +1,149 @@
+"""Attacks with ids: what is registered, forgotten and asked for under strange names."""
+
+import json
+import threading
+
+from chaos.table import JSON, NDJSON, attack, post, register_body, results_of, status_of, together
+
+CANDIDATES = {"path": "/candidates", "method": "PUT"}
+STORED = (200, 403)  # registering may be forbidden here
+
+register_body("an_empty_id", b'{"candidates":[{"id":"","text":"man"}]}', 403, 422, **CANDIDATES)
+register_body("an_id_half_of_a_character", b'{"candidates":[{"id":"\\ud800","text":"man"}]}', 403, 422, **CANDIDATES)
+register_body("an_id_that_is_a_number", b'{"candidates":[{"id":7,"text":"man"}]}', 403, 422, **CANDIDATES)
+register_body("an_id_that_is_a_list", b'{"query":"x","candidates":[{"id":["a"]}]}', 422)
+register_body("an_id_without_a_text_to_register", b'{"candidates":[{"id":"a"}]}', 403, 422, **CANDIDATES)
+register_body("no_candidates_to_register", b'{"candidates":[]}', 403, 200, 422, **CANDIDATES)
+register_body(
+    "ids_by_the_hundred_thousand_to_forget",
+    json.dumps({"ids": [str(number) for number in range(100_000)]}).encode(),
+    *STORED,
+    path="/candidates",
+    method="DELETE",
+)
+register_body(
+    "two_thousand_ids_that_nobody_registered",
+    json.dumps({"query": "x", "candidates": [{"id": f"nobody's {number}"} for number in range(2048)]}).encode(),
+    422,
+)
+
+
+def register(url: str, texts: dict[str, str]) -> int:
+    """The status of registering texts by id."""
+    body = {"candidates": [{"id": name, "text": text} for name, text in texts.items()]}
+    return status_of(url, "PUT", "/candidates", content=json.dumps(body).encode(), headers=JSON)
+
+
+def forget(url: str, *ids: str) -> int:
+    """The status of forgetting ids."""
+    return status_of(url, "DELETE", "/candidates", content=json.dumps({"ids": ids}).encode(), headers=JSON)
+
+
+def asked_for(url: str, ids: list[str]) -> int:
+    """The status of ranking candidates by their ids alone."""
+    return post(url, {"query": "who", "candidates": [{"id": name} for name in ids]})
+
+
+def registered_and_found(url: str, names: list[str]) -> set[int]:
+    """Registers names, asks for each alone, and forgets them: 200 three times over, or a refusal at the start."""
+    put = register(url, dict.fromkeys(names, "man"))
+    if put != 200:
+        return {put}
+    return {put, asked_for(url, names), *(asked_for(url, [name]) for name in names[:20]), forget(url, *names)}
+
+
+@attack(*STORED, quick=True)
+def ids_of_control_characters(url: str) -> set[int]:
+    """Ends of lines and commands of Redis among them: an id is bytes, and no protocol."""
+    return registered_and_found(url, ["a\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n", "\0", "\x1b[2J", "\x7f", " "])
+
+
+@attack(*STORED, quick=True)
+def ids_like_paths(url: str) -> set[int]:
+    """No file is meant by them."""
+    return registered_and_found(url, ["../../etc/passwd", "/", "%2e%2e%2f", "file:///etc/passwd", "C:\\", "~root", "."])
+
+
+@attack(*STORED, quick=True)
+def ids_with_tags_of_slots(url: str) -> set[int]:
+    """Braces decide where a cluster keeps a key; not those of an id."""
+    return registered_and_found(url, ["{}", "}{", "{a}", "}", "{", "{{}}", "{00}:", "bandrank:candidate:{00}:x"])
+
+
+@attack(*STORED, quick=True)
+def ids_of_one_slot(url: str) -> set[int]:
+    """Two thousand, with the same tag."""
+    return registered_and_found(url, [f"{{tag}}{number}" for number in range(2000)])
+
+
+@attack(*STORED, 422, quick=True)
+def ids_like_patterns(url: str) -> set[int]:
+    """To forget `*` is to forget nothing else."""
+    put = register(url, {"keep me": "man"})
+    statuses = {put, forget(url, "*", "?", "[a-z]*", "bandrank:*", "keep*")}
+    return statuses | ({asked_for(url, ["keep me"]), forget(url, "keep me")} if put == 200 else set())
+
+
+@attack(*STORED, quick=True)
+def ids_that_look_alike(url: str) -> set[int]:
+    """A composed letter and its parts, letters of another alphabet, other cases: each has its own text."""
+    names = ["\u00e9", "e\u0301", "E\u0301", "a", "\u0430", "A", "a ", " a", "a\u200b", "ﬁ", "fi"]
+    put = register(url, {name: f"man {number}" for number, name in enumerate(names)})
+    if put != 200:
+        return {put}
+    body = {"query": "who", "candidates": [{"id": name} for name in names], "return_documents": True}
+    found = results_of(url, body)
+    assert {result["id"]: result["document"]["text"] for result in found} == {
+        name: f"man {number}" for number, name in enumerate(names)
+    }
+    return {put, forget(url, *names)}
+
+
+@attack(*STORED, 422, quick=True)
+def the_longest_ids(url: str) -> set[int]:
+    """512 characters of four bytes, and one more."""
+    return registered_and_found(url, ["\U0001f9ea" * 512]) | {register(url, {"\U0001f9ea" * 513: "man"})}
+
+
+@attack(403, 422, quick=True)
+def one_id_that_is_wrong_among_thousands(url: str) -> set[int]:
+    """Nothing of a body is registered that is not all right."""
+    put = register(url, {**{f"half {number}": "man" for number in range(1000)}, "": "man"})
+    return {put, asked_for(url, ["half 0"])}
+
+
+@attack(200, 422, quick=True)
+def one_id_with_two_thousand_texts(url: str) -> set[int]:
+    """In one request, each text its own candidate."""
+    return {post(url, {"query": "x", "candidates": [{"id": "a", "text": f"man {number}"} for number in range(2000)]})}
+
+
+@attack(*STORED, 404, 422, quick=True)
+def ids_that_come_and_go_while_they_are_asked_for(url: str) -> set[int]:
+    """Found or not, and never anything else."""
+    ended = threading.Event()
+
+    def change() -> int:
+        statuses = {status for _ in range(15) for status in (register(url, {"ghost": "man"}), forget(url, "ghost"))}
+        ended.set()
+        return max(statuses)
+
+    def ask() -> int:
+        statuses = {200}
+        while not ended.wait(0.01):
+            statuses.add(asked_for(url, ["ghost"]))
+        return max(statuses)
+
+    return together([change, ask, ask])
+
+
+@attack(*STORED, quick=True)
+def a_stream_of_one_id(url: str) -> set[int]:
+    """Five thousand lines that all say something else of it; the last one counts."""
+    lines = b"".join(b'{"id":"same","text":"man %d"}\n' % number for number in range(5000))
+    put = status_of(url, "PUT", "/candidates", content=lines, headers=NDJSON)
+    if put != 200:
+        return {put}
+    body = {"query": "who", "candidates": [{"id": "same"}], "return_documents": True}
+    assert results_of(url, body)[0]["document"]["text"] == "man 4999"
+    return {put, forget(url, "same")}

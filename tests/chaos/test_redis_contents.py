@@ -1,0 +1,137 @@
+"""Whatever Redis holds, does or answers: scores stay right, no request gets 500, and memory is bounded."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from chaos.redis_contents import CANDIDATES, REPLIES, REPRESENTATIONS, STATES
+from chaos.table import ask, results_of
+from support.load import wait_for
+from support.models import save_bi_encoder
+from support.proxy import Proxy, proxy_to
+from support.redis_server import RedisServer, redis_server
+from support.server import RunningService, running_service
+from support.witness import witness
+
+TEXTS = ["the man", "she was", "who would", "over there", "", "man " * 50]
+BODY = {"query": "who is the man", "candidates": TEXTS, "raw_scores": True}
+IDS = [f"id {number}" for number in range(len(TEXTS))]
+BY_ID = BODY | {"candidates": [{"id": name} for name in IDS]}
+TOLERANCE = 1e-4
+MOST_MEMORY = 3 * 2**29
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A service with a Redis of its own, behind a relay, and the scores of the texts."""
+
+    service: RunningService
+    server: RedisServer
+    proxy: Proxy
+    expected: dict[int, float]
+
+    def scores(self) -> dict[int, float]:
+        """Of the texts, by their indices."""
+        return {result["index"]: result["relevance_score"] for result in results_of(self.service.url, BODY)}
+
+    def stored(self) -> list[bytes]:
+        """The keys of the texts' representations, once all are in Redis and the relay is calm."""
+        self.proxy.calm()
+        self.server.do("FLUSHALL")
+        wait_for(lambda: self.scores() and len(self.keys("bandrank:r*")) == len(TEXTS))
+        return self.keys("bandrank:r*")
+
+    def registered(self) -> None:
+        """Registers the texts by their ids, once Redis is used."""
+        candidates = [{"id": name, "text": text} for name, text in zip(IDS, TEXTS, strict=True)]
+        body = {"candidates": candidates}
+        wait_for(lambda: ask(self.service.url, "PUT", "/candidates", json=body).status_code == httpx.codes.OK)
+
+    def keys(self, pattern: str) -> list[bytes]:
+        """The keys in Redis of a pattern, in order."""
+        return sorted(self.server.do("KEYS", pattern))
+
+    def used_again(self) -> None:
+        """Returns when the service writes to Redis, and reads from it, what it lacks there."""
+
+        def reads() -> float:
+            self.scores()
+            return self.service.scrape().value("bandrank_cache_lookups_total", tier="redis", outcome="hit")
+
+        known = reads()
+        wait_for(lambda: reads() > known)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    """A service that keeps nothing in memory, so that every text is looked up in Redis."""
+    folder = tmp_path_factory.mktemp("contents")
+    model = str(save_bi_encoder(folder / "model"))
+    with redis_server(folder / "redis") as server, proxy_to(server.port) as proxy:
+        arguments = ["--model", model, "--device", "cpu", "--redis-url", proxy.url, "--cache-memory-bytes", "0"]
+        with running_service(folder, arguments=arguments) as service:
+            expected = {result["index"]: result["relevance_score"] for result in results_of(service.url, BODY)}
+            yield Attacked(service, server, proxy, expected)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIONS)
+def test_no_representation_that_is_wrong_is_scored(name: str, attacked: Attacked) -> None:
+    """It is computed anew, and the right one stored in its place."""
+    keys = attacked.stored()
+    with witness(attacked.service) as testimony:
+        REPRESENTATIONS[name](attacked.server, keys)
+        for _ in range(3):
+            assert attacked.scores() == pytest.approx(attacked.expected, abs=TOLERANCE)
+
+    assert testimony.wrong == []
+    assert testimony.most_memory < MOST_MEMORY
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_no_candidate_in_redis_is_an_error_of_the_service(name: str, attacked: Attacked) -> None:
+    """An id whose text is not one counts as not registered."""
+    attacked.registered()
+    with witness(attacked.service) as testimony:
+        CANDIDATES[name](attacked.server, attacked.keys("bandrank:candidate:*"))
+        statuses = {ask(attacked.service.url, "POST", "/rerank", json=BY_ID).status_code for _ in range(3)}
+
+    assert statuses <= {200, 413, 422, 503}
+    assert testimony.wrong == []
+    assert testimony.most_memory < MOST_MEMORY
+    attacked.server.do("FLUSHALL")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("state", STATES)
+def test_nothing_that_redis_does_changes_a_score(state: str, attacked: Attacked) -> None:
+    """Requests go on meanwhile, and Redis is used again afterwards."""
+    attacked.stored()
+    with witness(attacked.service) as testimony:
+        STATES[state](attacked.server)
+        assert attacked.scores() == pytest.approx(attacked.expected, abs=TOLERANCE)
+
+    assert testimony.wrong == []
+    attacked.used_again()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("reply", REPLIES)
+def test_nothing_that_redis_answers_changes_a_score(reply: str, attacked: Attacked) -> None:
+    """Whoever listens where Redis should be may answer anything."""
+    attacked.stored()
+    with witness(attacked.service) as testimony:
+        attacked.proxy.instead = REPLIES[reply]
+        for _ in range(5):
+            assert attacked.scores() == pytest.approx(attacked.expected, abs=TOLERANCE)
+        attacked.proxy.calm()
+
+    assert testimony.wrong == []
+    assert testimony.most_memory < MOST_MEMORY
+    attacked.used_again()
+
+
+def test_the_service_has_logged_no_failure_of_its_own(attacked: Attacked) -> None:
+    """After all of the above."""
+    assert "Traceback" not in Path(attacked.service.log).read_text()

@@ -1,0 +1,119 @@
+"""SIGTERM at any moment: every request that was read is answered, and the process ends well.
+
+`make chaos` draws fifty moments: in the start, with clients that cannot wait; right after the service is announced;
+under load; and a second one during the stop, with and without Redis. `make test` keeps the first of each kind.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from support.load import load, wait_for
+from support.models import save_bi_encoder
+from support.redis_server import redis_server
+from support.server import starting_service
+from support.soak_pool import Pool, tiny_cross_encoder
+
+Kind = Literal["start", "announced", "load", "twice"]
+KINDS: tuple[Kind, ...] = ("start", "announced", "load", "twice", "load")
+LATEST_S = {"start": 4.0, "announced": 0.5, "load": 1.0, "twice": 1.0}  # a start takes about four seconds
+SERVING = "bandrank: serving"
+STOP_S = 20.0  # that a stop may take, a second signal or not
+
+
+@dataclass(frozen=True)
+class Moment:
+    """kind: in the start, right after it is announced, under load, or under load and a second time while it stops.
+
+    after_s: since the start, the announcement or readiness.  again_s: from the first signal to the second.
+    """
+
+    kind: Kind
+    with_redis: bool
+    after_s: float
+    again_s: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{'redis' if self.with_redis else 'alone'}-{self.after_s:.2f}"
+
+
+def moments(count: int) -> Iterator[Moment]:
+    """As many moments, always the same ones; every other one with Redis."""
+    rng = random.Random(1)
+    for number in range(count):
+        kind = KINDS[number % len(KINDS)]
+        yield Moment(kind, number % 2 == 1, rng.uniform(0.0, LATEST_S[kind]), rng.uniform(0.0, 0.3))
+
+
+MOMENTS = [
+    pytest.param(moment, id=str(moment), marks=pytest.mark.chaos if number >= len(KINDS) else ())
+    for number, moment in enumerate(moments(50))
+]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model and the scores that it must give."""
+
+    model: str
+    pool: Pool
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A cross-encoder."""
+    model = str(tiny_cross_encoder(tmp_path_factory.mktemp("alone") / "model"))
+    return Served(model, Pool.scored_by(model))
+
+
+@pytest.fixture(scope="module")
+def with_redis(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A bi-encoder, whose representations are kept in Redis."""
+    model = str(save_bi_encoder(tmp_path_factory.mktemp("with_redis") / "model"))
+    return Served(model, Pool.scored_by(model))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_at_any_moment_loses_no_request(
+    moment: Moment, alone: Served, with_redis: Served, tmp_path: Path
+) -> None:
+    """What was sent is answered right, refused, or never read; the exit status is 0 once it is announced."""
+    served = with_redis if moment.with_redis else alone
+    with redis_server(tmp_path / "redis") as redis:
+        more = ["--redis-url", redis.url, "--cache-memory-bytes", "0"] if moment.with_redis else []
+        starting = starting_service(tmp_path, arguments=["--model", served.model, "--device", "cpu", *more])
+        with starting as service, load(service.url, served.pool) as account:
+            if moment.kind == "announced":
+                wait_for(lambda: SERVING in service.log.read_text())
+            elif moment.kind != "start":
+                service.wait_until_ready()
+            time.sleep(moment.after_s)
+            announced = SERVING in service.log.read_text()
+            service.terminate()
+            if moment.kind == "twice":
+                time.sleep(moment.again_s)
+                service.terminate()
+            status = service.exit_status(STOP_S)
+
+    log = service.log.read_text()
+    assert account.lost == [], log
+    assert status == 0 if announced else status in {0, -15}, log
+    assert account.right > 0 or moment.kind in {"start", "announced"}
+    assert "Traceback" not in log or not announced
+
+
+@pytest.mark.chaos
+def test_a_service_that_is_killed_does_lose_requests(alone: Served, tmp_path: Path) -> None:
+    """Which shows that the clients would notice it if SIGTERM did."""
+    starting = starting_service(tmp_path, arguments=["--model", alone.model, "--device", "cpu"])
+    with starting as service, load(service.url, alone.pool) as account:
+        service.wait_until_ready()
+        wait_for(lambda: account.right > 20)
+        service.process.kill()
+        service.exit_status()
+
+    assert account.lost != []

@@ -1,0 +1,257 @@
+"""Attacks by when and how fast something is sent, read or broken off."""
+
+import contextlib
+import json
+import random
+import socket
+import time
+from collections.abc import Iterator
+
+from chaos.table import (
+    BODY,
+    HEAD,
+    answer_on,
+    attack,
+    connection_to,
+    post,
+    request,
+    reset,
+    status_of,
+    together,
+    words,
+)
+
+LARGE = json.dumps({"query": "x", "candidates": [words(100)] * 30}).encode()
+RETURNED = json.dumps({"query": "x", "candidates": ["man " * 250_000], "return_documents": True}).encode()
+LINES = (
+    b"PUT /candidates HTTP/1.1\r\nHost: b\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@contextlib.contextmanager
+def connections(url: str, count: int) -> Iterator[list[socket.socket]]:
+    """So many open connections."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(connection_to(url)) for _ in range(count)]
+
+
+@attack(200, 408, quick=True)
+def bodies_that_stop_right_before_their_end(url: str) -> set[int]:
+    """Fifty, each short of its last byte for a while; then each gets its answer."""
+    whole = request()
+    with connections(url, 50) as waiting:
+        for connection in waiting:
+            connection.sendall(whole[:-1])
+        time.sleep(0.5)
+        for connection in waiting:
+            connection.sendall(whole[-1:])
+        return {answer_on(connection) for connection in waiting}
+
+
+@attack(200, quick=True)
+def headers_that_stop_right_before_their_end(url: str) -> set[int]:
+    """Fifty, and the last byte comes later."""
+    head = b"GET /healthz HTTP/1.1\r\nHost: b\r\n\r\n"
+    with connections(url, 50) as waiting:
+        for connection in waiting:
+            connection.sendall(head[:-1])
+        time.sleep(0.3)
+        for connection in waiting:
+            connection.sendall(head[-1:])
+        return {answer_on(connection) for connection in waiting}
+
+
+@attack(200, quick=True)
+def chunks_that_stop_between_two(url: str) -> set[int]:
+    """Fifty bodies without an end, which are broken off."""
+    with connections(url, 50) as waiting:
+        for connection in waiting:
+            connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n8\r\n" + BODY[:8] + b"\r\n")
+        time.sleep(0.3)
+        for connection in waiting:
+            reset(connection)
+        return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200, quick=True)
+def connections_that_are_reset_at_once(url: str) -> set[int]:
+    """Three hundred, before anything is said."""
+    for _ in range(300):
+        with connection_to(url) as connection:
+            reset(connection)
+    return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200, quick=True)
+def connections_that_are_reset_in_a_header(url: str) -> set[int]:
+    """Two hundred, each at another byte."""
+    whole = request()
+    for number in range(200):
+        with connection_to(url) as connection:
+            connection.sendall(whole[: 1 + number % (len(whole) - 1)])
+            reset(connection)
+    return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200)
+def answers_that_are_broken_off_in_their_middle(url: str) -> set[int]:
+    """Thirty of a megabyte, of which each client reads some and then resets the connection."""
+    for _ in range(30):
+        with connection_to(url) as connection:
+            connection.sendall(request(RETURNED))
+            connection.recv(1000)
+            reset(connection)
+    return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200, quick=True)
+def requests_that_hang_up_as_a_batch_begins(url: str) -> set[int]:
+    """A hundred, each reset after another moment from none to twenty milliseconds."""
+    rng = random.Random(0)
+    for _ in range(100):
+        with connection_to(url) as connection:
+            connection.sendall(request())
+            time.sleep(rng.uniform(0.0, 0.02))
+            reset(connection)
+    return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200)
+def half_of_a_batch_that_hangs_up(url: str) -> set[int]:
+    """Forty requests at once, of which every second one is reset while all wait together; the others are answered."""
+    with connections(url, 40) as waiting:
+        for connection in waiting:
+            connection.sendall(request(LARGE))
+        time.sleep(0.02)
+        for connection in waiting[::2]:
+            reset(connection)
+        return {answer_on(connection) for connection in waiting[1::2]}
+
+
+@attack(200, 0, quick=True)
+def a_byte_now_and_then_between_requests(url: str) -> set[int]:
+    """Twenty connections that are kept alive with an empty line at a time, and then used again."""
+    with connections(url, 20) as waiting:
+        for connection in waiting:
+            connection.sendall(request())
+        statuses = {answer_on(connection) for connection in waiting}
+        for _ in range(10):
+            for connection in waiting:
+                connection.sendall(b"\r\n")
+            time.sleep(0.05)
+        for connection in waiting:
+            connection.sendall(request())
+        return statuses | {answer_on(connection) for connection in waiting}
+
+
+@attack(200, 0, quick=True)
+def clients_that_say_no_more_after_their_request(url: str) -> set[int]:
+    """Thirty that close their side, as some do once they have asked."""
+    with connections(url, 30) as waiting:
+        for connection in waiting:
+            connection.sendall(request())
+            connection.shutdown(socket.SHUT_WR)
+        return {answer_on(connection) for connection in waiting}
+
+
+@attack(200, quick=True)
+def two_requests_of_which_the_second_is_broken_off(url: str) -> set[int]:
+    """Fifty connections: the first answer is read, and the second request left alone."""
+    statuses = set()
+    for _ in range(50):
+        with connection_to(url) as connection:
+            connection.sendall(request() * 2)
+            statuses.add(answer_on(connection))
+            reset(connection)
+    return statuses
+
+
+@attack(200, 429, 0)
+def connections_in_a_burst(url: str) -> set[int]:
+    """Three hundred at once, each with a request of its own."""
+    with connections(url, 300) as waiting:
+        for connection in waiting:
+            connection.sendall(request())
+        return {answer_on(connection) for connection in waiting}
+
+
+@attack(200)
+def a_small_window_for_a_large_answer(url: str) -> set[int]:
+    """Ten clients with buffers of four kilobytes that read a little at a time."""
+    with connections(url, 10) as waiting:
+        for connection in waiting:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(request(RETURNED))
+        statuses = {answer_on(connection) for connection in waiting}
+        for _ in range(10):
+            for connection in waiting:
+                connection.recv(1000)
+            time.sleep(0.1)
+    return statuses
+
+
+@attack(200, 403, quick=True)
+def lines_that_stop_in_their_middle(url: str) -> set[int]:
+    """Thirty uploads that are broken off within a line: what came before is registered, half a line is not."""
+    line = b'{"id":"whole","text":"man"}\n{"id":"half","te'
+    with connections(url, 30) as waiting:
+        for connection in waiting:
+            connection.sendall(LINES + b"%x\r\n%b\r\n" % (len(line), line))
+        time.sleep(0.3)
+        for connection in waiting:
+            reset(connection)
+    assert post(url, {"query": "x", "candidates": [{"id": "half"}]}) == 422
+    return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200, 403, 408, 413, 0)
+def lines_without_an_end(url: str) -> set[int]:
+    """An upload that goes on for three seconds as fast as it is read, and is then broken off."""
+    line = b'{"id":"again","text":"man"}\n' * 100
+    ends = time.monotonic() + 3.0
+    with connection_to(url) as connection, contextlib.suppress(OSError):
+        connection.sendall(LINES)
+        while time.monotonic() < ends:
+            connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+        reset(connection)
+    return {status_of(url, "GET", "/healthz")}
+
+
+@attack(200, 413, 429)
+def a_long_request_and_short_ones_that_share_its_text(url: str) -> set[int]:
+    """A text is tokenised once for all who wait for it; a small request does not wait for the others of a large one."""
+    shared = "the man who was"
+    large = {"query": "x", "candidates": [shared, "man " * 1_500_000, "she " * 1_500_000]}
+
+    def ask_small() -> int:
+        time.sleep(0.3)
+        started = time.monotonic()
+        status = max(post(url, {"query": "x", "candidates": [shared]}) for _ in range(5))
+        assert time.monotonic() - started < 5.0
+        return status
+
+    return together([lambda: post(url, large), ask_small])
+
+
+@attack(408)
+def headers_that_never_end(url: str) -> set[int]:
+    """The connection is ended, after some patience."""
+    with connection_to(url) as connection:
+        connection.settimeout(20.0)
+        connection.sendall(HEAD)
+        return {answer_on(connection)}
+
+
+@attack(403, 413, 0)
+def lines_of_megabytes(url: str) -> set[int]:
+    """A hundred and twenty of fifteen megabytes: the first one is refused, and none of them is kept."""
+    line = b'{"id":"large","text":"' + b"x" * 15_000_000 + b'"}\n'
+    with connection_to(url) as connection:
+        try:
+            connection.sendall(LINES)
+            for _ in range(120):
+                connection.sendall(b"%x\r\n%b\r\n" % (len(line), line))
+            connection.sendall(b"0\r\n\r\n")
+        except OSError:
+            return {0}
+        return {answer_on(connection)}

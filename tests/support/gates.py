@@ -1,0 +1,70 @@
+"""A service in a process of its own whose batches the test lets through, one by one."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from support.gated_service import ARRIVED_FD, PASS, PASSES_FD
+from support.server import RunningService, running_service
+from support.tasks import HANG_S
+
+BODY = {"query": "who", "candidates": ["she", "man"], "raw_scores": True}
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class GatedService:
+    """A service whose batches the test lets through."""
+
+    service: RunningService
+    arrived: int
+    passes: int
+
+    def wait_for_batch(self) -> None:
+        """Returns once a batch is held."""
+        assert os.read(self.arrived, 1)
+
+    def let_through(self, how: bytes = PASS, *, batches: int = 1) -> None:
+        """Lets this many batches pass, or ends the scoring thread."""
+        os.write(self.passes, how * batches)
+
+    def rerank(self) -> httpx.Response:
+        """Sends POST /rerank on a separate connection."""
+        return httpx.post(f"{self.service.url}/rerank", json=BODY, timeout=HANG_S, trust_env=False)
+
+    def get(self, path: str) -> httpx.Response:
+        """Sends GET on a separate connection."""
+        return httpx.get(f"{self.service.url}{path}", timeout=HANG_S, trust_env=False)
+
+    def waiting_tasks(self) -> float:
+        """The number of queued tasks in /metrics."""
+        return self.service.scrape().value("bandrank_waiting_tasks")
+
+
+@contextlib.contextmanager
+def gated_service(folder: Path, *arguments: str) -> Iterator[GatedService]:
+    """A ready service whose batches are held from then on, until the end of the test."""
+    arrived, theirs_arrived = os.pipe()
+    theirs_passes, passes = os.pipe()
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {ARRIVED_FD: str(theirs_arrived), PASSES_FD: str(theirs_passes), "PYTHONPATH": path}
+    os.write(passes, PASS)  # for the self-test of the start
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(os.close, arrived)
+        running = running_service(
+            folder,
+            module="support.gated_service",
+            arguments=["--device", "cpu", *arguments],
+            environment=environment,
+            pass_fds=(theirs_arrived, theirs_passes),
+        )
+        service = at_end.enter_context(running)
+        for descriptor in (theirs_arrived, theirs_passes):
+            os.close(descriptor)
+        at_end.callback(os.close, passes)  # lets everything through
+        gated = GatedService(service, arrived, passes)
+        gated.wait_for_batch()
+        yield gated

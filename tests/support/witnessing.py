@@ -1,0 +1,97 @@
+"""The polite client of `witness`, as a process with nothing else to do: `python -m support.witnessing URL PID`.
+
+It asks small requests and probes until its input ends, and then prints what it saw as JSON. Its first answer, after
+which it prints a line, is the one that all others must be.
+"""
+
+import http.client
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+TOLERANCE = 1e-4  # of raw scores in any company
+BODY = json.dumps({"query": "who is it", "candidates": ["the man", "she"], "raw_scores": True})
+EVERY_S = 0.05
+PATIENCE_S = 90.0
+
+
+def main(url: str, pid: int) -> None:
+    """Asks until the input ends."""
+    host = url.removeprefix("http://")
+    seen: dict[str, Any] = {"latencies_s": [], "probes_s": [], "wrong": [], "most_memory": resident_bytes(pid)}
+    ask, probe = (http.client.HTTPConnection(host, timeout=PATIENCE_S) for _ in range(2))
+    status, answer = exchange(ask, "POST", "/rerank", BODY)
+    assert status == 200, answer
+    expected = scores_in(answer)
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        while not stop.wait(EVERY_S):
+            started = time.monotonic()
+            try:
+                status, answer = exchange(ask, "POST", "/rerank", BODY)
+                if status != 200 or not are_close(scores_in(answer), expected):
+                    seen["wrong"].append(f"{status}: {answer[:200]!r}")
+            except (http.client.HTTPException, OSError) as error:
+                seen["wrong"].append(f"/rerank: {error!r}")
+            seen["latencies_s"].append(time.monotonic() - started)
+
+    def keep_probing() -> None:
+        while not stop.wait(EVERY_S):
+            started = time.monotonic()
+            try:
+                status, answer = exchange(probe, "GET", "/healthz")
+                if status != 200:
+                    seen["wrong"].append(f"/healthz: {status}: {answer[:200]!r}")
+            except (http.client.HTTPException, OSError) as error:
+                seen["wrong"].append(f"/healthz: {error!r}")
+            seen["probes_s"].append(time.monotonic() - started)
+            seen["most_memory"] = max(seen["most_memory"], resident_bytes(pid))
+
+    threads = [threading.Thread(target=keep_asking), threading.Thread(target=keep_probing)]
+    for thread in threads:
+        thread.start()
+    print("begun", flush=True)
+    sys.stdin.read()
+    time.sleep(2 * EVERY_S)  # so that even a moment is seen
+    stop.set()
+    for thread in threads:
+        thread.join()
+    print(json.dumps(seen))
+
+
+def exchange(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> Any:
+    """The status and body of an answer. Raises HTTPException and OSError; the next call opens another connection."""
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (http.client.HTTPException, OSError):
+        connection.close()
+        raise
+
+
+def scores_in(answer: bytes) -> dict[int, float]:
+    """Scores by the candidates' indices."""
+    return {result["index"]: result["relevance_score"] for result in json.loads(answer)["results"]}
+
+
+def are_close(scores: dict[int, float], expected: dict[int, float]) -> bool:
+    """Whether all are there and right."""
+    return scores.keys() == expected.keys() and all(abs(scores[at] - expected[at]) <= TOLERANCE for at in expected)
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
