@@ -96,20 +96,22 @@ class TaskQueue:
     def admitted(self, ticket: Ticket, expected: Mapping[AnyLane, float]) -> Iterator[None]:
         """Gives a request its turn, which it has until the block ends.
 
-        expected: estimated rows that it will need, by lane.  Raises Overloaded if more goes before than it may
-        wait for, InputTooLarge if it could not be scored in time by an idle service, and what `check_open` raises.
+        expected: estimated rows that it will need, by lane; if there are any, it is promised to get them.  Raises
+        Overloaded if more goes before than it may wait for, InputTooLarge if it could not be scored in time by an idle
+        service, and what `check_open` raises.
         """
-        rows = {lane.name: SURE * count for lane, count in expected.items()}
+        rows = {lane.name: count for lane, count in expected.items()}
         cost = sum(count * lane.row_cost for lane, count in expected.items())
         with self._changed:
             self.check_open()
-            for name, count in rows.items():
-                self.check_size(name, count)
-            seconds = self.throughput.total(rows) / SURE
+            for lane, count in rows.items():
+                self.check_size(lane, SURE * count)
+            seconds = self.throughput.total(rows)
             if cost:
                 self._check_wait(self._seconds_before(ticket, cost), seconds, rows)
             line = self._line_of(ticket.client)
-            ticket.turn, ticket.expected_cost, ticket.expected_s = line.turn_of(cost), cost, seconds
+            ticket.turn, ticket.promised = line.turn_of(cost), cost > 0
+            ticket.expected_cost, ticket.expected_s = cost, seconds
             line.tickets.add(ticket)
         try:
             yield
@@ -121,18 +123,19 @@ class TaskQueue:
     def put(self, task: AnyTask, *, may_be_refused: bool = False) -> None:
         """Adds a task, in its request's turn.
 
-        Raises Overloaded if it would not be done by its deadline, behind the work that goes before. So does the first
-        task of a request, or one that may be refused, if more goes before than it may wait for, or if its client would
-        have more than its share of the waiting rows. Raises what `check_open` and `check_size` raise.
+        Raises Overloaded if it would not be done by its deadline, behind the work that goes before, or if its client
+        would have more than its share of the waiting rows. So does the first task of a request that nothing was
+        promised to, or one that may be refused, if more goes before than it may wait for. Raises what `check_open` and
+        `check_size` raise.
         """
         ticket, lane, cost = task.ticket, task.lane, task.cost
         with self._changed:
             self.check_open()
             self.check_size(lane.name, task.total_rows)
             seconds = self.throughput.seconds(lane.name, task.total_rows)
+            self._check_room(ticket.client, lane, task.total_rows)
             before_s = self._seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
-                self._check_room(ticket.client, lane, task.total_rows)
                 self._check_wait(before_s, seconds, [lane.name])
             left_s = min(task.deadline - self.clock(), self._max_wait_s) - seconds
             if before_s and before_s > left_s:
@@ -141,7 +144,7 @@ class TaskQueue:
             if ticket.turn is None:
                 ticket.turn = line.turn_of(cost)
             elif not ticket.promised:
-                ticket.turn += max(0.0, cost - ticket.expected_cost)
+                ticket.turn += cost
             ticket.promised = True
             ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
             ticket.expected_s = max(0.0, ticket.expected_s - seconds)

@@ -10,8 +10,8 @@ class Ticket:
     """Whom a request is from, when it is due, and its turn, which all its tasks share.
 
     deadline: monotonic seconds.  turn: among the requests of its client; None until it is admitted.
-    expected_cost, expected_s: work that is to come and is not queued yet.  promised: whether a task of it has
-    been queued; what it needs beyond that is refused only if it would be late.
+    expected_cost, expected_s: work that is to come and is not queued yet.  promised: whether what it needs
+    further is refused only if it would be late.
     """
 
     client: Client
