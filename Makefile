@@ -6,7 +6,7 @@
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
-#   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (twenty minutes)
+#   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (twelve minutes)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
