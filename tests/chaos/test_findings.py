@@ -19,6 +19,8 @@ from support.redis_server import RedisServer, free_port
 from support.server import running_service, starting_service
 from support.soak_pool import tiny_cross_encoder
 
+pytestmark = pytest.mark.chaos
+
 TESTS = Path(__file__).resolve().parents[1]
 BODY = {"query": "who", "candidates": ["the man", "she"]}
 
@@ -39,7 +41,6 @@ def test_a_store_of_empty_texts_is_bounded_by_the_memory_it_takes(model: str, tm
     assert answer.status_code == httpx.codes.INSUFFICIENT_STORAGE
 
 
-@pytest.mark.chaos
 def test_a_hundred_and_fifty_thousand_candidates_are_stored_in_redis(
     model: str, server: RedisServer, tmp_path: Path
 ) -> None:
@@ -74,7 +75,6 @@ def test_a_stream_that_fails_midway_says_how_far_it_came(model: str, tmp_path: P
     assert re.search(r"the first [1-9]\d* lines are registered", answer.json()["message"])
 
 
-@pytest.mark.chaos
 def test_a_pause_of_the_machine_does_not_close_the_service(model: str, tmp_path: Path) -> None:
     """Two seconds in which nothing runs are not taken for the speed of scoring: what comes next is not refused."""
     small = {"query": "who", "candidates": [words(40)] * 5}

@@ -13,7 +13,8 @@ CLIENTS = 8
 FAILED = (500, 504)  # scoring failed, or took too long: what is said to those that nobody can score any more
 
 
-@pytest.mark.parametrize("how", ["dies", pytest.param("hangs", marks=pytest.mark.chaos)])
+@pytest.mark.chaos
+@pytest.mark.parametrize("how", ["dies", "hangs"])
 def test_a_scoring_thread_that_fails_loses_no_request(how: str, tmp_path: Path) -> None:
     """What was read is answered right or told of the failure, and the exit status is 1."""
     hangs = ["--hang-timeout-s", "1"] if how == "hangs" else []

@@ -168,8 +168,8 @@ def two_requests_of_which_the_second_is_broken_off(url: str) -> set[int]:
 
 @attack(200, 429, 0)
 def connections_in_a_burst(url: str) -> set[int]:
-    """Three hundred at once, each with a request of its own."""
-    with connections(url, 300) as waiting:
+    """Two hundred at once, each with a request of its own."""
+    with connections(url, 200) as waiting:
         for connection in waiting:
             connection.sendall(request())
         return {answer_on(connection) for connection in waiting}

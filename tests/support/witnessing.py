@@ -56,7 +56,7 @@ def main(url: str, pid: int) -> None:
         thread.start()
     print("begun", flush=True)
     sys.stdin.read()
-    time.sleep(2 * EVERY_S)  # so that even a moment is seen
+    time.sleep(1.1 * EVERY_S)  # so that even a moment is seen
     stop.set()
     for thread in threads:
         thread.join()
