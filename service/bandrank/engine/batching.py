@@ -17,7 +17,7 @@ STOPPING = "the service is stopping; try another replica"
 
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
 # While clients compete, batches are this many times smaller, so that none waits long for what another's began.
-FINER = 8
+FINER = 16
 # What a client that has been away may be handed ahead of the others, and for how much of their work it is remembered
 # as competing; in full batches.
 AHEAD, REMEMBERED = 4, 64
