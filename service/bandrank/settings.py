@@ -103,7 +103,7 @@ class Settings(BaseModel):
     max_answer_bytes: PositiveInt = 32 << 20
     """Size of the texts in an answer to a request with `return_documents`; a request for more gets 413."""
     max_line_bytes: PositiveInt = 1 << 20
-    """Size of a line of candidates to register; a longer one ends its request with 413."""
+    """Size of a line of candidates to register, and of a text; a larger one ends its request with 413."""
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts."""
     tokenizer_threads: NonNegativeInt = 0

@@ -160,3 +160,18 @@ async def test_a_bad_upload_is_refused(body: bytes) -> None:
     """It is refused with the reason and registers nothing."""
     async with app() as running:
         assert_error(await running.client.put("/candidates", content=body), 422, "invalid_input")
+
+
+async def test_a_text_in_a_body_is_bounded_like_one_in_a_line() -> None:
+    """In bytes, whatever its script; nothing of the request is registered."""
+    settings = Settings(device="cpu", max_line_bytes=100)
+    async with running_app(lookup(), settings=settings) as running:
+        for text in ("x" * 101, "\u4e2d" * 34):
+            put = {"candidates": [{"id": "small", "text": "man"}, {"id": "large", "text": text}]}
+            message = assert_error(await running.client.put("/candidates", json=put), 413, "input_too_large")
+            assert "100 bytes" in message
+        unknown = await running.rerank({"query": "who", "candidates": [{"id": "small"}]})
+        fits = {"candidates": [{"id": "fits", "text": "\u4e2d" * 33}]}
+
+        assert_error(unknown, 404, "unknown_candidates")
+        assert (await running.client.put("/candidates", json=fits)).status_code == 200

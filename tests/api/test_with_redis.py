@@ -163,3 +163,23 @@ async def test_registering_without_redis_is_refused_and_texts_still_rank(server:
         assert "Redis" in assert_error(refused, 503, "not_ready")
     assert [result["index"] for result in mixed["results"]] == [1]
     assert "Redis" in mixed["unresolved"][0]["error"]
+
+
+async def test_many_large_texts_are_read_in_time(server: RedisServer) -> None:
+    """A request that names forty megabytes is answered, though Redis cannot send as much within its time at once; so
+    Redis is not taken for dead, and other requests go on.
+    """
+    ids = [str(number) for number in range(40)]
+    async with running_app(tiny_bi_encoder(), settings=settings(server)) as running:
+        for name in ids:
+            put = {"candidates": [{"id": name, "text": f"{name} " + "man " * 240_000}]}
+            assert (await running.client.put("/candidates", json=put)).status_code == 200
+        server.do("CONFIG", "RESETSTAT")
+        answer = await running.rerank({"query": "who", "candidates": [{"id": name} for name in ids]})
+        errors = (await running.scrape()).value("bandrank_redis_errors_total")
+        reads = server.do("INFO", "commandstats")["cmdstat_mget"]["calls"]
+
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["results"]) == len(ids)
+    assert errors == 0
+    assert reads >= len(ids)

@@ -54,9 +54,9 @@ def test_a_hundred_and_fifty_thousand_candidates_are_stored_in_redis(
 
 
 def test_an_id_that_a_request_repeats_is_read_once(model: str, server: RedisServer, tmp_path: Path) -> None:
-    """Four megabytes asked for four hundred times do not fill Redis' memory with replies."""
-    text = "man " * 1_000_000
-    asked = {"query": "who", "candidates": [{"id": "large"}] * 400, "top_n": 1}
+    """A megabyte asked for a thousand times does not fill Redis' memory with replies."""
+    text = "man " * 250_000
+    asked = {"query": "who", "candidates": [{"id": "large"}] * 1000, "top_n": 1}
     with running_service(tmp_path, arguments=["--model", model, "--redis-url", server.url]) as service:
         put = ask(service.url, "PUT", "/candidates", json={"candidates": [{"id": "large", "text": text}]})
         assert put.status_code == httpx.codes.OK

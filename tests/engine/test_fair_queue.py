@@ -1,12 +1,14 @@
 """Clients in the queue: each gets its part of the work, and nobody waits for what another asks too much."""
 
 import math
+import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
+from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
 
+from bandrank.engine import batching
 from bandrank.engine.batching import AHEAD, FINER, MOST_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.tasks import Task, TaskSlice
@@ -76,7 +78,7 @@ def test_a_client_of_a_larger_share_gets_more() -> None:
 def test_a_request_of_a_polite_client_goes_before_all_that_a_greedy_one_has_queued(
     greedy: list[int], polite: int, before: int
 ) -> None:
-    """From the next batch on, the work is its own until it is done; a batch may be filled up with the other's."""
+    """From the next batch on, the work is its own until it is done; the last batches may be filled up."""
     queue = queue_of()
     for size in [*greedy, *[BATCH] * (before + AHEAD + 1)]:
         queue.put(task_of([1] * size, client=GREEDY))
@@ -100,7 +102,7 @@ def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
     beside = [sum(part.rows for part in queue.take_batch(BATCH)) for _ in range(AHEAD)]
 
     assert alone == [BATCH] * AHEAD
-    assert beside == [BATCH // FINER] * AHEAD
+    assert beside == [3, *[BATCH // FINER] * (AHEAD - 1)]
 
 
 def test_clients_who_ask_alike_have_large_batches() -> None:
@@ -278,3 +280,25 @@ def test_a_task_keeps_the_turn_of_its_request() -> None:
         queue.put(again)
 
     assert queue.take_batch(10)[0].task is again
+
+
+def test_between_two_tasks_of_a_polite_request_no_other_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread waits for the next one, which comes from the event loop, and no longer than a moment."""
+    queue = queue_of()
+    for _ in range(100):
+        queue.put(task_of([1] * BATCH, client=GREEDY))
+    for _ in range(AHEAD):
+        queue.take_batch(BATCH)
+    first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
+    second.ticket = first.ticket
+    with queue.admitted(first.ticket, {LANE: 6}):
+        queue.put(first)
+        assert queue.take_batch(BATCH) == [TaskSlice(first, 0, 3)]
+        monkeypatch.setattr(batching, "PAUSE_S", HANG_S)
+        event_loop = threading.Timer(0.05, queue.put, [second])
+        event_loop.start()
+        assert queue.take_batch(BATCH) == [TaskSlice(second, 0, 3)]
+        event_loop.join()
+    monkeypatch.setattr(batching, "PAUSE_S", 0.001)
+    with queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}):
+        assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY

@@ -181,4 +181,5 @@ def described(summary: Summary) -> str:
     """A line about a run."""
     counts = ", ".join(f"{number} {kind}" for kind, number in sorted(summary.counts.items()))
     times = f", p50 {summary.admitted.p50:.0f} ms, p99 {summary.admitted.p99:.0f} ms" if summary.admitted else ""
-    return f"{summary.goodput:.1f} answers and {summary.goodput_candidates:.0f} candidates a second of {summary.sent} requests ({counts}){times}"
+    rate = f"{summary.goodput:.1f} answers and {summary.goodput_candidates:.0f} candidates a second"
+    return f"{rate} of {summary.sent} requests ({counts}){times}"

@@ -3,10 +3,9 @@
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.datastructures import Headers
 
 from bandrank.api.addresses import is_loopback, network_of
@@ -23,23 +22,21 @@ KEY_HEADERS = ("X-API-Key", "api-key")
 FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
 
 # They describe the API: a request is read by `_presented`, which refuses what is ambiguous.
-BEARER = HTTPBearer(auto_error=False, description="A key of this service, where it has keys.")
-X_API_KEY, API_KEY = (APIKeyHeader(name=name, scheme_name=name, auto_error=False) for name in KEY_HEADERS)
+SECURITY_SCHEMES: dict[str, dict[str, str]] = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key of this service, where it has keys."},
+    **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
+}
+SECURED: dict[str, Any] = {"security": [{name: []} for name in SECURITY_SCHEMES]}
 
 
 @cache  # so that the dependency of a scope is one and the same, and is asked once for a request
 def admitted(scope: Scope) -> Callable[..., Awaitable[Client]]:
     """A dependency of endpoints: the client of a request, if it may do what the scope says.
 
-    It runs before the body is read. Raises Unauthorized, Forbidden and Overloaded.
+    It runs before the body is read; SECURED describes it. Raises Unauthorized, Forbidden and Overloaded.
     """
 
-    async def client(
-        request: Request,
-        _bearer: Annotated[object, Depends(BEARER)],
-        _x_api_key: Annotated[object, Depends(X_API_KEY)],
-        _api_key: Annotated[object, Depends(API_KEY)],
-    ) -> Client:
+    async def client(request: Request) -> Client:
         admission: Admission = request.app.state.service.admission
         return admission.admit(request, scope)
 

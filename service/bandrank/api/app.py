@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bandrank import __version__
 from bandrank.api import candidates, rerank, status
 from bandrank.api.access_log import AccessLog
+from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS, PATHS
@@ -76,6 +77,7 @@ class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
         requests = [dialect.request for dialect in DIALECTS]
+        description["components"]["securitySchemes"] = SECURITY_SCHEMES
         description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
         return description
 

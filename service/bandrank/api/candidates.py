@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, Field
 
-from bandrank.api.admission import REFUSALS, account_for
+from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, body_schema, check_values, media_type, parse, read_body
@@ -92,7 +92,7 @@ class DeleteResponse(BaseModel):
     "/candidates",
     response_model=RegisterResponse,
     responses={**errors(*REFUSALS, 413, 415, 422, 500, 503, 504, 507), 200: {"links": LINKS}},
-    openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, LINES)),
+    openapi_extra=body_schema(RegisterRequest, also=dict.fromkeys(NDJSON, LINES)) | SECURED,
 )
 async def register(request: Request, service: ServiceOfApp, account: Registering) -> RegisterResponse:
     """Registers candidates, which later requests may name by id, and encodes them for scorers that precompute.
@@ -104,6 +104,8 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
         account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
         return await _register_lines(service.registry, _lines(request, service.max_line_bytes), account.client)
     body = parse(RegisterRequest, await read_body(request, service.max_body_bytes, account))
+    for candidate in body.candidates:
+        _check_text(candidate.text, service.max_line_bytes)
     return await _register(service.registry, body.candidates, account.client)
 
 
@@ -111,7 +113,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     "/candidates",
     response_model=DeleteResponse,
     responses=errors(*REFUSALS, 413, 415, 422, 503),
-    openapi_extra=body_schema(DeleteRequest),
+    openapi_extra=body_schema(DeleteRequest) | SECURED,
 )
 async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:
     """Deletes registered candidates."""
@@ -184,6 +186,11 @@ async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
         rest += last
         _check_line(rest, max_bytes)
     yield bytes(rest)
+
+
+def _check_text(text: str, max_bytes: int) -> None:
+    if len(text) > max_bytes or (4 * len(text) > max_bytes and len(text.encode()) > max_bytes):
+        raise InputTooLarge(f"a text is larger than {max_bytes} bytes; register its passages instead")
 
 
 def _check_line(line: bytearray, max_bytes: int) -> None:

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 
-from bandrank.api.admission import REFUSALS, account_for
+from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects.dialect import Dialect, results_of
 from bandrank.api.keys import Scope
@@ -61,7 +61,7 @@ def router_of(dialect: Dialect) -> APIRouter:
             methods=["POST"],
             response_model=dialect.response,
             responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=dialect.error),
-            openapi_extra=body_schema(dialect.request) | {"parameters": [BUDGET_PARAMETER]},
+            openapi_extra=body_schema(dialect.request) | SECURED | {"parameters": [BUDGET_PARAMETER]},
         )
     return router
 

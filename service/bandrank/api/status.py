@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
-from bandrank.api.admission import REFUSALS, admitted
+from bandrank.api.admission import REFUSALS, SECURED, admitted
 from bandrank.api.description import errors
 from bandrank.api.keys import Scope
 from bandrank.api.service import ServiceOfApp
@@ -32,7 +32,9 @@ class ModelList(BaseModel):
 
 
 @router.head("/v1/models", include_in_schema=False, dependencies=[Depends(admitted(Scope.RANK))])
-@router.get("/v1/models", dependencies=[Depends(admitted(Scope.RANK))], responses=errors(*REFUSALS))
+@router.get(
+    "/v1/models", dependencies=[Depends(admitted(Scope.RANK))], responses=errors(*REFUSALS), openapi_extra=SECURED
+)
 async def models(service: ServiceOfApp) -> ModelList:
     """Lists the names that requests may give in `model`."""
     served = service.models.by_name.items()
@@ -66,6 +68,7 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     response_class=Response,
     dependencies=[Depends(admitted(Scope.ADMIN))],
     responses={**errors(*REFUSALS), 200: {"content": {"text/plain": {"schema": TEXT}}}},
+    openapi_extra=SECURED,
 )
 async def metrics(service: ServiceOfApp) -> Response:
     """All metrics in Prometheus' text format."""

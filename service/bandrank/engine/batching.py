@@ -16,8 +16,9 @@ MOST_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather a
 STOPPING = "the service is stopping; try another replica"
 
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
-# While clients compete, batches are this many times smaller, so that none waits long for what another's began.
-FINER = 16
+# While clients compete, the batches of those that ask too much are so many times smaller, so that others do not wait
+# long for one that has begun; and the thread pauses for so many seconds between two tasks of a request of the others.
+FINER, PAUSE_S = 8, 0.005
 # What a client that has been away may be handed ahead of the others, and for how much of their work it is remembered
 # as competing; in full batches.
 AHEAD, REMEMBERED = 4, 64
@@ -158,14 +159,23 @@ class TaskQueue:
         wait: False gives the empty list at once if nothing waits.
         """
         with self._changed:
+            may_pause = wait
             while True:
                 self._drop_dead()
-                if any(map(len, self._lines.values())):
+                behind = self._behind()
+                if not any(map(len, self._lines.values())):
+                    if self._refusal is not None or not wait:
+                        return []
+                    self._changed.wait()
+                elif may_pause and not any(map(len, behind)) and any(line.expected[0] for line in behind):
+                    self._changed.wait(PAUSE_S)  # for the next task of a request that is under way
+                    may_pause = False
+                else:
                     break
-                if self._refusal is not None or not wait:
-                    return []
-                self._changed.wait()
-            batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if self._compete else max_batch_rows)
+            if any(map(len, behind)):
+                batch = take(behind, max_batch_rows)  # alone, as the others' rows would only take its time
+            else:
+                batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if behind else max_batch_rows)
             now = self.clock()
             for part in batch:
                 part.task.num_taken = part.stop
@@ -260,11 +270,10 @@ class TaskQueue:
         self._forget_lines()
         return removed
 
-    @property
-    def _compete(self) -> bool:
-        """Whether a client has been handed clearly more than another that may ask again."""
-        clocks = [line.clock for line in self._lines.values()]
-        return max(clocks) - min(clocks) > AHEAD / 2 * self._batch_cost
+    def _behind(self) -> list[Line]:
+        """The lines of clients that compete with one that has been handed clearly more; it may be that none waits."""
+        latest = max((line.clock for line in self._lines.values()), default=0.0)
+        return [line for line in self._lines.values() if line.clock < latest - AHEAD / 2 * self._batch_cost]
 
     def _forget_lines(self) -> None:
         """Forgets clients of whom nothing is queued: all of them once nothing is, and those left far behind."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bandrank.engine.cache.keys import BUCKETS, digest
 from bandrank.engine.cache.redis_client import RedisClient, parts
+from bandrank.engine.slices import slices
 from bandrank.errors import NotReady, StoreFull
 
 log = logging.getLogger(__name__)
@@ -13,6 +14,8 @@ log = logging.getLogger(__name__)
 # What an entry takes beside its two strings: its part of a dictionary that has just grown, and the rounding of the
 # strings' sizes; the most that tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 80
+
+BYTES_AT_ONCE = 1 << 20  # read from Redis, or one text: within its time also where it is far
 
 
 class CandidateStore:
@@ -55,13 +58,26 @@ class CandidateStore:
         """The text of each id, None where it is not registered. Raises NotReady if Redis does not answer."""
         if self._redis is None or not ids:
             return [self._texts.get(name) for name in ids]
-        values = await self._redis.get_many([_key(name) for name in ids])
-        if values is None:
-            raise NotReady("Redis does not answer: candidates cannot be looked up by id; send their texts")
+        values = await self._values(self._redis, [_key(name) for name in ids])
         texts = [None if value is None else _decode(value) for value in values]
         if corrupt := sum(text is None and value is not None for text, value in zip(texts, values, strict=True)):
             log.warning("Redis has %d candidates that are no UTF-8; they count as not registered", corrupt)
         return texts
+
+    async def _values(self, redis: RedisClient, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, read in parts whose sizes are known: Redis could not answer for too many large ones in
+        time, and would be left alone by everybody.
+        """
+        values: list[bytes | None] = []
+        sizes = await redis.sizes(keys)
+        for part in slices(sizes, BYTES_AT_ONCE) if sizes is not None else ():
+            read = await redis.get_many(keys[part])
+            if read is None:
+                break
+            values += read
+        if len(values) < len(keys):
+            raise NotReady("Redis does not answer: candidates cannot be looked up by id; send their texts")
+        return values
 
     async def delete_many(self, ids: Sequence[str]) -> int:
         """Deletes ids; returns how many of them were registered. Raises NotReady if Redis does not answer."""

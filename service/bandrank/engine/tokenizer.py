@@ -5,7 +5,7 @@ from __future__ import annotations  # array[int] cannot be evaluated before Pyth
 import asyncio
 import math
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -13,6 +13,7 @@ from typing import TypeVar
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.clients import Client
+from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
 from bandrank.models.texts import TextEncoder
@@ -83,7 +84,7 @@ class RequestTokenizer:
         query_size = min(len(query), self._limits.query)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
-            first, *rest = _slices(sizes)
+            first, *rest = slices(sizes, SLICE_CHARACTERS)
 
             async def run(part: slice, work: Callable[..., Result], *arguments: object) -> Result:
                 async with self._turns.slot(turn, sum(sizes[part])):
@@ -143,14 +144,3 @@ class RequestTokenizer:
 
 def _entry_bytes(_: bytes, ids: array[int]) -> int:
     return ENTRY_BYTES + ids.itemsize * len(ids)
-
-
-def _slices(sizes: Sequence[int]) -> Iterator[slice]:
-    """Consecutive texts of these sizes in slices of at most SLICE_CHARACTERS or one text; at least one slice."""
-    start = total = 0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > SLICE_CHARACTERS:
-            yield slice(start, index)
-            start, total = index, 0
-        total += size
-    yield slice(start, len(sizes))

@@ -104,6 +104,12 @@ class RedisClient:
             self._metrics.redis_bytes.labels("read").inc(sum(len(value) for value in values if value is not None))
         return values
 
+    async def sizes(self, keys: Sequence[bytes]) -> list[int] | None:
+        """The bytes of each key's value, 0 where there is none; None in all if Redis did not answer in time."""
+        if not keys:
+            return []
+        return await self._call("get", lambda: self._commands.sizes(keys), self._read_timeout_s)
+
     async def set_many(self, entries: Mapping[bytes, bytes], *, ttl_s: float | None) -> int:
         """Sets each key, to expire after `ttl_s` seconds if given; returns how many keys are known to be set.
 

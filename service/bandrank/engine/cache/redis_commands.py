@@ -23,6 +23,9 @@ class RedisCommands(Protocol):
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
+    async def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        """The bytes of each key's value, 0 where there is none or the server does not say."""
+
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         """Sets each key, to expire after `ttl_ms` if given; returns the server's error for each key it refused."""
 
@@ -77,6 +80,12 @@ class ServerCommands:
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return _values(await self._client.mget(keys), len(keys))
 
+    async def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.strlen(key)
+        return _sizes(await pipeline.execute(raise_on_error=False))
+
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         pipeline = self._client.pipeline(transaction=False)
         for key, value in entries.items():
@@ -105,6 +114,9 @@ class ClusterCommands:
         for group, reply in zip(groups, replies, strict=True):
             values |= zip(group, _values(reply, len(group)), strict=True)
         return [values[key] for key in keys]
+
+    async def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        return _sizes(await self._do([("STRLEN", key) for key in keys]))
 
     async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
         expiry = () if ttl_ms is None else ("PX", ttl_ms)
@@ -168,6 +180,11 @@ def _values(reply: object, count: int) -> list[bytes | None]:
     if isinstance(reply, list) and len(reply) == count and all(isinstance(each, bytes | None) for each in reply):
         return reply
     raise ValueError(f"expected {count} values from Redis, got {type(reply).__name__}")
+
+
+def _sizes(replies: Sequence[Any]) -> list[int]:
+    _refusals(replies)
+    return [reply if isinstance(reply, int) else 0 for reply in replies]
 
 
 def _refusals(replies: Sequence[Any]) -> list[Exception]:
