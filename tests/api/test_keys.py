@@ -159,7 +159,7 @@ async def test_the_api_describes_how_to_present_a_key() -> None:
         document = (await running.client.get("/openapi.json")).json()
 
     schemes = document["components"]["securitySchemes"]
-    assert (schemes["HTTPBearer"]["type"], schemes["HTTPBearer"]["scheme"]) == ("http", "bearer")
+    assert (schemes["bearer"]["type"], schemes["bearer"]["scheme"]) == ("http", "bearer")
     assert {scheme.get("name") for scheme in schemes.values()} == {None, "X-API-Key", "api-key"}
     for method, path, *_ in ENDPOINTS:
         operation = document["paths"][path][method.lower()]

@@ -39,7 +39,7 @@ def a_flood_of_large_requests(url: str) -> set[int]:
     return together([lambda: post(url, {"query": "x", "candidates": [f"{n} man" for n in range(2000)]})] * 20)
 
 
-@attack(200, 403, 413, 422, 507)
+@attack(200, 403, 404, 413, 422, 429, 507)
 def one_registered_text_asked_for_a_thousand_times(url: str) -> set[int]:
     """A megabyte, to be returned a thousand times."""
     body = {"candidates": [{"id": "bomb", "text": "man " * 250_000}]}

@@ -58,7 +58,7 @@ register_body("gzip_as_json", gzip.compress(b'{"query":"x","candidates":["a"]}')
 register_body("a_gzip_bomb", gzip.compress(b"\0" * 200 * MB), 413, 415, 422, content_encoding="gzip")
 register_body("a_budget_header_of_kilobytes", b'{"query":"x","candidates":["a"]}', 422, 431, x_budget_ms="9" * 20_000)
 register_body("a_model_name_of_megabytes", b'{"query":"x","candidates":["a"],"model":"' + b"x" * 10 * MB + b'"}', 404)
-register_body("a_strategy_of_megabytes", b'{"query":"x","candidates":["a"],"strategy":"' + b"x" * 10 * MB + b'"}', 422)
+register_body("a_strategy_of_megabytes", b'{"query":"x","candidates":["a"],"strategy":"' + b"x" * 10 * MB + b'"}', 404)
 register_body(
     "a_million_candidates_to_register",
     b'{"candidates":[' + b"1," * 999_999 + b"1]}",

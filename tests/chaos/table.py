@@ -32,6 +32,7 @@ TLS = ssl.create_default_context()  # never used, but without it each request wo
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 MB = 1_000_000
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # which a client reads over
 QUICK_BYTES = MB  # a smaller body is quick
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
 BODY = b'{"query":"who","candidates":["the man","she"]}'
@@ -136,7 +137,7 @@ def send_raw(url: str, *parts: bytes) -> set[int]:
 def answer_on(connection: socket.socket) -> int:
     """The status of the answer that comes next on a connection, 0 if none does; most of the answer is not read."""
     try:
-        answer = connection.recv(4096)
+        answer = connection.recv(4096).removeprefix(INTERIM) or connection.recv(4096)
     except OSError:
         return 0
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.") else 0

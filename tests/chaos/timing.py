@@ -200,7 +200,7 @@ def lines_that_stop_in_their_middle(url: str) -> set[int]:
         time.sleep(0.3)
         for connection in waiting:
             reset(connection)
-    assert post(url, {"query": "x", "candidates": [{"id": "half"}]}) == 422
+    assert post(url, {"query": "x", "candidates": [{"id": "half"}]}) == 404
     return {status_of(url, "GET", "/healthz")}
 
 
