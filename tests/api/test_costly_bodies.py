@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 from support.app import assert_error, running_app
+from support.models import as_served, tiny_cross_encoder
 from support.scorers import lookup
 
 pytestmark = pytest.mark.anyio
@@ -83,3 +84,13 @@ async def test_odd_shapes_are_refused(body: bytes, status: int) -> None:
 
     assert response.status_code == status
     assert len(response.content) < 2000
+
+
+async def test_a_query_longer_than_a_cross_encoder_of_passages_takes_is_cut() -> None:
+    """Its estimate leaves room for the passage that its pieces leave room for."""
+    scorer = as_served(tiny_cross_encoder(positions=64))
+    async with running_app(scorer) as running:
+        response = await running.rerank({"query": "man " * 100_000, "candidates": ["she " * 100]})
+
+    assert response.status_code == 200, response.text
+    assert response.json()["meta"]["truncated_query_tokens"] > 0

@@ -102,6 +102,7 @@ class TextScorer(Generic[Candidate]):
     def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
         [query_tokens] = self._estimate_tokens([query])
+        query_tokens = min(query_tokens, self.prepared.scorer.query_template.max_tokens)
         return sum(self._rows(query_tokens, self._estimate_tokens(texts)))
 
     def _estimate_tokens(self, texts: Sequence[str]) -> list[int]:
