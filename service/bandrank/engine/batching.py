@@ -208,7 +208,7 @@ class TaskQueue:
         """Raises Overloaded if the client would have more than its share of the waiting rows."""
         if math.isinf(self._max_waiting_rows):
             return
-        waiting = sum(sum(line.rows.values()) for line in self._lines.values())
+        waiting = self.waiting_rows
         held = sum(self._lines[client].rows.values()) if client in self._lines else 0.0
         excess_rows = excess(client, rows, held=held, free=self._max_waiting_rows - waiting)
         if waiting and excess_rows > 0:

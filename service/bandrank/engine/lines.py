@@ -66,8 +66,9 @@ class Line:
 
     def hand_out(self, part: AnySlice) -> None:
         """Counts a slice of one of its tasks as handed out."""
-        cost = part.rows * part.task.lane.row_cost
-        self._count_out(part.task, part.rows)
+        rows = part.rows
+        cost = rows * part.task.lane.row_cost
+        self._count_out(part.task, rows)
         self._handed_out += cost
         self.clock += cost / self.weight
 

@@ -1,6 +1,6 @@
 """Candidates by id: registered and encoded ahead, and resolved when a request names them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
@@ -8,6 +8,7 @@ from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
 from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
+from bandrank.engine.slices import slices
 from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, NotReady, UnknownCandidates
@@ -52,12 +53,15 @@ class CandidateRegistry:
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
+        parts = (
+            list(slices(list(map(len, distinct)), CHARACTERS_AT_ONCE, most_items=ENCODED_AT_ONCE)) if distinct else []
+        )
         computed = 0
         for source, engine in self._sources.items():
             async with engine.admitted():
-                for part in _parts(distinct):  # each of which may take as long as a request
+                for part in parts:  # each of which may take as long as a request
                     ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
-                    computed += await source.encode_ahead(part, ticket=ticket)
+                    computed += await source.encode_ahead(distinct[part], ticket=ticket)
         return computed
 
     async def resolve(
@@ -124,17 +128,3 @@ class CandidateRegistry:
             for scorer in engine.text_scorers
             if isinstance(scorer.source, RepresentationSource)
         }
-
-
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Texts in parts of ENCODED_AT_ONCE texts and of CHARACTERS_AT_ONCE characters or one text."""
-    part: list[str] = []
-    size = 0
-    for text in texts:
-        if part and (len(part) == ENCODED_AT_ONCE or size + len(text) > CHARACTERS_AT_ONCE):
-            yield part
-            part, size = [], 0
-        part.append(text)
-        size += len(text)
-    if part:
-        yield part
