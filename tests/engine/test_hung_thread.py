@@ -54,7 +54,7 @@ async def test_a_batch_that_was_taken_is_answered_when_the_thread_dies() -> None
     with pytest.raises(ScoringFailed, match="died"):
         async with asyncio.timeout(10):
             await serving.models.default.rank("who", ["man"])
-    await asyncio.to_thread(serving.models.default.engine.worker.join)
+    await serving.models.default.engine.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -70,4 +70,4 @@ async def test_a_thread_that_dies_between_batches_loses_none(monkeypatch: pytest
     with pytest.raises(ScoringFailed, match="died"):
         async with asyncio.timeout(10):
             await serving.models.default.rank("who", ["man"])
-    await asyncio.to_thread(serving.models.default.engine.worker.join)
+    await serving.models.default.engine.close()
