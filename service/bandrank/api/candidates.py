@@ -103,7 +103,8 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     if media_type(request, NDJSON) in NDJSON:
         account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
         return await _register_lines(service.registry, _lines(request, service.max_line_bytes), account.client)
-    body = parse(RegisterRequest, await read_body(request, service.max_body_bytes, account))
+    content = await read_body(request, service.max_body_bytes, account)
+    body = await service.pace.run(parse, RegisterRequest, content)
     for candidate in body.candidates:
         _check_text(candidate.text, service.max_line_bytes)
     return await _register(service.registry, body.candidates, account.client)
@@ -118,7 +119,8 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
 async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:
     """Deletes registered candidates."""
     media_type(request)
-    body = parse(DeleteRequest, await read_body(request, service.max_body_bytes, account))
+    content = await read_body(request, service.max_body_bytes, account)
+    body = await service.pace.run(parse, DeleteRequest, content)
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 

@@ -46,13 +46,15 @@ def router_of(dialect: Dialect) -> APIRouter:
         start = time.monotonic()
         media_type(request)
         header_s = _budget_of_header(request)
-        call = dialect.read(await read_body(request, service.max_body_bytes, account), service.max_candidates)
+        body = await read_body(request, service.max_body_bytes, account)
+        call = await service.pace.run(dialect.read, body, service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else header_s
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s, account=account), service.models, service.registry)
         answered = await _unless_gone(request, work)
-        account.hold(ANSWER_BYTES * _texts_size(call, answered, service.max_answer_bytes))
-        return JsonInParts(dialect.write(call, answered, time.monotonic() - start))
+        size = await service.pace.run(_texts_size, call, answered, service.max_answer_bytes)
+        account.hold(ANSWER_BYTES * size)
+        return JsonInParts(await service.pace.run(dialect.write, call, answered, time.monotonic() - start))
 
     for path in dialect.paths:
         router.add_api_route(

@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 
 from bandrank import __version__
 from bandrank.api.admission import Admission
+from bandrank.api.pace import Pace
 from bandrank.engine.batching import STOPPING
 from bandrank.engine.memory import Memory
 from bandrank.errors import BandrankError
@@ -37,6 +38,7 @@ class Service:
         self.metrics = self.models.default.engine.metrics
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.admission = Admission(settings, self.metrics)
+        self.pace = Pace()
         self.created = int(time.time())
         self._draining = False
         for model in self.models.by_name.values():
