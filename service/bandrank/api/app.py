@@ -19,6 +19,7 @@ from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS, PATHS
 from bandrank.api.failures import CLIENT_GONE, add_handlers
+from bandrank.api.pace import Paced
 from bandrank.api.parsing import shared_schemas
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.service import Service
@@ -61,6 +62,7 @@ def create_app(service: Service) -> FastAPI:
                 methods.setdefault(route.path, set()).update(route.methods or ())
     add_handlers(app)
     app.state.methods = methods
+    app.add_middleware(Paced, pace=service.pace, probes=["/healthz", "/readyz"])
     app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
     return app
 

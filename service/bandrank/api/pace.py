@@ -1,36 +1,59 @@
-"""Long pieces of work on the event loop: after a few, it looks at its sockets before the next."""
+"""Keeps the rounds of the event loop short: whatever comes at once, it soon looks at its sockets again."""
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections import deque
+from collections.abc import Collection
 
-P = ParamSpec("P")
-T = TypeVar("T")
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 QUANTUM_S = 0.005
 
 
 class Pace:
-    """Bounds how long the event loop is kept from probes, and from everybody else, by many pieces of work at once.
+    """Bounds how long the event loop is kept from probes, and from everybody else, by much work that comes at once.
 
-    A single piece may take longer than the quantum; the next then waits until the loop has looked at its sockets.
+    A round of the loop is what it runs between two looks at its sockets. Work that would begin late in a round waits;
+    of what waits, each round begins one piece, in the order in which they came. A single piece may take long.
     """
 
     def __init__(self) -> None:
-        self._spent_s = 0.0  # since then
+        self._began_s: float | None = None  # the round, as far as it was seen
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `work`, in the calling thread. Raises what it raises."""
-        while self._spent_s > QUANTUM_S:  # noqa: ASYNC110 - the event is that the loop has gone round
-            await asyncio.sleep(0)
-        if not self._spent_s:
-            asyncio.get_running_loop().call_soon(self._forget)  # the loop looks at its sockets before it calls this
-        start = time.perf_counter()
-        try:
-            return work(*args, **kwargs)
-        finally:
-            self._spent_s += time.perf_counter() - start
+    async def turn(self) -> None:
+        """Returns when work may begin."""
+        if self._waiting or self._round_s() > QUANTUM_S:
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
 
-    def _forget(self) -> None:
-        self._spent_s = 0.0
+    def _round_s(self) -> float:
+        now = time.perf_counter()
+        if self._began_s is None:
+            self._began_s = now
+            asyncio.get_running_loop().call_soon(self._end)  # the loop looks at its sockets before it calls this
+        return now - self._began_s
+
+    def _end(self) -> None:
+        self._began_s = None
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else its request was cancelled
+                turn.set_result(None)
+                self._round_s()  # which ends after that piece
+                break
+
+
+class Paced:
+    """Middleware: of many requests that arrive at once, each round of the loop begins a few. Probes begin at once."""
+
+    def __init__(self, app: ASGIApp, pace: Pace, probes: Collection[str]) -> None:
+        self._app = app
+        self._pace = pace
+        self._probes = frozenset(probes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in self._probes:
+            await self._pace.turn()
+        await self._app(scope, receive, send)

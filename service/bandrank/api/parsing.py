@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from bandrank.api.pace import Pace
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
 Model = TypeVar("Model", bound=BaseModel)
+Json = bytes | bytearray
 
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
@@ -43,38 +45,43 @@ def media_type(request: Request, also: Collection[str] = ()) -> str:
     return kind
 
 
-async def read_body(request: Request, max_bytes: int, account: Account) -> bytes:
+async def read_body(request: Request, max_bytes: int, account: Account, pace: Pace) -> bytearray:
     """The whole body. The account holds it, as it arrives, and then what reading it will take.
 
     Raises InputTooLarge if it has more than `max_bytes`, of which no more are kept, InvalidInput if it has too many
     values, and what `Account.hold` raises.
     """
-    chunks: list[bytes] = []
-    size = 0
+    body = bytearray()  # grows in place: joining the chunks at the end would hold the event loop, and twice the memory
+    size = most_values = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size <= max_bytes:
             account.hold(len(chunk))
-            chunks.append(chunk)
+            body += chunk
+            most_values += _most_values(chunk)
         else:
-            chunks.clear()
+            body.clear()
             if size > DRAIN_FACTOR * max_bytes:
                 break
     if size > max_bytes:
         raise InputTooLarge(f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request")
-    body = b"".join(chunks)
-    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body))
+    await pace.turn()
+    account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body, most_values))
     return body
 
 
-def check_values(body: bytes) -> int:
-    """The number of values in some JSON, which has not been read yet. Raises InvalidInput for too many."""
-    if (count := _num_values(body)) > MAX_VALUES:
+def check_values(body: Json, most: int | None = None) -> int:
+    """The number of values in some JSON that has not been read yet; up to the limit, it may be too high.
+
+    most: what `_most_values` says of its parts. Raises InvalidInput for too many.
+    """
+    count = _most_values(body) if most is None else most
+    if count > MAX_VALUES and (count := _num_values(body, count)) > MAX_VALUES:
         raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
     return count
 
 
-def parse(kind: type[Model], body: bytes) -> Model:
+def parse(kind: type[Model], body: Json) -> Model:
     """The validated request. Raises InvalidInput, whose message lists the first three faults."""
     try:
         return kind.model_validate_json(body)
@@ -88,18 +95,17 @@ def parse(kind: type[Model], body: bytes) -> Model:
         raise InvalidInput("; ".join(sentences) + more) from None
 
 
-def _num_values(body: bytes) -> int:
-    """Counts the values in some JSON without reading it: up to MAX_VALUES perhaps too high, and beyond them too low."""
+def _most_values(text: Json) -> int:
+    """The number of values in some JSON, or more: characters in strings count as well."""
+    return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
 
-    def count(text: bytes) -> int:
-        return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
 
-    if (most := count(body)) <= MAX_VALUES:
-        return most
+def _num_values(body: Json, most: int) -> int:
+    """The number of values in some JSON, without what is in its strings; `most` where that would take long."""
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
-    if unescaped.count(b'"') > MAX_VALUES:  # half as many strings, which would take long to leave out
+    if unescaped.count(b'"') > MAX_VALUES:  # half as many strings
         return most
-    return count(b" ".join(unescaped.split(b'"')[::2]))
+    return _most_values(b" ".join(unescaped.split(b'"')[::2]))
 
 
 def body_schema(kind: type[BaseModel], *, also: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:

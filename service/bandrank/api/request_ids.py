@@ -1,7 +1,7 @@
 """An id for each request, which its answer and its lines in the log carry."""
 
+import random
 import re
-import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,7 +25,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        chosen = brought if ACCEPTED.fullmatch(brought) else uuid.uuid4().hex.encode()
+        chosen = brought if ACCEPTED.fullmatch(brought) else _new_id()
         # Not reset: the server logs what the application raises after this has returned, and every request has a task
         # with a context of its own.
         request_id.set(chosen.decode())
@@ -36,3 +36,8 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, add)
+
+
+def _new_id() -> bytes:
+    """Not from the system's randomness: ids are no secret, and a thread that asks for it may lose its turn to run."""
+    return f"{random.getrandbits(128):032x}".encode()

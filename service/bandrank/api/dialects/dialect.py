@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from bandrank.api.parsing import Json
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.ranking import RankedCandidate
 from bandrank.errors import InputTooLarge
@@ -37,7 +38,7 @@ class Dialect:
     request: type[BaseModel]
     response: type[BaseModel]
     error: type[BaseModel]
-    read: Callable[[bytes, int], Call]
+    read: Callable[[Json, int], Call]
     write: Callable[[Call, Answer, float], str]
     write_error: Callable[[Problem], str]
 

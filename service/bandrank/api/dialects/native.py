@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 
 from bandrank.api.dialects.dialect import Dialect, Problem, check_count, results_of, shown_scores
-from bandrank.api.parsing import parse
+from bandrank.api.parsing import Json, parse
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking
@@ -85,7 +85,7 @@ class RerankRequest(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.query.strip():
+        if not self.query or self.query.isspace():
             raise ValueError("query must not be empty")
         if (self.candidates is None) == (self.documents is None):
             raise ValueError("give the texts to rank in candidates (or documents), and not in both")
@@ -188,7 +188,7 @@ class ErrorBody(BaseModel):
     error_type: str
 
 
-def read(body: bytes, max_candidates: int) -> Call:
+def read(body: Json, max_candidates: int) -> Call:
     """Turns the JSON of a RerankRequest into a call. Raises InvalidInput, and InputTooLarge for too many candidates."""
     request = parse(RerankRequest, body)
     check_count(len(request.items), max_candidates)
