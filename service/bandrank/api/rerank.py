@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -54,7 +55,8 @@ def router_of(dialect: Dialect) -> APIRouter:
         answered = await _unless_gone(request, work)
         size = await service.pace.run(_texts_size, call, answered, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)
-        return JsonInParts(await service.pace.run(dialect.write, call, answered, time.monotonic() - start))
+        content = await service.pace.run(dialect.write, call, answered, time.monotonic() - start)
+        return JsonInParts(content, when_sent=partial(service.when_answered, call, answered))
 
     for path in dialect.paths:
         router.add_api_route(
