@@ -236,6 +236,20 @@ def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixtu
     assert re.search(r"^accurate CUDA graphs +not used: .*the tensors are on cpu", out, re.MULTILINE)
 
 
+def test_check_tells_of_a_shadow_and_tests_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model beside the served ones, whose strategy is one of its own."""
+    served = ["--model", str(save_cross_encoder(tmp_path / "served")), "--device", "cpu"]
+    shadow = ["--shadow-model", str(save_bi_encoder(tmp_path / "next")), "--shadow-share", "0.05"]
+    assert main(["check", *served, *shadow]) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert f"{'models':20} served" in lines
+    assert f"{'shadow':20} next, of 0.05 of the requests" in lines
+    assert any(line.startswith("next fast model") for line in lines)
+    assert main(["check", *served, *shadow, "--shadow-strategy", "accurate"]) == 2
+    assert "BANDRANK_SHADOW_STRATEGY must be one of auto, fast, got 'accurate'" in capsys.readouterr().err
+
+
 def test_a_scorer_that_adds_to_another_goes_with_no_third_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

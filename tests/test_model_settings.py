@@ -93,6 +93,35 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
     assert str(refused.value).startswith(str(tmp_path))
 
 
+def test_a_shadow_is_a_served_model_or_one_beside_them(tmp_path: Path) -> None:
+    """A name of a served model means that model; any other is loaded as it would be served."""
+    both = toml(tmp_path / "models.toml", ONE | {"dtype": "float16"}, {"name": "two", "model": "org/two"})
+    (tmp_path / "best").mkdir()
+
+    def shadow(name: str, **more: Any) -> ModelSettings | None:
+        settings = Settings(shadow_model=name, cascade_depth=7, **more)
+        return settings.shadow_among(settings.served_models())
+
+    assert shadow("two", models=both) == ModelSettings(name="two", model="org/two", cascade_depth=7, dtype="auto")
+    assert shadow("sparse-w4") == Settings(cascade_depth=7).served_models()[0]
+    beside = ModelSettings(name="org/three", model="org/three", cascade_depth=7, dtype="float16")
+    assert shadow("org/three", models=both, dtype="float16") == beside
+    in_folder = shadow(str(tmp_path / "best"))
+    assert in_folder is not None
+    assert (in_folder.name, in_folder.model) == ("best", str(tmp_path / "best"))
+    assert shadow("") is shadow("two", models=both, shadow_share=0) is None
+
+
+def test_a_shadow_beside_a_model_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    """Their series could not be told apart."""
+    for parent in ("a", "b"):
+        (tmp_path / parent / "best").mkdir(parents=True)
+    settings = Settings(model=str(tmp_path / "a" / "best"), shadow_model=str(tmp_path / "b" / "best"))
+
+    with pytest.raises(BadSetting, match="shadow_model must not have the name of a served model, 'best'"):
+        settings.shadow_among(settings.served_models())
+
+
 @pytest.mark.parametrize(
     ("models", "message"),
     [

@@ -14,6 +14,9 @@ OTHER_VALUES = {
     "model": "org/model",
     "revision": "main",
     "models": "models.toml",
+    "shadow_model": "org/shadow",
+    "shadow_strategy": "cascade",
+    "shadow_share": 0.5,
     "host": "0.0.0.0",  # noqa: S104
     "port": 8123,
     "keys": "keys.toml",

@@ -130,7 +130,9 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     hardening(settings)
     keys = KeyFile(settings.keys).names if settings.keys else None
     serving = assemble(files, settings)
-    models = serving.models.by_name
+    models = dict(serving.models.by_name)
+    if (shadow := serving.shadow) is not None:
+        models[shadow.name] = shadow
     # Several models may have stages of the same name.
     stages = {
         f"{name} {stage.role.name}" if len(models) > 1 else stage.role.name: stage.scorer
@@ -139,7 +141,9 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     }
     tell("bandrank", __version__)
     tell("torch", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    tell("models", ", ".join(models))
+    tell("models", ", ".join(serving.models.by_name))
+    if shadow is not None:
+        tell("shadow", f"{shadow.name}, of {settings.shadow_share:.3g} of the requests")
     tell("keys", "none" if keys is None else ", ".join(keys))
     tell("TLS", "none" if tls is None else settings.tls_certificate)
     tell("device", ", ".join(describe(engine.device) for engine in serving.models.engines))
@@ -189,6 +193,7 @@ def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> i
     """Fills Redis from a file; returns 1 if it was interrupted, after which it can be run again. Raises BadSetting."""
     if not settings.redis_url:
         raise BadSetting("redis_url", "must be set: representations have to outlive this process")
+    files = [each for each in files if each.served]
     if not any(model.scorer.precomputes for each in files for model in (each.fast, each.main) if model is not None):
         raise BadSetting("fast_model", f"must be set: {files[0].main.name} does not precompute")
     if not path.is_file():

@@ -18,6 +18,12 @@ REDIS_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2
 STATUSES = ("200", "401", "403", "404", "413", "415", "422", "429", "499", "500", "503", "504")
 LOOKUP = ("hit", "miss")
 OPERATIONS = ("get", "set", "delete")
+TAU = (-0.5, 0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
+TENTHS = tuple(tenth / 10 for tenth in range(11))
+DRIFT = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+SHIFT = (*(-bound for bound in DRIFT[:0:-1]), *DRIFT)
+SHADOW_DROPS = ("full", "memory", "too_large", "late", "stopping")
+SHADOW_CUTOFFS = (1, 5, 10)
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
@@ -112,6 +118,7 @@ class Metrics:
             "redis_breaker_state", "0: Redis is used; 1: it is tried again; 2: it does not answer and is left alone."
         )
 
+        self._add_shadow()
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())
@@ -136,9 +143,57 @@ class Metrics:
         for metric in (self.stages, self.stage_candidates, self.stage_seconds):
             metric.labels(name)
 
+    def declare_shadow(self, model: str, shadow: str) -> None:
+        """Puts the series of a model and its shadow at 0, before the first request."""
+        for metric in (
+            *(self.shadow_sampled, self.shadow_scored, self.shadow_failed),
+            *(self.shadow_kendall_tau, self.shadow_score_drift, self.shadow_score_shift),
+        ):
+            metric.labels(model, shadow)
+        for reason in SHADOW_DROPS:
+            self.shadow_dropped.labels(model, shadow, reason)
+        for cutoff in SHADOW_CUTOFFS:
+            self.shadow_overlap.labels(model, shadow, cutoff)
+
     def exposition(self) -> bytes:
         """All series in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _add_shadow(self) -> None:
+        """What a shadow model does, and how far it agrees with the models that answered."""
+        names: dict[str, Sequence[str]] = {"model": (), "shadow": ()}
+
+        def counter(name: str, text: str, **more: Sequence[str]) -> Counter:
+            return self._add(Counter, name, text, **names, **more)
+
+        def histogram(name: str, text: str, buckets: Sequence[float], **more: Sequence[str]) -> Histogram:
+            return self._add(partial(Histogram, buckets=buckets), name, text, **names, **more)
+
+        self.shadow_sampled = counter("shadow_sampled", "Answered requests that were to be scored by the shadow, too.")
+        self.shadow_scored = counter("shadow_scored", "Of these, those that it scored.")
+        self.shadow_dropped = counter(
+            "shadow_dropped",
+            "Of these, those that were given up, because of what pended already, memory, size, time, or a stop.",
+            reason=(),
+        )
+        self.shadow_failed = counter("shadow_failed", "Of these, those that the shadow could not score.")
+        self.shadow_pending = self._add(Gauge, "shadow_pending", "Of these, those that the shadow has yet to score.")
+        self.shadow_rows = self._add(Counter, "shadow_rows", "Rows the shadow computed; batch_tokens leaves them out.")
+        self.shadow_kendall_tau = histogram(
+            "shadow_kendall_tau", "Kendall's tau-b of answer and shadow; of requests where it is defined.", TAU
+        )
+        self.shadow_overlap = histogram(
+            "shadow_overlap",
+            "The part of the first k of the answer that is among the shadow's first k; of more than k candidates.",
+            TENTHS,
+            k=(),
+        )
+        self.shadow_score_drift = histogram(
+            "shadow_score_drift", "Mean absolute difference of the candidates' scores, as sigmoids.", DRIFT
+        )
+        self.shadow_score_shift = histogram(
+            "shadow_score_shift", "Mean of the shadow's scores less that of the answer's, as sigmoids.", SHIFT
+        )
 
     def _add(self, kind: Callable[..., Metric], name: str, text: str, /, **labels: Sequence[str]) -> Metric:
         """A registered series; `labels` gives each label with those of its values that start at 0."""

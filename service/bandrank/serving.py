@@ -32,7 +32,8 @@ class ModelFiles:
     """The loaded scorers of a served model.
 
     main: the scorer that the model is named after.  fast: one that precomputes and runs before it, or None.
-    cascade_depth: how many candidates a cascade leaves to `main`.  Raises BadSetting if the two do not fit.
+    cascade_depth: how many candidates a cascade leaves to `main`.  served: whether requests may ask for the model.
+    shadow: whether it scores the sampled requests.  Raises BadSetting if the two scorers do not fit.
     """
 
     name: str
@@ -40,6 +41,8 @@ class ModelFiles:
     fast: LoadedModel | None = None
     cascade_depth: int = 50
     dtype: Dtype = "auto"
+    served: bool = True
+    shadow: bool = False
 
     def __post_init__(self) -> None:
         if self.fast is not None and not self.fast.scorer.precomputes:
@@ -53,14 +56,19 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class Serving:
-    """The served models, over engines that have been started, and the candidates that requests may name."""
+    """The served models, over engines that have been started, and the candidates that requests may name.
+
+    shadow: the model that scores the sampled requests, served or not; None if there is none.
+    """
 
     models: Models
     registry: CandidateRegistry
+    shadow: ServedModel | None = None
 
 
 def load_models(settings: Settings) -> list[ModelFiles]:
-    """Loads the models that the settings name. A scorer that adds to another's scores brings that other scorer along.
+    """Loads the models that the settings name, those that are served first. A scorer that adds to another's scores
+    brings that other scorer along.
 
     Models that name the same scorer in the same dtype share it. Raises BadCheckpoint and BadSetting.
     """
@@ -80,10 +88,14 @@ def load_models(settings: Settings) -> list[ModelFiles]:
             )
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype) if name else None
-        return ModelFiles(each.name, main, fast, each.cascade_depth, each.dtype)
+        return ModelFiles(
+            each.name, main, fast, each.cascade_depth, each.dtype, served=each in served, shadow=each == shadow
+        )
 
     files = []
-    for each in settings.served_models():
+    served = settings.served_models()
+    shadow = settings.shadow_among(served)
+    for each in served if shadow is None or shadow in served else (*served, shadow):
         try:
             files.append(load_files(each))
         except BadSetting as error:
@@ -139,10 +151,15 @@ def assemble(
         aliases = frozenset(names) | {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
         return ServedModel(each.name, tuple(stages), engine, dtype, aliases)
 
-    models = Models([served(each) for each in files])
+    ranking = {each.name: served(each) for each in files}
+    models = Models([ranking[each.name] for each in files if each.served])
+    shadow = next((ranking[each.name] for each in files if each.shadow), None)
+    if shadow is not None and settings.shadow_strategy and settings.shadow_strategy not in shadow.strategies:
+        known = ", ".join(shadow.strategies)
+        raise BadSetting("shadow_strategy", f"must be one of {known}, got {settings.shadow_strategy!r}")
     engine.start()
     store = CandidateStore(engine.redis, max_bytes=settings.candidate_store_bytes)
-    return Serving(models, CandidateRegistry(store, models, settings.max_resolved_bytes))
+    return Serving(models, CandidateRegistry(store, models, settings.max_resolved_bytes), shadow)
 
 
 def choose_device(name: str) -> torch.device:

@@ -47,6 +47,13 @@ class Settings(BaseModel):
     """Candidates that go on to the accurate scorer where no budget says otherwise."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
+    shadow_model: str = ""
+    """A model that scores a sample of the requests once they are answered, to see how far it agrees: the name of a
+    served one, else a shipped name, a folder or a hub id; empty: none."""
+    shadow_strategy: str = ""
+    """The strategy of the shadow; empty: that of each request."""
+    shadow_share: float = Field(default=0.01, ge=0, le=1)
+    """The part of the requests that the shadow scores; 0: none, and it is not loaded."""
     host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -156,12 +163,25 @@ class Settings(BaseModel):
     def served_models(self) -> tuple[ModelSettings, ...]:
         """The models to serve, the default one first. Raises BadSetting if what `models` names cannot be used."""
         if not self.models:
-            path = Path(self.model)
-            name = path.absolute().name if path.is_dir() else ""  # clients need not know where it is
-            return (ModelSettings(name=name or self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
+            facts = self.model_dump(include={*ModelSettings.model_fields})
+            return (ModelSettings(name=public_name(self.model), **facts),)
         if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
         return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)
+
+    def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:
+        """The shadow: one of the served models, or one beside them; None if there is none. Raises BadSetting."""
+        if not self.shadow_model or not self.shadow_share:
+            return None
+        by_name = {model.name: model for model in served}
+        if self.shadow_model in by_name:
+            return by_name[self.shadow_model]
+        name = public_name(self.shadow_model)
+        if name in by_name:
+            raise BadSetting(
+                "shadow_model", f"must not have the name of a served model, {name!r}; rename the folder of one of them"
+            )
+        return ModelSettings(name=name, model=self.shadow_model, cascade_depth=self.cascade_depth, dtype=self.dtype)
 
 
 class _Flags(Settings, BaseSettings):
@@ -170,6 +190,12 @@ class _Flags(Settings, BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, cli_prog_name="bandrank serve", cli_kebab_case=True, cli_show_env_vars=True
     )
+
+
+def public_name(model: str) -> str:
+    """The name of a model that is given as a shipped name, a folder or a hub id: nobody need know where a folder is."""
+    path = Path(model)
+    return (path.absolute().name if path.is_dir() else "") or model
 
 
 def variable(name: str) -> str:

@@ -48,6 +48,7 @@ def exposition() -> CollectorRegistry:
     metrics = Metrics()
     for stage in ("fast", "accurate"):
         metrics.declare_stage(stage)
+    metrics.declare_shadow("m", "next")
     metrics.build_info.labels(version="1.0", model="m", device="cpu", dtype="float32").set(1)
     return metrics.registry
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -45,13 +45,19 @@ async def running_app(
     settings: Settings | None = None,
     name: str = "tiny",
     fast: Scorer | None = None,
+    shadow: Scorer | None = None,
     started: bool = True,
     on_death: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[RunningApp]:
-    """An application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it."""
+    """An application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it.
+
+    shadow: scores what the settings sample, under the name "shadow".
+    """
     settings = settings or Settings(device="cpu")
-    files = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
-    service = Service(assemble([files], settings, on_death=on_death), settings)
+    files = [files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)]
+    if shadow is not None:
+        files.append(replace(files_of(shadow, name="shadow"), served=False, shadow=True))
+    service = Service(assemble(files, settings, on_death=on_death), settings)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncExitStack() as at_end:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -56,7 +57,8 @@ def router_of(dialect: Dialect) -> APIRouter:
         await service.pace.turn()
         account.hold(ANSWER_BYTES * _texts_size(call, answered, service.max_answer_bytes))
         await service.pace.turn()
-        return JsonInParts(dialect.write(call, answered, time.monotonic() - start))
+        content = dialect.write(call, answered, time.monotonic() - start)
+        return JsonInParts(content, when_sent=partial(service.when_answered, call, answered))
 
     for path in dialect.paths:
         router.add_api_route(

@@ -1,5 +1,7 @@
 """Answers that are sent in parts, no faster than the client reads them."""
 
+from collections.abc import Callable
+
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
@@ -10,10 +12,14 @@ class JsonInParts(Response):
     """JSON that has been written already.
 
     The server holds what a client has not read yet; so a large body goes to it part by part, and the request lasts,
-    with the memory that it holds, until the client has taken all but the last part.
+    with the memory that it holds, until the client has taken all but the last part.  when_sent: called then.
     """
 
     media_type = "application/json"
+
+    def __init__(self, content: str, when_sent: Callable[[], None] = lambda: None) -> None:
+        super().__init__(content)
+        self._when_sent = when_sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -22,3 +28,4 @@ class JsonInParts(Response):
             part = bytes(body[start : start + PART_BYTES])
             more = start + PART_BYTES < len(body)
             await send({"type": "http.response.body", "body": part, "more_body": more})
+        self._when_sent()

@@ -15,8 +15,11 @@ from bandrank import __version__
 from bandrank.api.admission import Admission
 from bandrank.api.pace import Pace
 from bandrank.engine.batching import STOPPING
+from bandrank.engine.calls import Answer, Call
 from bandrank.engine.memory import Memory
+from bandrank.engine.shadow import Shadow
 from bandrank.errors import BandrankError
+from bandrank.logs import request_id
 from bandrank.serving import Serving
 from bandrank.settings import Settings
 
@@ -39,6 +42,16 @@ class Service:
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.admission = Admission(settings, self.metrics)
         self.pace = Pace()
+        self.shadow: Shadow | None = None
+        if serving.shadow is not None:
+            self.shadow = Shadow(
+                serving.shadow,
+                strategy=settings.shadow_strategy,
+                share=settings.shadow_share,
+                answering=self.models.by_name,
+                memory=self.memory,
+                metrics=self.metrics,
+            )
         self.created = int(time.time())
         self._draining = False
         for model in self.models.by_name.values():
@@ -59,6 +72,8 @@ class Service:
     async def start(self) -> None:
         """Scores a first batch, which is slow. Raises what scoring raises: a model that cannot score must not start."""
         await self._self_test()
+        if self.shadow is not None:
+            await self.shadow.model.self_test()
         self.metrics.ready.set(1)
 
     def drain(self) -> None:
@@ -110,9 +125,16 @@ class Service:
         for engine in self.models.engines:
             engine.worker.on_death()
 
+    def when_answered(self, call: Call, answer: Answer) -> None:
+        """What follows a request when its answer has been sent; called by what answers it."""
+        if self.shadow is not None:
+            self.shadow.offer(request_id.get(), call, answer)
+
     async def close(self) -> None:
         """Answers the admitted requests, then ends the threads."""
         self.metrics.ready.set(0)
+        if self.shadow is not None:
+            await self.shadow.close()
         await self.models.close()
 
     def _on_cards(self, count: Callable[[torch.device], int]) -> int:

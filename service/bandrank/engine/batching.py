@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from bandrank.engine.clients import Client, excess
+from bandrank.engine.clients import SHADOW, Client, excess
 from bandrank.engine.lines import Line, take
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import Throughput
@@ -19,6 +19,7 @@ SURE = 0.5  # a request is refused by an estimate only if this share of it is to
 # While clients compete, the batches of those that ask too much are so many times smaller, so that others do not wait
 # long for one that has begun; and the thread pauses for so many seconds between two tasks of a request of the others.
 FINER, PAUSE_S = 8, 0.005
+BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
 # What a client that has been away may be handed ahead of the others, and for how much of their work it is remembered
 # as competing; in full batches.
 AHEAD, REMEMBERED = 4, 64
@@ -36,6 +37,9 @@ class TaskQueue:
 
     max_waiting_rows: a client holds its share of them.  max_wait_s: which no request may take.  patience: the most that
     a request waits for, in multiples of its own work, or of a batch of max_batch_rows if that is more.
+
+    Work of background clients has a line apart, which nobody waits for: it is handed out while no other request is
+    queued or admitted, counts for nobody's waiting time or room, and is given up when the queue is closed.
     """
 
     def __init__(
@@ -58,24 +62,27 @@ class TaskQueue:
         self.throughput = throughput or Throughput()
         self._changed = threading.Condition()
         self._lines: dict[Client, Line] = {}
+        self._background = Line(SHADOW, 0.0)
         self._time = 0.0  # the latest clock at which a line was handed work
         self._batch_cost = float(max_batch_rows)  # of a full batch, of the costliest lane so far
         self._refusal: NotReady | ScoringFailed | None = None
 
     @property
     def waiting_rows(self) -> float:
-        """The number of queued rows."""
+        """The number of queued rows, without those of background work."""
         with self._changed:
             return sum(sum(line.rows.values()) for line in self._lines.values())
 
     @property
     def waiting_tasks(self) -> int:
-        """The number of tasks that are queued, in whole or in part."""
+        """The number of tasks that are queued, in whole or in part, without background work."""
         with self._changed:
             return sum(map(len, self._lines.values()))
 
     def wait_s(self, ticket: Ticket, cost: float) -> float:
-        """The seconds of the work that goes before so much work of a request, at the measured speed of each lane."""
+        """The seconds of the work that goes before so much work of a request, at the measured speed of each lane; 0 for
+        background work, whose time nobody knows.
+        """
         with self._changed:
             return self._seconds_before(ticket, cost)
 
@@ -149,7 +156,8 @@ class TaskQueue:
             ticket.promised = True
             ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
             ticket.expected_s = max(0.0, ticket.expected_s - seconds)
-            self._batch_cost = max(self._batch_cost, self._max_batch_rows * lane.row_cost)
+            if line is not self._background:
+                self._batch_cost = max(self._batch_cost, self._max_batch_rows * lane.row_cost)
             line.put(task, ticket.turn)
             self._changed.notify()
 
@@ -166,6 +174,8 @@ class TaskQueue:
                 if not any(map(len, self._lines.values())):
                     if self._refusal is not None or not wait:
                         return []
+                    if len(self._background) and not self._in_use:
+                        return self._hand_out(take([self._background], max(1, max_batch_rows // BACKGROUND_FINER)))
                     self._changed.wait()
                 elif may_pause and not any(map(len, behind)) and any(line.expected[0] for line in behind):
                     self._changed.wait(PAUSE_S)  # for the next task of a request that is under way
@@ -176,20 +186,12 @@ class TaskQueue:
                 batch = take(behind, max_batch_rows)  # alone, as the others' rows would only take its time
             else:
                 batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if behind else max_batch_rows)
-            now = self.clock()
-            for part in batch:
-                part.task.num_taken = part.stop
-                part.task.first_taken = part.task.first_taken or now
-                line = self._lines[part.task.ticket.client]
-                self._time = max(self._time, line.clock)
-                line.hand_out(part)
-            self._remove(lambda task: task.num_taken == len(task.rows))
-            return batch
+            return self._hand_out(batch)
 
     def discard(self, task: AnyTask, reason: str) -> None:
         """Abandons an unfinished task; its queued rows are freed at once."""
         if task.future.cancel():
-            self._on_drop(reason)
+            self._count_drop(task, reason)
         with self._changed:
             self._drop_dead()
 
@@ -197,12 +199,23 @@ class TaskQueue:
         """Refuses further tasks. Queued tasks are still handed out, unless `refusal` says why they cannot be scored."""
         with self._changed:
             self._refusal = refusal or NotReady(STOPPING)
-            if refusal is not None:
-                for task in self._remove(lambda _: True):
-                    task.finish(ScoringFailed(str(refusal)))
+            for task in self._remove(lambda task: refusal is not None or task.ticket.client.background):
+                task.finish(type(self._refusal)(str(self._refusal)))
             self._changed.notify_all()
 
     # The lock is held by callers of what follows.
+
+    def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
+        """Counts a batch as handed out, and returns it."""
+        now = self.clock()
+        for part in batch:
+            part.task.num_taken = part.stop
+            part.task.first_taken = part.task.first_taken or now
+            line = self._line_of(part.task.ticket.client)
+            self._time = max(self._time, line.clock)
+            line.hand_out(part)
+        self._remove(lambda task: task.num_taken == len(task.rows))
+        return batch
 
     def _check_room(self, client: Client, lane: AnyLane, rows: float) -> None:
         """Raises Overloaded if the client would have more than its share of the waiting rows."""
@@ -229,6 +242,8 @@ class TaskQueue:
 
     def _seconds_before(self, ticket: Ticket, cost: float) -> float:
         """How long the work will take that is handed out before so much work of a request is."""
+        if ticket.client.background:
+            return 0.0
         line = self._lines.get(ticket.client)
         clock, own_cost, seconds = self._latest_start, 0.0, 0.0
         if line is not None:
@@ -251,6 +266,8 @@ class TaskQueue:
 
     def _line_of(self, client: Client) -> Line:
         """The client's line, whose clock has not fallen far behind while nothing waited in it."""
+        if client.background:
+            return self._background
         if (line := self._lines.get(client)) is None:
             line = self._lines[client] = Line(client, self._latest_start)
         elif not len(line):
@@ -262,11 +279,15 @@ class TaskQueue:
         now = self.clock()
         for task in self._remove(lambda task: task.future.done() or task.deadline <= now):
             if not task.future.done():
-                self._on_drop("expired")
+                self._count_drop(task, "expired")
                 task.finish(deadline_exceeded())
 
+    def _count_drop(self, task: AnyTask, reason: str) -> None:
+        if not task.ticket.client.background:  # which is no request, and is counted by whoever asked for it
+            self._on_drop(reason)
+
     def _remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
-        removed = [task for line in self._lines.values() for task in line.remove(ended)]
+        removed = [task for line in (*self._lines.values(), self._background) for task in line.remove(ended)]
         self._forget_lines()
         return removed
 
@@ -275,11 +296,17 @@ class TaskQueue:
         latest = max((line.clock for line in self._lines.values()), default=0.0)
         return [line for line in self._lines.values() if line.clock < latest - AHEAD / 2 * self._batch_cost]
 
+    @property
+    def _in_use(self) -> bool:
+        """Whether a request is queued or admitted, background work left out."""
+        return any(line.in_use for line in self._lines.values())
+
     def _forget_lines(self) -> None:
         """Forgets clients of whom nothing is queued: all of them once nothing is, and those left far behind."""
-        if not any(line.in_use for line in self._lines.values()):
+        if not self._in_use:
             self._lines.clear()
             self._time = 0.0
+            self._changed.notify()  # background work may begin
             return
         oldest = self._time - REMEMBERED * self._batch_cost
         for client in [client for client, line in self._lines.items() if not line.in_use and line.clock < oldest]:

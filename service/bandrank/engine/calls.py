@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bandrank.engine.clients import ITSELF
+from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.memory import Account
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
-from bandrank.engine.served import Models
+from bandrank.engine.served import Models, ServedModel
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,24 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     start = model.engine.clock()
     texts, unresolved = await registry.resolve(call.candidates, call.account)
     left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
+    client = call.account.client if call.account is not None else ITSELF
+    ranking = await rank_resolved(model, call.query, texts, client=client, strategy=call.strategy, budget_s=left_s)
+    return Answer(model.name, ranking, texts, unresolved)
+
+
+async def rank_resolved(
+    model: ServedModel,
+    query: str,
+    texts: Sequence[str | None],
+    *,
+    client: Client,
+    strategy: str,
+    budget_s: float | None = None,
+) -> Ranking:
+    """A model's ranking of those of a call's candidates that have a text. Raises what `ServedModel.rank` raises."""
     ranked = {index: text for index, text in enumerate(texts) if text is not None}
-    ranking = await model.rank(
-        call.query,
-        list(ranked.values()),
-        client=call.account.client if call.account is not None else ITSELF,
-        strategy=call.strategy,
-        budget_s=left_s,
-    )
+    ranking = await model.rank(query, list(ranked.values()), client=client, strategy=strategy, budget_s=budget_s)
     indices = list(ranked)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
-    return Answer(model.name, ranking, texts, unresolved)
+    return ranking

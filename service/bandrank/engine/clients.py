@@ -9,11 +9,12 @@ class Client:
     """Whom a request is attributed to.
 
     name: of its key, or its address.  share: the part of a resource that it may hold while nobody else holds any,
-    above 0 and below 1.
+    above 0 and below 1.  background: whether its work is done only while there is no other.
     """
 
     name: str
     share: float = 0.5
+    background: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -26,6 +27,7 @@ class Client:
 
 
 ITSELF = Client("bandrank")  # self-tests, and corpora that are encoded ahead
+SHADOW = Client("shadow", share=1 / 8, background=True)  # answered requests that a second model scores
 
 
 def excess(client: Client, amount: float, *, held: float, free: float) -> float:

@@ -1,6 +1,6 @@
 """One budget for the memory that requests in flight take; each client holds its share of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bandrank.engine.clients import Client, Shares
@@ -11,12 +11,16 @@ RETRY_AFTER_S = 1.0
 
 
 class Account:
-    """What a request holds of the budget, from its body to its answer."""
+    """What a request holds of the budget, from its body to its answer.
 
-    def __init__(self, budget: Shares, client: Client) -> None:
+    reclaim: called where there is no room for what a request needs; gives back what background work holds.
+    """
+
+    def __init__(self, budget: Shares, client: Client, reclaim: Callable[[], None]) -> None:
         self.client = client
         self.held = 0
         self._budget = budget
+        self._reclaim = reclaim
 
     def hold(self, num_bytes: int) -> None:
         """Takes so many more bytes, before they are spent.
@@ -25,6 +29,8 @@ class Account:
         """
         if self.held + num_bytes > (most := self._budget.most(self.client)):
             raise InputTooLarge(f"the request takes more than {most:.0f} bytes of memory; send fewer or shorter texts")
+        if not self._budget.fits(self.client, num_bytes) and not self.client.background:
+            self._reclaim()
         if not self._budget.fits(self.client, num_bytes):
             raise Overloaded(
                 "the requests in flight take all memory that you may use; try again when some of yours are answered",
@@ -33,19 +39,32 @@ class Account:
         self._budget.hold(self.client, num_bytes)
         self.held += num_bytes
 
+    def close(self) -> None:
+        """Gives back all that it holds."""
+        self._budget.release(self.client, self.held)
+        self.held = 0
+
 
 class Memory:
-    """The budget. Used from one event loop."""
+    """The budget. Used from one event loop.
+
+    reclaim: makes background work give up what it holds, when a request needs it.
+    """
 
     def __init__(self, max_bytes: int, metrics: Metrics) -> None:
         self._budget = Shares(max_bytes)
+        self.reclaim: Callable[[], None] = lambda: None
         metrics.memory_in_flight_bytes.set_function(lambda: self._budget.held)
+
+    def open(self, client: Client) -> Account:
+        """An account that is open until its holder closes it."""
+        return Account(self._budget, client, self.reclaim)
 
     @contextmanager
     def account(self, client: Client) -> Iterator[Account]:
         """An account that is closed, with all that it holds given back, when the block ends."""
-        account = Account(self._budget, client)
+        account = self.open(client)
         try:
             yield account
         finally:
-            self._budget.release(client, account.held)
+            account.close()

@@ -123,8 +123,8 @@ class CandidateRegistry:
     @property
     def _sources(self) -> dict[RepresentationSource, Engine]:
         return {
-            scorer.source: engine
-            for engine in self.models.engines
-            for scorer in engine.text_scorers
-            if isinstance(scorer.source, RepresentationSource)
+            stage.scorer.source: model.engine
+            for model in self.models.by_name.values()
+            for stage in model.stages
+            if isinstance(stage.scorer.source, RepresentationSource)
         }

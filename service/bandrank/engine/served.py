@@ -49,12 +49,14 @@ class ServedModel:
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
+        The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
         as fit.  Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
             ranking = await self._rank(query, texts, client, strategy, budget_s)
-        observe(ranking, self.engine.metrics)
+        if not client.background:
+            observe(ranking, self.engine.metrics)
         return ranking
 
     async def self_test(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import heapq
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -17,19 +18,19 @@ class Turns:
     """Hands out `num_at_once` slots, each for a slice of a request, in the order of the requests' turns.
 
     A turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
-    queue: nothing starves, and a small request waits for no more than the slices that are being worked on. Used from
-    one event loop.
+    queue: nothing starves, and a small request waits for no more than the slices that are being worked on. Background
+    work comes after all others, and takes none of their room; whoever asks for it bounds it. Used from one event loop.
     """
 
     def __init__(self, num_at_once: int, *, max_size: int) -> None:
         self._free = num_at_once
         self._sizes = Shares(max_size)
         self._handed_out = self._arrivals = 0
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap by turn, then by arrival
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap by turn, then by arrival
         self._speed = Throughput()
 
     @contextmanager
-    def admit(self, client: Client, size: int) -> Iterator[int]:
+    def admit(self, client: Client, size: int) -> Iterator[float]:
         """The turn of a request of this size in characters, which counts until the end of the block.
 
         Raises InputTooLarge if its client could never be given so much, and Overloaded if it cannot be now.
@@ -37,6 +38,9 @@ class Turns:
         sizes = self._sizes
         if size > (most := sizes.most(client)):
             raise InputTooLarge(f"the texts have {size} characters (limit {most:.0f})")
+        if client.background:
+            yield math.inf
+            return
         if not sizes.fits(client, size):
             seconds = self._speed.seconds(LANE, size)
             raise Overloaded(
@@ -50,7 +54,7 @@ class Turns:
             sizes.release(client, size)
 
     @asynccontextmanager
-    async def slot(self, turn: int, size: int) -> AsyncIterator[None]:
+    async def slot(self, turn: float, size: int) -> AsyncIterator[None]:
         """A slot for a slice of this size, as soon as the turn comes."""
         if self._free:
             self._free -= 1

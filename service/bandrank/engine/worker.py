@@ -19,11 +19,12 @@ log = logging.getLogger(__name__)
 
 
 class _Batch:
-    """Slices that a lane computes together. started: monotonic seconds."""
+    """Slices that a lane computes together. started: monotonic seconds.  background: whether no request waits."""
 
     def __init__(self, slices: Sequence[AnySlice], started: float) -> None:
         self.slices, self.started = slices, started
         self.lane = slices[0].task.lane
+        self.background = slices[0].task.ticket.client.background
         self.rows = sum(part.rows for part in slices)
         self._results: Callable[[], list[Sequence[Any] | Exception]] | Exception | None = None
 
@@ -125,8 +126,9 @@ class ScoringWorker:
 
     def _run_batch(self, slices: Sequence[AnySlice]) -> None:
         """Starts a batch and finishes those before it, and the batch itself unless its lane overlaps."""
-        self._metrics.batch_tasks.observe(len(slices))
         batch = _Batch(slices, self._clock())
+        if not batch.background:
+            self._metrics.batch_tasks.observe(len(slices))
         may_follow = 1 if batch.lane.overlaps else 0
         self._finish_all_but(may_follow)
         self._in_flight.append(batch)
@@ -140,20 +142,26 @@ class ScoringWorker:
 
     def _finish(self, batch: _Batch) -> None:
         """Hands the results out. A batch that fails is run again in halves, so that only a slice that cannot be scored
-        alone fails.
+        alone fails; one of background work fails as a whole, because requests would wait for further attempts.
         """
         try:
             results = batch.results()
             self._busy_since = self._clock()
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # frames keep tensors, perhaps those that exhausted the memory
+            if batch.background:
+                self._fail(batch.slices, error)
+                return
             self._metrics.failed_batches.inc()
             facts = {"rows": batch.rows, "tasks": len(batch.slices), "lane": batch.lane.name}
             log.exception("a batch failed", extra=facts)
-            traceback.clear_frames(error.__traceback__)  # frames keep tensors, perhaps those that exhausted the memory
             self._retry(batch.slices, error)
             return
         started, self.last_success = max(batch.started, self.last_success), self._clock()
-        self._metrics.batch_tokens.observe(batch.rows)
+        if batch.background:
+            self._metrics.shadow_rows.inc(batch.rows)
+        else:
+            self._metrics.batch_tokens.observe(batch.rows)
         self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
         for part, result in zip(batch.slices, results, strict=True):
             if isinstance(result, Exception):
@@ -182,6 +190,12 @@ class ScoringWorker:
             self._run_now([AnySlice(part.task, part.start, middle)])
             self._run_now([AnySlice(part.task, middle, part.stop)])
             return
-        failure = ScoringFailed(f"scoring failed: {type(error).__name__}")
-        failure.__cause__ = error
-        part.task.finish(failure)
+        self._fail(slices, error)
+
+    @staticmethod
+    def _fail(slices: Sequence[AnySlice], error: Exception) -> None:
+        """Settles the tasks of slices that could not be scored."""
+        for part in slices:
+            failure = ScoringFailed(f"scoring failed: {type(error).__name__}")
+            failure.__cause__ = error
+            part.task.finish(failure)
