@@ -19,6 +19,7 @@ STATUSES = ("200", "401", "403", "404", "413", "415", "422", "429", "499", "500"
 LOOKUP = ("hit", "miss")
 OPERATIONS = ("get", "set", "delete")
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
+OUTCOMES = ("passed", "reranked", "skipped", "failed")  # of a request to the search proxy
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
@@ -112,6 +113,7 @@ class Metrics:
             "redis_breaker_state", "0: Redis is used; 1: it is tried again; 2: it does not answer and is left alone."
         )
 
+        self.proxy = ProxyMetrics(counter, seconds)
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())
@@ -146,6 +148,26 @@ class Metrics:
         for values in product(*labels.values()) if labels else ():
             metric.labels(*values)
         return metric
+
+
+class ProxyMetrics:
+    """The series of the search proxy."""
+
+    def __init__(self, counter: Callable[..., Counter], seconds: Callable[..., Histogram]) -> None:
+        self.requests = counter(
+            "proxy_requests", "Answered requests of the search proxy, by what became of them.", outcome=OUTCOMES
+        )
+        self.request_seconds = seconds(
+            "proxy_request_seconds", "Whole request of the search proxy, the engine's time included.", outcome=OUTCOMES
+        )
+        self.unranked = counter(
+            "proxy_unranked", "Searches to re-rank whose hits stayed in the engine's order, by the reason.", reason=()
+        )
+        self.upstream_failures = counter(
+            "proxy_upstream_failures",
+            "Requests that the search engine did not answer.",
+            reason=("unreachable", "timeout", "broken", "busy"),
+        )
 
 
 def _resident_bytes() -> float:

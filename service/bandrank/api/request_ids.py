@@ -24,8 +24,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        chosen = brought if ACCEPTED.fullmatch(brought) else uuid.uuid4().hex.encode()
+        chosen = id_of(scope)
         # Not reset: the server logs what the application raises after this has returned, and every request has a task
         # with a context of its own.
         request_id.set(chosen.decode())
@@ -36,3 +35,9 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, add)
+
+
+def id_of(scope: Scope) -> bytes:
+    """The id that a request brings, if it can be used, or a new one."""
+    brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return brought if ACCEPTED.fullmatch(brought) else uuid.uuid4().hex.encode()
