@@ -100,6 +100,51 @@ def test_a_dead_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
         assert "dead" in ready.json()["reranking"]
 
 
+def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> None:
+    """The proxy stays; searches no longer wait for it."""
+    gate = Gate()
+    gate.let_through()
+    scorer = WatchedScorer(lookup(man=1.0), gate)
+    with proxied(engine.url, scorer=scorer, hang_timeout_s=0.1, proxy_budget_ms=60_000) as proxy:
+        try:
+            assert_in_the_order_of_the_engine(search(proxy), "scoring_failed")
+            with proxy.client() as client:
+                assert client.get(HEALTH).status_code == 503
+            status = search(proxy).headers["x-rerank-status"]
+        finally:
+            gate.let_through(10)
+
+    assert status.startswith("failed; reason=")
+
+
+def test_a_bug_in_the_re_ranking_costs_nothing_but_the_order(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; the client hears only that there is one."""
+    monkeypatch.setattr("bandrank.proxy.searches.answer", wrong)
+    with proxied(engine.url) as proxy:
+        assert_in_the_order_of_the_engine(search(proxy), "internal")
+    assert "something secret" in caplog.text
+
+
+def test_a_bug_in_the_proxy_is_500(
+    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the body of all errors, and the cause in the log alone."""
+    monkeypatch.setattr("bandrank.proxy.forwarding.indices_of", wrong)
+    with proxied(engine.url) as proxy:
+        response = search(proxy)
+
+    assert (response.status_code, response.json()["error_type"]) == (500, "internal")
+    assert "secret" not in response.text
+    assert "something secret" in caplog.text
+
+
+def wrong(*_: object) -> None:
+    """What nobody expects."""
+    raise RuntimeError("something secret")
+
+
 def test_a_re_ranker_that_is_too_slow_is_given_up(engine: SearchEngine) -> None:
     """After the budget; its work is dropped."""
     gate = Gate()

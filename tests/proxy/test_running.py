@@ -20,6 +20,7 @@ from support.search_engine import SearchEngine, running_engine
 from support.tasks import HANG_S
 
 from bandrank.__main__ import main
+from bandrank.api.only_probes import PROBES
 from bandrank.errors import BadSetting
 from bandrank.proxy.app import HEALTH, METRICS, READY
 
@@ -53,7 +54,8 @@ def test_requests_are_counted(engine: SearchEngine) -> None:
 
 
 def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
-    """They are not the engine's. With keys the metrics need one; whether a search may be sent is the engine's to say."""
+    """With keys the metrics need one; whether a search may be sent is the engine's to say."""
+    assert {HEALTH, READY, METRICS} <= PROBES
     engine.seen.clear()
     with proxied(engine.url, keys=write_keys(tmp_path / "keys.toml")) as proxy, proxy.client() as client:
         assert client.get(HEALTH).json() == {"status": "alive"}
@@ -66,6 +68,9 @@ def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
         answer = client.post("/docs/_search", json=BODY, headers=HEADERS)
         assert answer.headers["x-rerank-status"] == "reranked; hits=2"
         assert client.get("/healthz").json() == {"acknowledged": True}
+        proxy.service.drain()
+        assert client.get(READY).status_code == 503
+        assert client.get("/docs").status_code == 200
 
 
 def test_an_engine_behind_https(tmp_path: Path) -> None:

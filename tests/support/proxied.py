@@ -1,5 +1,6 @@
 """The real search proxy, behind uvicorn with bounded connections, in a thread of this process."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from support.tasks import HANG_S
 from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
 from bandrank.api.service import Service
+from bandrank.errors import BadSetting
 from bandrank.models.scorer import Scorer
 from bandrank.proxy.app import METRICS, create_proxy
 from bandrank.serving import assemble
@@ -59,9 +61,13 @@ def proxied(upstream: str, *, scorer: Scorer | None = None, **settings: Any) -> 
     chosen = Settings(device="cpu", proxy_upstream=upstream, **settings)
     serving = assemble([files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0))], chosen)
     service = Service(serving, chosen)
+    try:
+        app = create_proxy(service, chosen)
+    except BadSetting:
+        asyncio.run(service.close())
+        raise
     connections = Connections(ConnectionLimits(max_connections=50, reserved=4), service.metrics)
     http: Any = connections.protocol()
-    app = create_proxy(service, chosen)
     config = uvicorn.Config(app, http=http, log_config=None, access_log=False, **(hardening(chosen) | BARE))
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
