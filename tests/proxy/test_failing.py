@@ -234,6 +234,13 @@ def test_a_dead_engine_is_a_clear_error(path: str) -> None:
         assert proxy.count("proxy_upstream_failures", reason="unreachable") == 1
 
 
+def test_a_client_with_a_large_body_hears_of_a_dead_engine() -> None:
+    """It is answered before it has sent all of it, and reads the answer when it has."""
+    with proxied(f"http://127.0.0.1:{free_port()}") as proxy, proxy.client() as client:
+        assert client.post("/_bulk", content=bytes(20 << 20)).status_code == 502
+        assert client.get(READY).status_code == 200
+
+
 def test_an_engine_that_is_silent_is_504() -> None:
     """After the time that the settings give it."""
     with (

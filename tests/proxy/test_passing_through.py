@@ -237,6 +237,19 @@ def test_connections_to_the_engine_are_kept(proxy: Proxied, server: ScriptedServ
     assert threading.active_count() <= opened + 1
 
 
+def test_a_client_that_sends_no_more_gets_its_answer(proxy: Proxied) -> None:
+    """One that has shut its sending side down has not hung up."""
+    with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+        connection.sendall(request(b"GET /"))
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := connection.recv(1024):
+            received += part
+
+    assert received.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").startswith(b"HTTP/1.1 200 OK\r\n")
+    assert received.endswith(b"\r\n\r\nok")
+
+
 def test_a_client_that_expects_100_gets_it(proxy: Proxied, server: ScriptedServer) -> None:
     """It sends its body only then; the engine is not asked."""
     with socket.create_connection(proxy.address, timeout=HANG_S) as connection:

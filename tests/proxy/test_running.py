@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.certificates import make_certificate
+from support.deploy import ROOT
 from support.keys import KEYS, write_keys
 from support.models import save_cross_encoder
 from support.proxied import proxied
@@ -23,6 +24,7 @@ from bandrank.__main__ import main
 from bandrank.api.only_probes import PROBES
 from bandrank.errors import BadSetting
 from bandrank.proxy.app import HEALTH, METRICS, READY
+from bandrank.proxy.outcomes import FailReason, SkipReason
 
 DOCUMENTS = ['{"title":"man"}', '{"title":"he"}']
 BODY = {"query": {"match": {"title": "who"}}}
@@ -71,6 +73,13 @@ def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
         proxy.service.drain()
         assert client.get(READY).status_code == 503
         assert client.get("/docs").status_code == 200
+
+
+def test_every_reason_is_documented() -> None:
+    """What a header may say is in the page that explains it."""
+    page = (ROOT / "docs" / "search-proxy.md").read_text(encoding="utf-8")
+
+    assert [reason for reason in (*SkipReason, *FailReason) if f"`{reason}`" not in page] == []
 
 
 def test_an_engine_behind_https(tmp_path: Path) -> None:

@@ -54,14 +54,14 @@ class SearchEngine:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
-        body = b""
-        while (message := await receive()).get("more_body", False) or message.get("body"):
-            body += message["body"]
-            if not message.get("more_body", False):
-                break
+        parts, more = [], True
+        while more:
+            message = await receive()
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
-        asked = Recorded(scope["method"], target, dict(scope["headers"]), body)
+        asked = Recorded(scope["method"], target, dict(scope["headers"]), b"".join(parts))
         self.seen.append(asked)
         status, answer = self.answer(asked)
         headers = [(b"content-type", JSON), (b"x-elastic-product", b"stand-in")]
