@@ -258,6 +258,26 @@ def test_searches_that_are_left_alone(body: bytes, query_string: bytes, reason: 
         deeper(body, query_string)
 
 
+@pytest.mark.parametrize("depth", [100, 300, 450, 480, 600, 2000])
+def test_a_query_that_is_nested_deeply(depth: int) -> None:
+    """It is looked through, or left alone."""
+    body = b'{"query":' + b'{"bool":{"must":' * depth + b'{"match":{"a":"b"}}' + b"}}" * depth + b"}"
+    try:
+        assert read_search(WISH, b"", body, None).query == "b"
+    except Skipped as skipped:
+        assert depth > 300
+        assert skipped.reason == "unreadable_request"  # noqa: PT017 - it may also be read
+
+
+def test_more_patterns_of_fields_than_can_be_compared() -> None:
+    """They would take a regular expression each."""
+    body = json.dumps(
+        {"query": MATCH, "_source": False, "fields": [f"{number}*" for number in range(100_000)]}
+    ).encode()
+    with pytest.raises(Skipped, match="large_request"):
+        deeper(body)
+
+
 @pytest.mark.parametrize("sort", ["_score", ["_score"], [{"_score": "desc"}], {"_score": {"order": "desc"}}])
 def test_a_search_sorted_by_score(sort: Any) -> None:
     """It is the default, said aloud."""

@@ -54,24 +54,23 @@ class Forwarding:
         try:
             indices = indices_of(client.method, client.raw_path)
             wish = None if indices is None else self._wishes.wish(client.headers, indices)
-            if wish is None:
-                await self._pass_through(client)
-                return Outcome.PASSED
-            with self._service.memory.account(Client(f"address:{network_of(client.address)}")) as account:
-                reply = await self._searches.run(client, wish, account)
-                if reply.mark.reason:
-                    self._metrics.unranked.labels(reply.mark.reason).inc()
-                await client.answer(reply.status, [*reply.headers, reply.mark.header()], reply.body)
-                return reply.mark.outcome
         except Skipped as skipped:
-            mark = Mark(Outcome.SKIPPED, skipped.reason)
-        except Unusable as unusable:
-            mark = Mark(Outcome.FAILED, unusable.reason)
-        self._metrics.unranked.labels(mark.reason).inc()
-        await self._pass_through(client, mark)
-        return mark.outcome
+            return await self._pass_through(client, Mark(Outcome.SKIPPED, skipped.reason))
+        if wish is None:
+            return await self._pass_through(client)
+        # Held to the end: what was kept of the request may have to be sent a second time.
+        with self._service.memory.account(Client(f"address:{network_of(client.address)}")) as account:
+            try:
+                reply = await self._searches.run(client, wish, account)
+            except Skipped as skipped:
+                return await self._pass_through(client, Mark(Outcome.SKIPPED, skipped.reason))
+            except Unusable as unusable:
+                return await self._pass_through(client, Mark(Outcome.FAILED, unusable.reason))
+            self._count(reply.mark)
+            await client.answer(reply.status, [*reply.headers, reply.mark.header()], reply.body)
+            return reply.mark.outcome
 
-    async def _pass_through(self, client: Downstream, mark: Mark | None = None) -> None:
+    async def _pass_through(self, client: Downstream, mark: Mark | None = None) -> Outcome:
         """Sends the request as it came, and hands the answer on as it comes, with the mark, if any, in a header."""
         headers = to_upstream(client.headers, host=self._upstream.host, client=client.address)
         async with self._upstream.exchange(client.method, client.target, headers, client.stream()) as answer:
@@ -80,3 +79,11 @@ class Forwarding:
             async for part in answer.parts:
                 await client.hand_on(part)
         await client.end()
+        if mark is None:
+            return Outcome.PASSED
+        self._count(mark)
+        return mark.outcome
+
+    def _count(self, mark: Mark) -> None:
+        if mark.reason:
+            self._metrics.unranked.labels(mark.reason).inc()

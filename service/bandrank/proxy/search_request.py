@@ -19,6 +19,7 @@ SEARCH = re.compile(rb"/(?:(?P<indices>[^/]+)/)?_search/?")
 METHODS = frozenset({"GET", "POST"})
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 DEFAULT_SIZE = 10
+MAX_PATTERNS = 16 << 10  # characters of all: each is made an expression, to be matched with the names of fields
 BY_SCORE = ("_score", {"_score": "desc"}, {"_score": {"order": "desc"}})
 SOURCE_FILTERS = frozenset({"_source", "_source_includes", "_source_excludes", "stored_fields"})
 PAGING = frozenset({"search_after", "pit", "slice"})
@@ -86,7 +87,7 @@ def read_search(wish: Wish, query_string: bytes, body: bytes, query: str | None)
     if start + size > wish.depth:
         raise Skipped(SkipReason.BEYOND_DEPTH)
     if query is None:
-        query = given["q"] if given.get("q", "").strip() else query_text(fields)
+        query = given["q"] if given.get("q", "").strip() else _query_text(fields)
     kept = [part for part in query_string.split(b"&") if part and _name(part) not in {"from", "size"}]
     target_query = b"&".join([*kept, b"from=0", b"size=%d" % wish.depth])
     added: list[str] = []
@@ -124,6 +125,14 @@ def _check_order(given: dict[str, str], fields: dict[str, Any]) -> None:
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
 
 
+def _query_text(fields: dict[str, Any]) -> str:
+    """The user's words in the body. Raises Skipped, also for a query that is nested too deeply to be looked through."""
+    try:
+        return query_text(fields)
+    except RecursionError:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
+
+
 def _number(given: dict[str, str], fields: dict[str, Any], name: str, default: int) -> int:
     """A whole number of the query string or, where that has none, of the body. Raises Skipped for anything else."""
     value = given.get(name, fields.get(name, str(default)))
@@ -144,6 +153,8 @@ def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> list[str]:
             if not isinstance(name, str) or isinstance(name, Number):
                 raise Skipped(SkipReason.UNREADABLE_REQUEST)
             names.append(name)
+    if sum(map(len, names)) + len(names) > MAX_PATTERNS:
+        raise Skipped(SkipReason.LARGE_REQUEST)
     return names
 
 

@@ -89,9 +89,11 @@ class Searches:
             body = await client.read(self._max_request_bytes, account)
             if body is None:
                 raise Skipped(SkipReason.LARGE_REQUEST)
-            content = unpacked(body, client.headers, self._max_request_bytes)
+            content = await self._service.pace.run(unpacked, body, client.headers, self._max_request_bytes)
             account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * check_values(content))
             return await self._service.pace.run(read_search, wish, client.query_string, content, query)
+        except InvalidInput:
+            raise Skipped(SkipReason.LARGE_REQUEST) from None  # of too many values
         except BandrankError as error:
             raise Unusable(error.error_type) from error
 
