@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bandrank.errors import BadSetting
@@ -74,6 +74,7 @@ def test_several_headers_are_refused() -> None:
             read([(name, b"a"), (name, b"b")])
 
 
+@settings(max_examples=40)
 @given(st.text(min_size=1).filter(str.strip))
 def test_a_query_in_a_header(text: str) -> None:
     """Any text, percent-encoded."""

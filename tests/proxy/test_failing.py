@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from support.proxied import Proxied, proxied
-from support.scorers import Gate, WatchedScorer, contains, lookup, word_id
-from support.scripted_server import scripted_server
+from support.scorers import Gate, WatchedScorer, contains, encoded_lookup, lookup, word_id
+from support.scripted_server import ScriptedServer, scripted_server
 from support.search_engine import SearchEngine, running_engine
 from support.tasks import HANG_S
 from support.working import Dies
@@ -29,6 +29,27 @@ POISON = word_id("p")
 def engine() -> Iterator[SearchEngine]:
     """A search engine that all tests ask."""
     with running_engine(SearchEngine(DOCUMENTS)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: SearchEngine) -> Iterator[Proxied]:
+    """A proxy in front of it, with the default settings."""
+    with proxied(engine.url) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def odd_engine() -> Iterator[ScriptedServer]:
+    """A server whose answers the tests write."""
+    with scripted_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def odd_proxy(odd_engine: ScriptedServer) -> Iterator[Proxied]:
+    """A proxy in front of that."""
+    with proxied(odd_engine.url) as running:
         yield running
 
 
@@ -111,22 +132,20 @@ def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
 
 
 def test_a_bug_in_the_re_ranking_costs_nothing_but_the_order(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged; the client hears only that there is one."""
     monkeypatch.setattr("bandrank.proxy.searches.answer", wrong)
-    with proxied(engine.url) as proxy:
-        assert_in_the_order_of_the_engine(search(proxy), "internal")
+    assert_in_the_order_of_the_engine(search(proxy), "internal")
     assert "something secret" in caplog.text
 
 
 def test_a_bug_in_the_proxy_is_500(
-    engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the body of all errors, and the cause in the log alone."""
     monkeypatch.setattr("bandrank.proxy.forwarding.indices_of", wrong)
-    with proxied(engine.url) as proxy:
-        response = search(proxy)
+    response = search(proxy)
 
     assert (response.status_code, response.json()["error_type"]) == (500, "internal")
     assert "secret" not in response.text
@@ -150,22 +169,35 @@ def test_a_re_ranker_that_is_too_slow_is_given_up(engine: SearchEngine) -> None:
         assert_in_the_order_of_the_engine(response, "deadline_exceeded")
 
 
-def test_a_window_that_the_engine_refuses(engine: SearchEngine) -> None:
+def test_a_cascade_that_is_cut_short_is_marked(engine: SearchEngine) -> None:
+    """The accurate stage does not answer within the budget: the hits have the order of the fast one."""
+    gate = Gate()
+    gate.let_through()
+    fast, accurate = encoded_lookup(she=2.0, he=1.0, man=-1.0), WatchedScorer(lookup(man=9.0), gate)
+    with proxied(engine.url, scorer=accurate, fast=fast) as proxy:
+        try:
+            response = search(proxy, **{"x-rerank": "title; strategy=cascade; budget_ms=2000"})
+        finally:
+            gate.let_through(10)
+
+    assert response.headers["x-rerank-status"] == "reranked; hits=3; degraded"
+    assert [hit["_id"] for hit in response.json()["hits"]["hits"]] == ["2", "1"]
+
+
+def test_a_window_that_the_engine_refuses(proxy: Proxied, engine: SearchEngine) -> None:
     """The client's own search is sent then."""
     engine.max_window = 20
-    with proxied(engine.url) as proxy:
-        assert_in_the_order_of_the_engine(search(proxy), "engine_refused")
+    assert_in_the_order_of_the_engine(search(proxy), "engine_refused")
 
     assert [asked.params for asked in engine.seen] == [{"from": "0", "size": "100"}, {}]
     assert json.loads(engine.seen[1].body) == BODY
 
 
 @pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
-def test_an_error_that_the_client_would_get_anyway(engine: SearchEngine, status: int) -> None:
+def test_an_error_that_the_client_would_get_anyway(proxy: Proxied, engine: SearchEngine, status: int) -> None:
     """It gets it, and the engine is not asked twice."""
     engine.status = status
-    with proxied(engine.url) as proxy:
-        response = search(proxy)
+    response = search(proxy)
 
     assert (response.status_code, response.json()["status"]) == (status, status)
     assert response.headers["x-rerank-status"] == "skipped; reason=engine_error"
@@ -178,11 +210,10 @@ def test_an_answer_that_is_too_large(engine: SearchEngine) -> None:
         assert_in_the_order_of_the_engine(search(proxy), "large_answer")
 
 
-def test_an_answer_that_is_compressed_though_nobody_asked(engine: SearchEngine) -> None:
+def test_an_answer_that_is_compressed_though_nobody_asked(proxy: Proxied, engine: SearchEngine) -> None:
     """The client's own search is sent; it can read what it asked for."""
     engine.always_gzip = True
-    with proxied(engine.url) as proxy:
-        assert_in_the_order_of_the_engine(search(proxy), "unreadable_answer")
+    assert_in_the_order_of_the_engine(search(proxy), "unreadable_answer")
 
 
 @pytest.mark.parametrize(
@@ -204,11 +235,11 @@ def test_an_answer_that_is_compressed_though_nobody_asked(engine: SearchEngine) 
         b'{"hits":{"hits":[' + b",".join([b"{}"] * 101) + b"]}}",
     ],
 )
-def test_an_answer_that_cannot_be_understood(body: bytes) -> None:
+def test_an_answer_that_cannot_be_understood(odd_proxy: Proxied, odd_engine: ScriptedServer, body: bytes) -> None:
     """It is handed on as it is."""
-    answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    with scripted_server(answer) as server, proxied(server.url) as proxy:
-        response = search(proxy)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    odd_engine.answer = head + body
+    response = search(odd_proxy)
 
     assert response.content == body
     assert response.headers["x-rerank-status"] == "failed; reason=unreadable_answer"
@@ -250,10 +281,10 @@ def test_a_client_that_hangs_up_while_its_hits_are_ranked(engine: SearchEngine) 
     assert held == 0
 
 
-def test_a_search_with_too_many_values_passes_through(engine: SearchEngine) -> None:
+def test_a_search_with_too_many_values_passes_through(proxy: Proxied, engine: SearchEngine) -> None:
     """They are counted before they are read."""
     body = json.dumps(BODY | {"terms": [0] * 1_400_000}).replace(", ", ",")
-    with proxied(engine.url) as proxy, proxy.client() as client:
+    with proxy.client() as client:
         response = client.post("/docs/_search", content=body, headers=HEADERS)
 
     assert response.headers["x-rerank-status"] == "skipped; reason=large_request"

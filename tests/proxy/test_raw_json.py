@@ -39,7 +39,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(TEXT, VALUES, max_size=5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(json_texts(OBJECTS), st.data())
 def test_members_can_be_taken_out(text: str, data: st.DataObject) -> None:
     """What is left is JSON, each of its values as it was written."""
@@ -54,7 +54,7 @@ def test_members_can_be_taken_out(text: str, data: st.DataObject) -> None:
         assert left == text
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(json_texts(st.lists(OBJECTS, max_size=4)))
 def test_elements_are_found_where_they_stand(text: str) -> None:
     """Each is read as the library reads it."""
@@ -82,7 +82,7 @@ def test_edits_are_made_from_left_to_right() -> None:
 HITS = st.lists(st.fixed_dictionaries({"_id": TEXT, "_score": st.just(0), "_source": OBJECTS}), max_size=6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(st.data(), HITS, OBJECTS)
 def test_hits_are_moved_as_they_are(data: st.DataObject, hits: list[Any], beside: dict[str, Any]) -> None:
     """Any of them, in any order; what is around them stays, and so does all of it if nothing is moved."""

@@ -63,6 +63,8 @@ def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
         assert client.get(HEALTH).json() == {"status": "alive"}
         assert client.get(READY).json() == {"status": "ready", "reranking": "ready"}
         assert client.get(METRICS).status_code == 401
+        for path in (HEALTH, METRICS):  # an answer and an error
+            assert client.get(path).headers["x-content-type-options"] == "nosniff"
         assert client.get(METRICS, headers={"authorization": f"Bearer {KEYS['rank']}"}).status_code == 403
         assert client.get(METRICS, headers={"authorization": f"Bearer {KEYS['admin']}"}).status_code == 200
         assert client.post(HEALTH).status_code == 405

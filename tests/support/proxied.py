@@ -56,10 +56,15 @@ class Proxied:
 
 
 @contextmanager
-def proxied(upstream: str, *, scorer: Scorer | None = None, **settings: Any) -> Iterator[Proxied]:
-    """A proxy in front of an upstream, with a scorer that knows `man` (1.5), `he` (4) and `she` (-2), unless given."""
+def proxied(
+    upstream: str, *, scorer: Scorer | None = None, fast: Scorer | None = None, **settings: Any
+) -> Iterator[Proxied]:
+    """A proxy in front of an upstream, with a scorer that knows `man` (1.5), `he` (4) and `she` (-2), unless given.
+
+    fast: one that goes first.
+    """
     chosen = Settings(device="cpu", proxy_upstream=upstream, **settings)
-    serving = assemble([files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0))], chosen)
+    serving = assemble([files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)], chosen)
     service = Service(serving, chosen)
     try:
         app = create_proxy(service, chosen)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bandrank.api.access_log import AccessLog
 from bandrank.api.app import RequestMetrics
+from bandrank.api.hardening import HEADERS
 from bandrank.api.keys import Scope as KeyScope
 from bandrank.api.request_ids import id_of
 from bandrank.api.service import Service
@@ -72,7 +73,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
             service.admission.admit(request, KeyScope.ADMIN)
         except BandrankError as error:
             return _answer(error)
-        return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)
+        return Response(service.metrics.exposition(), headers=HEADERS, media_type=CONTENT_TYPE)
 
     own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
     forwarding = Forwarding(service, upstream, wishes, Searches(service, upstream, settings))
@@ -119,7 +120,7 @@ async def _watch(service: Service) -> None:
 
 
 def _said(facts: dict[str, str], why_not: str | None) -> Response:
-    return JSONResponse(facts) if why_not is None else _answer(NotReady(why_not))
+    return JSONResponse(facts, headers=HEADERS) if why_not is None else _answer(NotReady(why_not))
 
 
 def _answer(error: BandrankError) -> Response:

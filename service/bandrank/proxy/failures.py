@@ -4,6 +4,7 @@ import math
 
 from bandrank.api.dialects.dialect import Problem
 from bandrank.api.dialects.native import write_error
+from bandrank.api.hardening import HEADERS
 from bandrank.errors import BandrankError, Overloaded
 from bandrank.logs import request_id
 from bandrank.proxy.headers import Headers
@@ -18,8 +19,7 @@ def answer_of(error: Exception) -> tuple[int, Headers, bytes]:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
-        (b"x-content-type-options", b"nosniff"),
-        (b"cache-control", b"no-store"),
+        *((name.lower().encode("ascii"), value.encode("ascii")) for name, value in HEADERS.items()),
         (b"x-request-id", request_id.get().encode("ascii")),
     ]
     if isinstance(error, Overloaded):

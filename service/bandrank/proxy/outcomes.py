@@ -69,16 +69,19 @@ class Unusable(Exception):
 class Mark:
     """What the response header says of a search. reason: of one that was not re-ranked; never a client's words.
 
-    hits: how many were put in order, and how many of them had no text.
+    hits: how many were put in order, and how many of them had no text.  degraded: whether the budget or the load left
+    fewer of them to the last stage than were to come there.
     """
 
     outcome: Outcome
     reason: str = ""
     hits: int = 0
     without_text: int = 0
+    degraded: bool = False
 
     def header(self) -> tuple[bytes, bytes]:
         """The response header: an outcome and its parameters."""
         facts = {"reason": self.reason} if self.reason else {"hits": self.hits, "without_text": self.without_text}
         shown = [f"{name}={value}" for name, value in facts.items() if value or name == "hits"]
+        shown += ["degraded"] if self.degraded else []
         return STATUS_HEADER, "; ".join([self.outcome, *shown]).encode("ascii")

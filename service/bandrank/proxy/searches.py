@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bandrank.api.dialects.dialect import shown_scores
 from bandrank.api.parsing import TEXT_BYTES, check_values
@@ -153,7 +153,7 @@ class Searches:
                 answered = await answer(call, self._service.models, self._service.registry)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its hits
             return _engine_order(texts, _reason_of(error))
-        ranked = answered.ranking.candidates
+        ranked, mark = answered.ranking.candidates, replace(mark, degraded=answered.ranking.degraded)
         scores = shown_scores(call, ranked)
         best_first = [Placed(scored[each.index], score) for each, score in zip(ranked, scores, strict=True)]
         best_first += [Placed(index, NO_TEXT_SCORE) for index, text in enumerate(texts) if not text]
