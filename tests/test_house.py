@@ -20,6 +20,7 @@ MODELS = "service/bandrank/models"
 HF = f"{MODELS}/hf"
 # The only files that may import a library which is not everybody's business.
 FENCES = {
+    "httpcore2": {"service/bandrank/proxy/upstream.py"},
     "cupy": {"kernels/bandrank_kernels/launch.py"},
     "onnx": {PEERS},
     "onnxruntime": {PEERS},

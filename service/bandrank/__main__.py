@@ -1,4 +1,4 @@
-"""`bandrank serve | check | precompute | key | version`."""
+"""`bandrank serve | proxy | check | precompute | key | version`."""
 
 import asyncio
 import gc
@@ -26,6 +26,7 @@ from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.errors import BadSetting, BandrankError
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.new_key import new_key
+from bandrank.proxy.app import create_proxy
 from bandrank.serving import ModelFiles, assemble, load_models
 from bandrank.settings import Settings, explain
 
@@ -34,6 +35,8 @@ log = logging.getLogger("bandrank")
 USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
 
   serve            answers POST /rerank; `bandrank serve --help` lists the settings
+  proxy            stands in front of OpenSearch or Elasticsearch (--proxy-upstream URL), passes everything through and
+                   re-ranks searches with the header X-Rerank, or that a rule names; has the settings of `serve`
   check            prints models, device, what computes attention, whether CUDA graphs are used; asks Redis, scores one
                    request, and exits 0 if all is well
   precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
@@ -41,6 +44,7 @@ USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
   version          prints the version"""
 
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
+PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if command == "key":
         return new_key(rest)
-    if command not in {"serve", "check", "precompute"} or (command == "precompute" and corpus is None):
+    if command not in {"serve", "proxy", "check", "precompute"} or (command == "precompute" and corpus is None):
         print(USAGE, file=sys.stderr)
         return 0 if command in {"-h", "--help", "help"} else 2
     try:
@@ -63,16 +67,16 @@ def main(arguments: list[str] | None = None) -> int:
         files = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), files, settings)
-        return serve(files, settings) if command == "serve" else check(files, settings)
+        return check(files, settings) if command == "check" else serve(files, settings, proxy=command == "proxy")
     except (BadSetting, BadCheckpoint) as error:
         print(f"bandrank: {explain(error) if isinstance(error, BadSetting) else error}", file=sys.stderr)
     return 2
 
 
-def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
+def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = False) -> int:
     """Serves until SIGTERM or SIGINT and answers the admitted requests; returns 1 if the scoring thread died.
 
-    Raises BadSetting.
+    proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
     """
     died = stopped = False
     tls = tls_context(settings)
@@ -87,7 +91,8 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
     def on_death() -> None:
         nonlocal died
         died = True
-        stop()
+        if not proxy:
+            stop()
 
     # A signal is a graceful stop from here on, also before uvicorn handles it and when uvicorn raises it again.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,7 +101,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
     connections = Connections(ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics)
     service = Service(serving, settings)
     config = uvicorn.Config(
-        create_app(service),
+        create_proxy(service, settings) if proxy else create_app(service),
         http=connections.protocol() if tls is None else over_tls(connections, tls),  # type: ignore[arg-type]  # they do
         host=settings.host,
         port=settings.port,
@@ -106,12 +111,14 @@ def serve(files: Sequence[ModelFiles], settings: Settings) -> int:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.request_timeout_s)
         + 1,  # a client that hangs must not delay the stop
-        **hardening(settings),
+        **(hardening(settings) | (PASSED_THROUGH if proxy else {})),
     )
     server = DrainingServer(config, drain_s=settings.drain_s, on_drain=service.drain)
     server.should_exit = stopped
     scheme = "http" if tls is None else "https"
-    log.info("serving %s on %s://%s:%d", ", ".join(serving.models.by_name), scheme, settings.host, settings.port)
+    what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""
+    names = ", ".join(serving.models.by_name)
+    log.info("serving %s on %s://%s:%d", f"{what} {names}".lstrip(), scheme, settings.host, settings.port)
     # Objects loaded by now stay to the end; a collection that walks all of them delays every request by 0.2 s.
     gc.collect()
     gc.freeze()

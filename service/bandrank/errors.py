@@ -12,7 +12,9 @@ BandrankError
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
+    BadGateway          502  the search engine behind the proxy is not reached, or answers with no HTTP
     NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
+    GatewayTimeout      504  the search engine behind the proxy does not answer in time
     StoreFull           507  no room for more registered candidates
 
 BadSetting is the operator's.
@@ -92,6 +94,16 @@ class ScoringFailed(BandrankError):
 class NotReady(BandrankError):
     status = 503
     error_type = "not_ready"
+
+
+class BadGateway(BandrankError):
+    status = 502
+    error_type = "bad_gateway"
+
+
+class GatewayTimeout(BandrankError):
+    status = 504
+    error_type = "gateway_timeout"
 
 
 class StoreFull(BandrankError):

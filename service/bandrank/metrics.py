@@ -25,6 +25,7 @@ SHIFT = (*(-bound for bound in DRIFT[:0:-1]), *DRIFT)
 SHADOW_DROPS = ("full", "memory", "too_large", "late", "stopping")
 SHADOW_CUTOFFS = (1, 5, 10)
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
+OUTCOMES = ("passed", "reranked", "skipped", "failed")  # of a request to the search proxy
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
@@ -119,6 +120,7 @@ class Metrics:
         )
 
         self._add_shadow()
+        self.proxy = ProxyMetrics(counter, seconds)
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())
@@ -201,6 +203,26 @@ class Metrics:
         for values in product(*labels.values()) if labels else ():
             metric.labels(*values)
         return metric
+
+
+class ProxyMetrics:
+    """The series of the search proxy."""
+
+    def __init__(self, counter: Callable[..., Counter], seconds: Callable[..., Histogram]) -> None:
+        self.requests = counter(
+            "proxy_requests", "Answered requests of the search proxy, by what became of them.", outcome=OUTCOMES
+        )
+        self.request_seconds = seconds(
+            "proxy_request_seconds", "Whole request of the search proxy, the engine's time included.", outcome=OUTCOMES
+        )
+        self.unranked = counter(
+            "proxy_unranked", "Searches to re-rank whose hits stayed in the engine's order, by the reason.", reason=()
+        )
+        self.upstream_failures = counter(
+            "proxy_upstream_failures",
+            "Requests that the search engine did not answer.",
+            reason=("unreachable", "timeout", "broken", "busy"),
+        )
 
 
 def _resident_bytes() -> float:

@@ -128,6 +128,22 @@ class Settings(BaseModel):
     """Seconds that Redis keeps a representation; 0: for ever."""
     candidate_store_bytes: NonNegativeInt = 512 << 20
     """Memory for registered candidates where there is no Redis."""
+    proxy_upstream: str = ""
+    """`bandrank proxy`: address of the search engine behind it, as in `http://localhost:9200`."""
+    proxy_ca: str = ""
+    """A PEM file of the authorities that may have signed the search engine's certificate; empty: the system's."""
+    proxy_rules: str = ""
+    """A TOML file that says which searches to re-rank unasked (docs/search-proxy.md)."""
+    proxy_depth: PositiveInt = 100
+    """Hits of a search that are re-ranked where neither a header nor a rule says otherwise."""
+    proxy_budget_ms: PositiveFloat = 1000.0
+    """Milliseconds within which a search is re-ranked, or left in the engine's order, where nothing else is said."""
+    proxy_timeout_s: PositiveFloat = 300.0
+    """Seconds in which the search engine says nothing before a request gets 504."""
+    proxy_connections: PositiveInt = 128
+    """Connections to the search engine; a request that finds none free for five seconds gets 429."""
+    proxy_max_response_bytes: PositiveInt = 16 << 20
+    """Size of an answer whose hits are re-ranked; a larger one keeps the engine's order."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
     log_format: LogFormat = "text"

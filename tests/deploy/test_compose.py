@@ -28,7 +28,14 @@ def volumes(name: str) -> dict[str, str]:
 def test_the_files_fit_the_specification() -> None:
     """Every key of the compose files is one that the compose specification knows."""
     checker = needs_program("check-jsonschema", "pip: check-jsonschema")
-    run(checker, "--builtin-schema", "vendor.compose-spec", "docker-compose.yml", "deploy/compose.gpu.yml")
+    run(
+        checker,
+        "--builtin-schema",
+        "vendor.compose-spec",
+        "docker-compose.yml",
+        "deploy/compose.gpu.yml",
+        "deploy/compose.proxy.yml",
+    )
 
 
 def test_the_services_are_known() -> None:

@@ -5,7 +5,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bandrank.api.access_log import AccessLog
 from bandrank.api.request_ids import RequestIds
 
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+NAMES = ("healthz", "readyz", "metrics")
+PROBES = frozenset({f"/{name}" for name in NAMES} | {f"/_bandrank/{name}" for name in NAMES})  # of the proxy as well
 
 
 class OnlyProbes:

@@ -3,9 +3,13 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import ParamSpec, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 QUANTUM_S = 0.005
 
@@ -27,6 +31,11 @@ class Pace:
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of `work`, which is called in its turn. Raises what it raises."""
+        await self.turn()
+        return work(*args, **kwargs)
 
     def _round_s(self) -> float:
         now = time.perf_counter()

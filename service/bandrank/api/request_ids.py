@@ -24,8 +24,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
-        chosen = brought if ACCEPTED.fullmatch(brought) else _new_id()
+        chosen = id_of(scope)
         # Not reset: the server logs what the application raises after this has returned, and every request has a task
         # with a context of its own.
         request_id.set(chosen.decode())
@@ -38,6 +37,10 @@ class RequestIds:
         await self._app(scope, receive, add)
 
 
-def _new_id() -> bytes:
-    """Not from the system's randomness: ids are no secret, and a thread that asks for it may lose its turn to run."""
-    return f"{random.getrandbits(128):032x}".encode()
+def id_of(scope: Scope) -> bytes:
+    """The id that a request brings, if it can be used, or a new one.
+
+    New ones are not from the system's randomness: ids are no secret, and a thread that asks for it may lose its turn.
+    """
+    brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    return brought if ACCEPTED.fullmatch(brought) else f"{random.getrandbits(128):032x}".encode()

@@ -48,16 +48,14 @@ def router_of(dialect: Dialect) -> APIRouter:
         media_type(request)
         header_s = _budget_of_header(request)
         body = await read_body(request, service.max_body_bytes, account, service.pace)
-        await service.pace.turn()
-        call = dialect.read(body, service.max_candidates)
+        call = await service.pace.run(dialect.read, body, service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else header_s
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s, account=account), service.models, service.registry)
         answered = await _unless_gone(request, work)
-        await service.pace.turn()
-        account.hold(ANSWER_BYTES * _texts_size(call, answered, service.max_answer_bytes))
-        await service.pace.turn()
-        content = dialect.write(call, answered, time.monotonic() - start)
+        size = await service.pace.run(_texts_size, call, answered, service.max_answer_bytes)
+        account.hold(ANSWER_BYTES * size)
+        content = await service.pace.run(dialect.write, call, answered, time.monotonic() - start)
         return JsonInParts(content, when_sent=partial(service.when_answered, call, answered))
 
     for path in dialect.paths:

@@ -82,6 +82,11 @@ class Service:
         self.metrics.ready.set(0)
         log.info("stopping: /readyz fails, requests are still answered")
 
+    @property
+    def draining(self) -> bool:
+        """Whether the service was told to stop, and still answers."""
+        return self._draining
+
     async def why_not_ready(self) -> str | None:
         """None if the service can score, else the reason. Runs a self-test unless a batch was scored within FRESH_S."""
         if (reason := self.why_not_alive()) is not None:

@@ -1,0 +1,130 @@
+"""The ASGI application of `bandrank proxy`: its own few paths, and everything else for the search engine."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bandrank.api.access_log import AccessLog
+from bandrank.api.app import RequestMetrics
+from bandrank.api.hardening import HEADERS
+from bandrank.api.keys import Scope as KeyScope
+from bandrank.api.request_ids import id_of
+from bandrank.api.service import Service
+from bandrank.errors import BadSetting, BandrankError, NotReady, UnknownModel
+from bandrank.logs import request_id
+from bandrank.metrics import CONTENT_TYPE
+from bandrank.proxy.failures import answer_of
+from bandrank.proxy.forwarding import Forwarding
+from bandrank.proxy.searches import Searches
+from bandrank.proxy.upstream import Upstream
+from bandrank.proxy.wishes import Rule, Wishes, read_rules
+from bandrank.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# No index can begin with an underscore, and no path of the search engines begins so.
+HEALTH, READY, METRICS = (f"/_bandrank/{name}" for name in ("healthz", "readyz", "metrics"))
+LOOK_S = 1.0
+
+
+def create_proxy(service: Service, settings: Settings) -> ASGIApp:
+    """The application around a service, which it starts before the first request and closes after the last.
+
+    Raises BadSetting for an upstream or rules that cannot be used.
+    """
+    upstream = Upstream(settings, service.metrics)
+    rules = _rules(service, settings)
+    wishes = Wishes(
+        rules,
+        depth=min(settings.proxy_depth, settings.max_candidates),
+        budget_ms=settings.proxy_budget_ms,
+        max_depth=settings.max_candidates,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        await service.start()
+        log.info("ready", extra={"models": list(service.models.by_name), "rules": len(rules)})
+        watching = asyncio.create_task(_watch(service))
+        yield
+        watching.cancel()
+        await upstream.close()
+        await service.close()
+
+    async def healthz(_: Request) -> Response:
+        """Says that the scoring thread works; if not, requests are still answered, in the engine's order."""
+        return _said({"status": "alive"}, service.why_not_alive())
+
+    async def readyz(_: Request) -> Response:
+        """Says that requests are taken, and whether they are re-ranked: a proxy that does not re-rank is still one."""
+        reason = await service.why_not_ready()
+        return _said({"status": "ready", "reranking": reason or "ready"}, "stopping" if service.draining else None)
+
+    async def metrics(request: Request) -> Response:
+        """All metrics in Prometheus' text format."""
+        try:
+            service.admission.admit(request, KeyScope.ADMIN)
+        except BandrankError as error:
+            return _answer(error)
+        return Response(service.metrics.exposition(), headers=HEADERS, media_type=CONTENT_TYPE)
+
+    own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
+    forwarding = Forwarding(service, upstream, wishes, Searches(service, upstream, settings))
+    router = Router(own, redirect_slashes=False, default=forwarding, lifespan=lifespan)
+    return _WithIds(AccessLog(RequestMetrics(router, service.metrics, [route.path for route in own])))
+
+
+def _rules(service: Service, settings: Settings) -> Sequence[Rule]:
+    """The rules of the settings. Raises BadSetting for one that asks for what is not served."""
+    rules = read_rules(Path(settings.proxy_rules)) if settings.proxy_rules else ()
+    for rule in rules:
+        if rule.depth is not None and rule.depth > settings.max_candidates:
+            raise BadSetting(f"{settings.proxy_rules}: {rule.index}", f"has a depth beyond {settings.max_candidates}")
+        try:
+            model = service.models.find(rule.model)
+        except UnknownModel as error:
+            raise BadSetting(f"{settings.proxy_rules}: {rule.index}", str(error)) from None
+        if rule.strategy is not None and rule.strategy not in model.strategies:
+            known = ", ".join(model.strategies)
+            raise BadSetting(f"{settings.proxy_rules}: {rule.index}", f"has a strategy that is not one of {known}")
+    return rules
+
+
+class _WithIds:
+    """Gives each request the id that it brings, or a new one, for its lines in the log; answers stay as they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            request_id.set(id_of(scope).decode("ascii"))
+        await self._app(scope, receive, send)
+
+
+async def _watch(service: Service) -> None:
+    """Tells all requests so if the scoring thread hangs. The proxy goes on without it, and its health check fails."""
+    while not any(engine.hung for engine in service.models.engines):  # noqa: ASYNC110  # a thread that hangs sets no event
+        await asyncio.sleep(LOOK_S)
+    reason = service.why_not_alive() or "the scoring thread hung; restart the proxy"
+    log.critical("%s; until then nothing is re-ranked", reason)
+    for engine in service.models.engines:
+        engine.worker.abandon(reason)
+
+
+def _said(facts: dict[str, str], why_not: str | None) -> Response:
+    return JSONResponse(facts, headers=HEADERS) if why_not is None else _answer(NotReady(why_not))
+
+
+def _answer(error: BandrankError) -> Response:
+    status, headers, body = answer_of(error)
+    response = Response(body, status)
+    response.raw_headers = headers
+    return response

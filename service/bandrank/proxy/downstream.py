@@ -1,0 +1,107 @@
+"""A client's request, read as it comes or kept to be sent twice, and the answer to it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from bandrank.api.responses import PART_BYTES
+from bandrank.engine.memory import Account
+from bandrank.proxy.headers import Headers
+
+T = TypeVar("T")
+
+
+class Downstream:
+    """One request of a client. started: whether the answer has begun, after which nothing else can be said."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.method: str = scope["method"]
+        self.raw_path: bytes = scope["raw_path"]
+        self.query_string: bytes = scope["query_string"]
+        self.headers: Headers = scope["headers"]
+        self.address: str = scope["client"][0] if scope.get("client") else ""
+        self.started = False
+        self._receive, self._send = receive, send
+        self._kept: list[bytes] = []
+        self._all_read = asyncio.Event()
+        self._ended = False  # after which a client that hangs up has all that it asked for
+
+    @property
+    def target(self) -> bytes:
+        """The path with the query string, as they came."""
+        return self.raw_path + (b"?" + self.query_string if self.query_string else b"")
+
+    async def read(self, max_bytes: int, account: Account) -> bytes | None:
+        """The whole body, which is kept; None if it is larger than that, when the part that has come is kept.
+
+        Raises ClientDisconnect, and what `Account.hold` raises.
+        """
+        size = 0
+        async for part in self._rest():
+            size += len(part)
+            self._kept.append(part)
+            account.hold(len(part))
+            if size > max_bytes:
+                return None
+        return b"".join(self._kept)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The body: what was kept, and then the rest as it comes. Raises ClientDisconnect."""
+        for part in self._kept:
+            yield part
+        async for part in self._rest():
+            yield part
+
+    async def unless_gone(self, work: Awaitable[T]) -> T:
+        """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
+        working = asyncio.ensure_future(work)
+        watching = asyncio.ensure_future(self._hung_up())
+        try:
+            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and not self._ended:
+                raise ClientDisconnect
+            return await working
+        finally:
+            watching.cancel()
+            working.cancel()
+            # Its connection to the upstream is closed by then. What it raises, when it is told to stop, is of no use.
+            await asyncio.gather(working, return_exceptions=True)
+
+    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begins the answer."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def hand_on(self, part: bytes) -> None:
+        """Sends a part of the answer's body, no faster than the client reads."""
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def end(self) -> None:
+        """Ends the answer."""
+        self._ended = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Sends a whole answer; `headers` have its length."""
+        await self.start(status, headers)
+        for start in range(0, len(body), PART_BYTES):
+            await self.hand_on(body[start : start + PART_BYTES])
+        await self.end()
+
+    async def _rest(self) -> AsyncIterator[bytes]:
+        while not self._all_read.is_set():
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            if not message.get("more_body", False):
+                self._all_read.set()
+            if part := message.get("body", b""):
+                yield part
+
+    async def _hung_up(self) -> None:
+        await self._all_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,150 @@
+"""JSON as text whose parts are found, read and moved without being written anew.
+
+Only what lies around the parts is walked here; their values are read by the standard library's scanner. Numbers are
+kept as they are written.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SPACE = re.compile(r"[ \t\n\r]*")
+Reader = Callable[[str, int], tuple[Any, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A member of an object or an element of a list. start, end: where it stands, a member with its key.
+
+    value_start: where its value begins.  value: what was read there.
+    """
+
+    key: str
+    start: int
+    value_start: int
+    end: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Puts `text` in the place of what stands from `start` to `end`."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Number(str):
+    """A number, as it is written."""
+
+    __slots__ = ()
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse)
+
+
+def read_value(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins at a place, and where it ends. Its numbers are of the type Number. Raises ValueError."""
+    return _DECODER.raw_decode(text, at)
+
+
+def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None) -> tuple[list[Part], int]:
+    """The members of the object that begins at a place, and where it ends.
+
+    readers: of the values of some keys; others are read by `read_value`.  Raises ValueError for anything but an object,
+    and for a key that comes twice, as it does not say which of the values counts.
+    """
+    members: list[Part] = []
+    keys: set[str] = set()
+    at = _expect(text, at, "{")
+    if text.startswith("}", at):
+        return members, at + 1
+    while True:
+        start = at
+        key, at = read_value(text, at)
+        if not isinstance(key, str) or key in keys or text[start] != '"':
+            raise ValueError(f"expected another key at {start}")
+        keys.add(key)
+        value_start = _expect(text, _skip(text, at), ":")
+        value, end = ((readers or {}).get(key) or read_value)(text, value_start)
+        members.append(Part(key, start, value_start, end, value))
+        at = _skip(text, end)
+        if text.startswith("}", at):
+            return members, at + 1
+        at = _expect(text, at, ",")
+
+
+def read_elements(text: str, at: int, read: Reader) -> tuple[list[Part], int]:
+    """The elements of the list that begins at a place, each read by `read`, and where it ends. Raises ValueError."""
+    elements: list[Part] = []
+    at = _expect(text, at, "[")
+    if text.startswith("]", at):
+        return elements, at + 1
+    while True:
+        value, end = read(text, at)
+        elements.append(Part("", at, at, end, value))
+        at = _skip(text, end)
+        if text.startswith("]", at):
+            return elements, at + 1
+        at = _expect(text, at, ",")
+
+
+def read_document(text: str, read: Reader) -> Any:
+    """What `read` finds in a text that holds one value and nothing else. Raises ValueError."""
+    value, end = read(text, _skip(text, 0))
+    if _skip(text, end) != len(text):
+        raise ValueError(f"expected the end at {end}")
+    return value
+
+
+def find(parts: Iterable[Part], key: str) -> Part | None:
+    """The member with a key."""
+    return next((part for part in parts if part.key == key), None)
+
+
+def without(parts: Sequence[Part], keys: Collection[str]) -> list[Edit]:
+    """Edits that take members out of an object, each with the comma beside it."""
+    edits = []
+    any_left = False
+    for index, part in enumerate(parts):
+        if part.key not in keys:
+            any_left = True
+        elif any_left:
+            edits.append(Edit(parts[index - 1].end, part.end, ""))
+        else:
+            edits.append(Edit(part.start, parts[index + 1].start if index + 1 < len(parts) else part.end, ""))
+    return edits
+
+
+def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
+    """What stands from `start` to `end`, with edits that do not overlap."""
+    pieces = []
+    for edit in sorted(edits, key=lambda edit: edit.start):
+        pieces += [text[start : edit.start], edit.text]
+        start = edit.end
+    return "".join([*pieces, text[start:end]])
+
+
+def encodable(text: str) -> str:
+    """The text with halves of surrogate pairs, which JSON can escape and no text can hold, replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _expect(text: str, at: int, character: str) -> int:
+    """Where the next value begins after a character, which has to stand here. Raises ValueError."""
+    if not text.startswith(character, at):
+        raise ValueError(f"expected {character} at {at}")
+    return _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    """The first place from here on that is no white space."""
+    found = SPACE.match(text, at)
+    return at if found is None else found.end()

@@ -1,0 +1,175 @@
+"""A search as a client sends it, and the deeper one that is sent in its place."""
+
+import json
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import unquote, unquote_plus
+
+from bandrank.proxy.headers import first
+from bandrank.proxy.outcomes import Skipped, SkipReason
+from bandrank.proxy.query_text import query_text
+from bandrank.proxy.raw_json import Edit, Number, Part, edited, encodable, find, read_document, read_members
+from bandrank.proxy.wishes import Wish
+
+SEARCH = re.compile(rb"/(?:(?P<indices>[^/]+)/)?_search/?")
+METHODS = frozenset({"GET", "POST"})
+JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
+DEFAULT_SIZE = 10
+MAX_PATTERNS = 16 << 10  # characters of all: each is made an expression, to be matched with the names of fields
+BY_SCORE = ("_score", {"_score": "desc"}, {"_score": {"order": "desc"}})
+SOURCE_FILTERS = frozenset({"_source", "_source_includes", "_source_excludes", "stored_fields"})
+PAGING = frozenset({"search_after", "pit", "slice"})
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A search that can be re-ranked.
+
+    start, size: the client's page of the hits.  query: what the user looks for.  added: names that the deeper search
+    asks for in `fields`, beside those of the client.  target_query: its query string.  body: its body.
+    """
+
+    start: int
+    size: int
+    query: str
+    added: frozenset[str]
+    target_query: bytes
+    body: bytes
+
+
+def indices_of(method: str, raw_path: bytes) -> tuple[str, ...] | None:
+    """The indices that a search names, none in `/_search`; None for what is no search."""
+    matched = SEARCH.fullmatch(raw_path) if method in METHODS else None
+    if matched is None:
+        return None
+    return tuple(name for name in unquote((matched["indices"] or b"").decode("latin-1")).split(",") if name)
+
+
+def unpacked(body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> bytes:
+    """The body of a search, of JSON, without its compression. Raises Skipped."""
+    headers = list(headers)
+    kind = first(headers, b"content-type").decode("latin-1").strip()
+    if kind and not JSON_TYPE.fullmatch(kind):
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    encoding = first(headers, b"content-encoding").strip().lower()
+    if encoding in {b"", b"identity"}:
+        return body
+    if encoding != b"gzip":
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        content = stream.decompress(body, max_bytes)
+    except zlib.error:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
+    if stream.unconsumed_tail:
+        raise Skipped(SkipReason.LARGE_REQUEST)
+    if not stream.eof or stream.unused_data:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    return content
+
+
+def read_search(wish: Wish, query_string: bytes, body: bytes, query: str | None) -> SearchRequest:
+    """The search in a query string and a body of JSON. query: what the user looks for, if it is known already.
+
+    Raises Skipped for a search whose hits cannot be put in another order, or not without changing what they mean.
+    """
+    given = {_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in query_string.split(b"&")}
+    text, members = _members(body)
+    fields = {part.key: part.value for part in members}
+    _check_order(given, fields)
+    start, size = _number(given, fields, "from", 0), _number(given, fields, "size", DEFAULT_SIZE)
+    if size == 0:
+        raise Skipped(SkipReason.NO_HITS_WANTED)
+    if start + size > wish.depth:
+        raise Skipped(SkipReason.BEYOND_DEPTH)
+    if query is None:
+        query = given["q"] if given.get("q", "").strip() else _query_text(fields)
+    kept = [part for part in query_string.split(b"&") if part and _name(part) not in {"from", "size"}]
+    target_query = b"&".join([*kept, b"from=0", b"size=%d" % wish.depth])
+    added: list[str] = []
+    if given.keys() & SOURCE_FILTERS or "stored_fields" in fields or fields.get("_source", True) is not True:
+        covered = _asked_for(given, fields)
+        added = [name for name in wish.fields if not any(fnmatchcase(name, pattern) for pattern in covered)]
+    new_body = _with_fields(text, members, added).encode("utf-8") if added else body
+    return SearchRequest(start, size, encodable(query), frozenset(added), target_query, new_body)
+
+
+def _members(body: bytes) -> tuple[str, list[Part]]:
+    """The body as text, `{}` for an empty one, and its members. Raises Skipped."""
+    try:
+        text = body.decode("utf-8")
+        if not text.strip():
+            text = "{}"
+        return text, read_document(text, read_members)
+    except (ValueError, RecursionError):
+        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
+
+
+def _check_order(given: dict[str, str], fields: dict[str, Any]) -> None:
+    """Raises Skipped unless the answer will have hits in JSON, in the order of their scores."""
+    if "scroll" in given or fields.keys() & PAGING:
+        raise Skipped(SkipReason.PAGED)
+    if given.get("explain", "false") != "false" or fields.get("explain", False) is not False:
+        raise Skipped(SkipReason.EXPLAINED)
+    sort = fields.get("sort")
+    by_body = [] if sort is None else sort if isinstance(sort, list) else [sort]
+    if given.get("sort", "_score") not in {"_score", "_score:desc"} or any(key not in BY_SCORE for key in by_body):
+        raise Skipped(SkipReason.SORTED)
+    if "filter_path" in given or given.get("format", "json") != "json":
+        raise Skipped(SkipReason.PARTIAL_ANSWER)
+    if "source" in given:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+
+
+def _query_text(fields: dict[str, Any]) -> str:
+    """The user's words in the body. Raises Skipped, also for a query that is nested too deeply to be looked through."""
+    try:
+        return query_text(fields)
+    except RecursionError:
+        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
+
+
+def _number(given: dict[str, str], fields: dict[str, Any], name: str, default: int) -> int:
+    """A whole number of the query string or, where that has none, of the body. Raises Skipped for anything else."""
+    value = given.get(name, fields.get(name, str(default)))
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,9}", value):
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    return int(value)
+
+
+def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> list[str]:
+    """The names and patterns that the client asks for in the `fields` of hits. Raises Skipped."""
+    names = [name for key in ("docvalue_fields", "stored_fields") for name in given.get(key, "").split(",")]
+    scripts = fields.get("script_fields")
+    names += scripts if isinstance(scripts, dict) else ()
+    for key in ("fields", "docvalue_fields", "stored_fields"):
+        asked = fields.get(key) or []
+        for each in asked if isinstance(asked, list) else [asked]:
+            name = each.get("field") if isinstance(each, dict) else each
+            if not isinstance(name, str) or isinstance(name, Number):
+                raise Skipped(SkipReason.UNREADABLE_REQUEST)
+            names.append(name)
+    if sum(map(len, names)) + len(names) > MAX_PATTERNS:
+        raise Skipped(SkipReason.LARGE_REQUEST)
+    return names
+
+
+def _with_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> str:
+    """The body that asks for more `fields`."""
+    names = ", ".join(json.dumps(name) for name in added)
+    asked = find(members, "fields")
+    if asked is None:
+        at = text.index("{") + 1
+        return edited(text, 0, len(text), [Edit(at, at, f'"fields": [{names}]' + (", " if members else ""))])
+    if not isinstance(asked.value, list):
+        raise Skipped(SkipReason.UNREADABLE_REQUEST)
+    comma = ", " if asked.value else ""
+    return edited(text, 0, len(text), [Edit(asked.end - 1, asked.end - 1, comma + names)])
+
+
+def _name(part: bytes) -> str:
+    return unquote_plus(part.partition(b"=")[0].decode("latin-1"))

@@ -1,0 +1,184 @@
+"""Sends a deeper search in the place of a client's, and re-ranks the hits that come back."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bandrank.api.dialects.dialect import shown_scores
+from bandrank.api.parsing import TEXT_BYTES, check_values
+from bandrank.api.service import Service
+from bandrank.engine.calls import Call, answer
+from bandrank.engine.memory import Account
+from bandrank.engine.registry import CallCandidate
+from bandrank.errors import BandrankError, InvalidInput
+from bandrank.proxy.downstream import Downstream
+from bandrank.proxy.headers import Headers, end_to_end, first, replaced, to_upstream
+from bandrank.proxy.hits import NO_TEXT_SCORE, Placed, SearchAnswer
+from bandrank.proxy.outcomes import FailReason, Mark, Outcome, Skipped, SkipReason, Unusable
+from bandrank.proxy.search_request import JSON_TYPE, SearchRequest, read_search, unpacked
+from bandrank.proxy.upstream import Upstream, UpstreamAnswer
+from bandrank.proxy.wishes import Wish, query_of_header
+from bandrank.settings import Settings
+
+log = logging.getLogger(__name__)
+
+OK = 200
+NOT_OUR_DOING = frozenset({401, 403, 404, 429, *range(500, 600)})  # the client's own search would get the same
+VALUE_BYTES = 128  # of memory for each value of an answer: a Python object, and where it stands
+ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
+
+
+@dataclass(frozen=True)
+class SearchReply:
+    """What the client gets. mark: what became of its search."""
+
+    mark: Mark
+    status: int
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True)
+class _Order:
+    """The hits of an answer in their new order. best: the new `max_score`, if that changes."""
+
+    mark: Mark
+    hits: Sequence[Placed]
+    best: float | None = None
+
+
+class Searches:
+    """Re-ranks searches through the engine of this process."""
+
+    def __init__(self, service: Service, upstream: Upstream, settings: Settings) -> None:
+        self._service, self._upstream = service, upstream
+        self._max_request_bytes = settings.max_body_bytes
+        self._max_response_bytes = settings.proxy_max_response_bytes
+
+    async def run(self, client: Downstream, wish: Wish, account: Account) -> SearchReply:
+        """Answers a search as it is wished for. A failure of the re-ranking leaves the engine's order.
+
+        Raises Skipped and Unusable, after which the client's own request can be sent; ClientDisconnect; and what
+        `Upstream.exchange` raises.
+        """
+        search = await self._read(client, wish, account)
+        headers = replaced(
+            to_upstream(client.headers, host=self._upstream.host, client=client.address),
+            accept_encoding=b"identity",
+            content_encoding=None,
+            transfer_encoding=None,
+            content_length=b"%d" % len(search.body) if search.body else None,
+            content_type=(first(client.headers, b"content-type") or b"application/json") if search.body else None,
+        )
+        target = client.raw_path + b"?" + search.target_query
+        async with self._upstream.exchange(client.method, target, headers, search.body) as deeper:
+            if deeper.status != OK and deeper.status not in NOT_OUR_DOING:
+                raise Unusable(FailReason.ENGINE_REFUSED)
+            body = await self._collect(deeper, account)
+        if deeper.status != OK:
+            mark = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR)
+        else:
+            mark, body = await self._reordered(deeper, body, search, wish, account)
+        sent = replaced(end_to_end(deeper.headers), content_length=b"%d" % len(body))
+        return SearchReply(mark, deeper.status, sent, body)
+
+    async def _read(self, client: Downstream, wish: Wish, account: Account) -> SearchRequest:
+        query = query_of_header(client.headers)
+        try:
+            body = await client.read(self._max_request_bytes, account)
+            if body is None:
+                raise Skipped(SkipReason.LARGE_REQUEST)
+            content = await self._service.pace.run(unpacked, body, client.headers, self._max_request_bytes)
+            account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * check_values(content))
+            return await self._service.pace.run(read_search, wish, client.query_string, content, query)
+        except InvalidInput:
+            raise Skipped(SkipReason.LARGE_REQUEST) from None  # of too many values
+        except BandrankError as error:
+            raise Unusable(error.error_type) from error
+
+    async def _collect(self, deeper: UpstreamAnswer, account: Account) -> bytes:
+        """The body of an answer. Raises Unusable for one that is too large."""
+        parts: list[bytes] = []
+        size = 0
+        async for part in deeper.parts:
+            size += len(part)
+            parts.append(part)
+            if size > self._max_response_bytes:
+                raise Unusable(FailReason.LARGE_ANSWER)
+            _hold(account, len(part))
+        return b"".join(parts)
+
+    async def _reordered(
+        self, deeper: UpstreamAnswer, body: bytes, search: SearchRequest, wish: Wish, account: Account
+    ) -> tuple[Mark, bytes]:
+        """The page that the client asked for, of the re-ranked hits. Raises Unusable."""
+        kind, encoding = (first(deeper.headers, name) for name in (b"content-type", b"content-encoding"))
+        if not JSON_TYPE.fullmatch(kind.decode("latin-1")) or encoding not in {b"", b"identity"}:
+            raise Unusable(FailReason.UNREADABLE_ANSWER)
+        try:
+            # Read, written, and on its way to the client.
+            _hold(account, 2 * TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body))
+            found = await self._service.pace.run(SearchAnswer, body)
+            texts = await self._service.pace.run(found.texts, wish.fields)
+        except InvalidInput:
+            raise Unusable(FailReason.LARGE_ANSWER) from None
+        except (ValueError, RecursionError):
+            raise Unusable(FailReason.UNREADABLE_ANSWER) from None
+        if len(texts) > wish.depth:  # no answer to what was asked
+            raise Unusable(FailReason.UNREADABLE_ANSWER)
+        order = await self._order(texts, search.query, wish, account)
+        page = order.hits[search.start : search.start + search.size]
+        return order.mark, await self._service.pace.run(found.write, page, added=search.added, best=order.best)
+
+    async def _order(self, texts: Sequence[str], query: str, wish: Wish, account: Account) -> _Order:
+        """The order of relevance, or the engine's if that fails. Those without a text come last, in the engine's."""
+        scored = [index for index, text in enumerate(texts) if text]
+        mark = Mark(Outcome.RERANKED, hits=len(texts), without_text=len(texts) - len(scored))
+        if not texts:
+            return _Order(mark, [])
+        if not scored:
+            return _engine_order(texts, FailReason.NO_TEXT)
+        budget_s = wish.budget_ms / 1000
+        call = Call(
+            query=query,
+            candidates=[CallCandidate(texts[index]) for index in scored],
+            model=wish.model,
+            strategy=wish.strategy,
+            budget_s=ENGINE_SHARE * budget_s,
+            account=account,
+        )
+        try:
+            async with asyncio.timeout(budget_s):
+                answered = await answer(call, self._service.models, self._service.registry)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its hits
+            return _engine_order(texts, _reason_of(error))
+        ranked, mark = answered.ranking.candidates, replace(mark, degraded=answered.ranking.degraded)
+        scores = shown_scores(call, ranked)
+        best_first = [Placed(scored[each.index], score) for each, score in zip(ranked, scores, strict=True)]
+        best_first += [Placed(index, NO_TEXT_SCORE) for index, text in enumerate(texts) if not text]
+        if wish.score == "engine":
+            return _Order(mark, [Placed(placed.index) for placed in best_first])
+        return _Order(mark, best_first, best_first[0].score)
+
+
+def _engine_order(texts: Sequence[str], reason: str) -> _Order:
+    return _Order(Mark(Outcome.FAILED, reason), [Placed(index) for index in range(len(texts))])
+
+
+def _reason_of(error: Exception) -> str:
+    """The word for an error of the re-ranking; one that nobody expected is logged."""
+    if isinstance(error, TimeoutError):
+        return FailReason.DEADLINE
+    if isinstance(error, BandrankError):
+        return error.error_type
+    log.error("re-ranking failed unexpectedly; the engine's order stays", exc_info=error)
+    return FailReason.INTERNAL
+
+
+def _hold(account: Account, num_bytes: int) -> None:
+    """Raises Unusable if the account may not hold so many more."""
+    try:
+        account.hold(num_bytes)
+    except BandrankError as error:
+        raise Unusable(error.error_type) from error

@@ -1,0 +1,135 @@
+"""The search engine behind the proxy; the only file that imports the HTTP client.
+
+httpcore2 sends the bytes of a target and of headers as they are given, adds none, and hands the body of an answer on as
+it came, compressed or not. It reads no proxy from the environment and follows no redirect.
+"""
+
+import logging
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpcore2
+
+from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded
+from bandrank.metrics import Metrics
+from bandrank.proxy.headers import Headers
+from bandrank.settings import Settings
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 5.0  # to get a free connection, and to open one
+KEEP_ALIVE_S = 30.0
+STATUSES = range(200, 600)
+
+
+@dataclass(frozen=True)
+class UpstreamAnswer:
+    """The upstream's status and headers, and its body in the parts in which it comes."""
+
+    status: int
+    headers: Headers
+    parts: AsyncIterator[bytes]
+
+
+class Upstream:
+    """Sends requests to the one address of the settings. Used from one event loop."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        """Raises BadSetting for an address or a certificate that cannot be used."""
+        url = urlsplit(settings.proxy_upstream)
+        if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+            raise BadSetting("proxy_upstream", "must be the address of a search engine, as in http://localhost:9200")
+        if url.username is not None or url.password is not None:
+            raise BadSetting("proxy_upstream", "must have no credentials: those of the clients are passed on")
+        try:
+            port, self.host, path = url.port, url.netloc.encode("ascii"), url.path.encode("ascii")
+        except ValueError as error:
+            raise BadSetting("proxy_upstream", f"cannot be used: {error}") from None
+        self._address = httpcore2.URL(scheme=url.scheme, host=url.hostname, port=port)
+        self._prefix = path.rstrip(b"/")
+        self._timeout = {
+            "connect": CONNECT_S,
+            "pool": CONNECT_S,
+            "read": settings.proxy_timeout_s,
+            "write": settings.proxy_timeout_s,
+        }
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=_trust(settings.proxy_ca) if url.scheme == "https" else None,
+            max_connections=settings.proxy_connections,
+            keepalive_expiry=KEEP_ALIVE_S,
+        )
+        self._failures = metrics.proxy.upstream_failures
+        self._reached = True
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, target: bytes, headers: Headers, body: AsyncIterable[bytes] | bytes
+    ) -> AsyncIterator[UpstreamAnswer]:
+        """The answer to a request, whose body is sent as it comes. When the block ends, the connection is kept if all
+        of the answer was read, else closed.
+
+        Raises BadGateway, GatewayTimeout, Overloaded and InvalidInput, also while the parts are read, and what `body`
+        raises.
+        """
+        at = self._address
+        url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._prefix + target)
+        request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": self._timeout})
+        with self._explained():
+            response = await self._pool.handle_async_request(request)
+        try:
+            if response.status not in STATUSES:
+                raise BadGateway(f"the search engine answered with status {response.status}")
+            self._notice(reached=True)
+            yield UpstreamAnswer(response.status, response.headers, self._parts(response))
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        await self._pool.aclose()
+
+    async def _parts(self, response: httpcore2.Response) -> AsyncIterator[bytes]:
+        with self._explained():
+            async for part in response.aiter_stream():
+                yield part
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns the client library's errors into ours. Their own words are for the log, as they may name addresses."""
+        try:
+            yield
+        except httpcore2.PoolTimeout as error:
+            self._failures.labels("busy").inc()
+            raise Overloaded("all connections to the search engine are in use", retry_after_s=1.0) from error
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+            self._failures.labels("unreachable").inc()
+            self._notice(reached=False, error=error)
+            raise BadGateway("the search engine cannot be reached") from error
+        except httpcore2.TimeoutException as error:
+            self._failures.labels("timeout").inc()
+            raise GatewayTimeout("the search engine did not answer in time") from error
+        except (httpcore2.RemoteProtocolError, httpcore2.NetworkError) as error:
+            self._failures.labels("broken").inc()
+            raise BadGateway("the search engine ended the connection, or sent no HTTP") from error
+        except httpcore2.LocalProtocolError as error:
+            raise InvalidInput("the target, the headers or the length of the request are no valid HTTP") from error
+
+    def _notice(self, *, reached: bool, error: Exception | None = None) -> None:
+        """Logs when the upstream is lost and found: once each, however many requests notice."""
+        if reached is not self._reached:
+            self._reached = reached
+            if reached:
+                log.info("the search engine answers again")
+            else:
+                log.warning("the search engine cannot be reached: %s", error)
+
+
+def _trust(path: str) -> ssl.SSLContext:
+    """Whose certificates are accepted: the system's authorities, or those of a file. Raises BadSetting."""
+    try:
+        return ssl.create_default_context(cafile=path or None)
+    except OSError as error:  # that of TLS is one, too
+        raise BadSetting("proxy_ca", f"must be a file of certificates in PEM: {path}: {error.strerror}") from None

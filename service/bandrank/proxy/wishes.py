@@ -1,0 +1,134 @@
+"""What a client, or a rule of the operator, asks of the re-ranking of a search."""
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote_to_bytes
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from bandrank.engine.policy import AUTO
+from bandrank.model_settings import read_toml, refusal
+from bandrank.proxy.outcomes import Skipped, SkipReason
+
+HEADER, QUERY_HEADER = b"x-rerank", b"x-rerank-query"
+OFF = "off"
+NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
+
+FieldName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class Wish(BaseModel):
+    """How the hits of a search are to be re-ranked.
+
+    fields: of `_source` that hold the text, in the order in which they are joined.  depth: hits to re-rank.
+    model, strategy: as in a request to rank.  budget_ms: within which re-ranking is done, or given up.
+    score: what hits have in `_score` afterwards: their relevance, or what the engine gave them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    fields: Annotated[tuple[FieldName, ...], Field(min_length=1, max_length=16)]
+    depth: PositiveInt
+    model: str | None = None
+    strategy: str = AUTO
+    budget_ms: PositiveFloat
+    score: Literal["relevance", "engine"] = "relevance"
+
+
+class Rule(BaseModel):
+    """Asks to re-rank the searches of some indices. index: a pattern of names, with * and ?.  Others: as of a Wish."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    index: Annotated[str, Field(min_length=1)]
+    fields: Annotated[tuple[FieldName, ...], Field(min_length=1, max_length=16)]
+    depth: PositiveInt | None = None
+    model: str | None = None
+    strategy: str | None = None
+    budget_ms: PositiveFloat | None = None
+    score: Literal["relevance", "engine"] | None = None
+
+    def covers(self, indices: Sequence[str]) -> bool:
+        """Whether it is for a search in these indices: for each of them, and at least one is named."""
+        return bool(indices) and all(fnmatchcase(name, self.index) for name in indices)
+
+
+class _RulesFile(BaseModel, extra="forbid"):
+    rules: tuple[Rule, ...] = Field(min_length=1)
+
+
+def read_rules(path: Path) -> tuple[Rule, ...]:
+    """The tables [[rules]] of a TOML file, the first of which that covers a search counts. Raises BadSetting."""
+    try:
+        return _RulesFile.model_validate(read_toml(path)).rules
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise refusal(f"{path}: {'.'.join(map(str, wrong['loc']))}", wrong) from None
+
+
+class Wishes:
+    """Finds out what is asked of a search. rules: of the operator.  defaults: of `depth` and `budget_ms`."""
+
+    def __init__(self, rules: Sequence[Rule], *, depth: int, budget_ms: float, max_depth: int) -> None:
+        self._rules = rules
+        self._defaults = {"depth": depth, "budget_ms": budget_ms}
+        self._max_depth = max_depth
+
+    def wish(self, headers: Iterable[tuple[bytes, bytes]], indices: Sequence[str]) -> Wish | None:
+        """What is asked of a search in these indices; None if nobody asks for anything.
+
+        What the header says goes before what a rule says. Raises Skipped for a header that cannot be used, or that
+        switches re-ranking off.
+        """
+        values = [value for name, value in headers if name == HEADER]
+        rule = next((rule for rule in self._rules if rule.covers(indices)), None)
+        if not values and rule is None:
+            return None
+        asked = _read_header(values)
+        by_rule = rule.model_dump(exclude={"index"}, exclude_none=True) if rule is not None else {}
+        try:
+            wish = Wish.model_validate(self._defaults | by_rule | asked)
+        except ValidationError:
+            raise Skipped(SkipReason.BAD_HEADER) from None
+        if wish.depth > self._max_depth:
+            raise Skipped(SkipReason.BAD_HEADER)
+        return wish
+
+
+def query_of_header(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The query in the header, percent-encoded UTF-8; None without the header. Raises Skipped."""
+    values = [value for name, value in headers if name == QUERY_HEADER]
+    if not values:
+        return None
+    try:
+        text = unquote_to_bytes(values[0]).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Skipped(SkipReason.BAD_HEADER) from None
+    if len(values) > 1 or not text.strip():
+        raise Skipped(SkipReason.BAD_HEADER)
+    return text
+
+
+def _read_header(values: Sequence[bytes]) -> dict[str, Any]:
+    """The members of `title, body; depth=50; strategy=fast`. Raises Skipped."""
+    if not values:
+        return {}
+    names, *parameters = values[0].decode("latin-1").split(";")
+    if names.strip() == OFF:
+        raise Skipped(SkipReason.OFF)
+    asked: dict[str, Any] = {}
+    for parameter in parameters:
+        name, equals, value = (part.strip() for part in parameter.partition("="))
+        if not equals or name in asked or name == "fields" or not value:
+            raise Skipped(SkipReason.BAD_HEADER)
+        if name in {"depth", "budget_ms"} and not NUMBER.fullmatch(value):
+            raise Skipped(SkipReason.BAD_HEADER)
+        asked[name] = value
+    if names.strip():
+        asked["fields"] = tuple(name.strip() for name in names.split(","))
+    if len(values) > 1:
+        raise Skipped(SkipReason.BAD_HEADER)
+    return asked

@@ -1,0 +1,35 @@
+"""The compose file of the search proxy: it is as hardened as the stack."""
+
+from support.deploy import DEPLOY, ROOT, load_yaml
+
+from bandrank.proxy.app import READY
+
+STACK = load_yaml(ROOT / "docker-compose.yml")["services"]["bandrank"]
+PROXY = load_yaml(DEPLOY / "compose.proxy.yml")["services"]["search-proxy"]
+HARDENED = (
+    "user",
+    "read_only",
+    "tmpfs",
+    "cap_drop",
+    "security_opt",
+    "pids_limit",
+    "ulimits",
+    "mem_limit",
+    "cpus",
+    "restart",
+    "stop_grace_period",
+    "logging",
+)
+
+
+def test_it_is_as_hardened_as_the_service() -> None:
+    """What bounds the service's container bounds the proxy's, and its port is on the loopback interface too."""
+    assert {key: PROXY[key] for key in HARDENED} == {key: STACK[key] for key in HARDENED}
+    assert PROXY["ports"] == ["${PROXY_PUBLISH:-127.0.0.1:9201}:8000"]
+    assert not PROXY.keys() & {"cap_add", "privileged", "devices", "pid", "ipc", "network_mode"}
+
+
+def test_its_health_is_the_proxys_own() -> None:
+    """A probe of the service would be passed on to the search engine."""
+    assert PROXY["command"] == ["bandrank", "proxy"]
+    assert f"'{READY}'" in PROXY["healthcheck"]["test"][-1]

@@ -1,0 +1,312 @@
+"""What is asked of the proxy, by a header, a rule or the search itself."""
+
+import contextlib
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bandrank.errors import BadSetting
+from bandrank.proxy.outcomes import Skipped, SkipReason
+from bandrank.proxy.query_text import query_text
+from bandrank.proxy.raw_json import Number
+from bandrank.proxy.search_request import indices_of, read_search, unpacked
+from bandrank.proxy.wishes import Wish, Wishes, query_of_header, read_rules
+
+WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
+MATCH = {"match": {"title": "words"}}
+
+
+def wishes(*rules: Any) -> Wishes:
+    """Those of a proxy with these rules."""
+    return Wishes(rules, depth=100, budget_ms=1000, max_depth=200)
+
+
+def asked(value: str) -> Wish:
+    """What a header asks for."""
+    wish = wishes().wish([(b"x-rerank", value.encode("latin-1"))], ["docs"])
+    assert wish is not None
+    return wish
+
+
+def refusal(value: str) -> str:
+    """Why a header cannot be used."""
+    with pytest.raises(Skipped) as refused:
+        asked(value)
+    return refused.value.reason
+
+
+def test_a_header_names_fields_and_parameters() -> None:
+    """Spaces do not count; what is left out has its default."""
+    assert asked("title") == Wish(fields=("title",), depth=100, budget_ms=1000)
+    assert asked(" title ,a.b;depth = 7; model=org/m;strategy=fast;budget_ms=2.5 ; score=engine") == Wish(
+        fields=("title", "a.b"), depth=7, model="org/m", strategy="fast", budget_ms=2.5, score="engine"
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", ";", ",", "title,", "title;depth", "title;depth=", "title;depth=0", "title;depth=-1", "title;depth=1.5",
+     "title;depth=201", "title;depth=1;depth=2", "title;budget_ms=0", "title;budget_ms=nan", "title;budget_ms=1e9",
+     "title;fields=a", "title;score=odd", "title;x=y", ",".join("abcdefghijklmnopq"), "x" * 257],
+)  # fmt: skip
+def test_a_header_that_cannot_be_used(value: str) -> None:
+    """Nothing of it counts."""
+    assert refusal(value) == SkipReason.BAD_HEADER
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=60))
+def test_any_header_is_used_or_refused(value: str) -> None:
+    """Nothing else is raised."""
+    with contextlib.suppress(Skipped):
+        assert asked(value).fields
+
+
+def test_several_headers_are_refused() -> None:
+    """They do not say which of them counts."""
+    for name, read in ((b"x-rerank", lambda lines: wishes().wish(lines, [])), (b"x-rerank-query", query_of_header)):
+        with pytest.raises(Skipped):
+            read([(name, b"a"), (name, b"b")])
+
+
+@settings(max_examples=40)
+@given(st.text(min_size=1).filter(str.strip))
+def test_a_query_in_a_header(text: str) -> None:
+    """Any text, percent-encoded."""
+    try:
+        sent = quote(text)
+    except UnicodeEncodeError:
+        return
+    assert query_of_header([(b"x-rerank-query", sent.encode())]) == text
+
+
+@pytest.mark.parametrize("value", [b"", b"%20", b"%ff", b"\xff"])
+def test_a_query_in_a_header_that_cannot_be_used(value: bytes) -> None:
+    """Blank, or no UTF-8."""
+    with pytest.raises(Skipped, match="bad_header"):
+        query_of_header([(b"x-rerank-query", value)])
+
+
+def test_rules(tmp_path: Path) -> None:
+    """The first that covers all indices of a search counts, and a header goes before it, member by member."""
+    file = tmp_path / "rules.toml"
+    file.write_text(
+        '[[rules]]\nindex = "books"\nfields = ["title", "text"]\nstrategy = "fast"\n'
+        '[[rules]]\nindex = "b*"\nfields = ["body"]\ndepth = 9\nbudget_ms = 5\n'
+    )
+    known = wishes(*read_rules(file))
+
+    assert known.wish([], ["books"]) == Wish(fields=("title", "text"), depth=100, strategy="fast", budget_ms=1000)
+    assert known.wish([], ["books", "boats"]) == Wish(fields=("body",), depth=9, budget_ms=5)
+    assert known.wish([(b"x-rerank", b"; depth=3")], ["boats"]) == Wish(fields=("body",), depth=3, budget_ms=5)
+    for indices in ([], ["docs"], ["books", "docs"]):
+        assert known.wish([], indices) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "rules is missing"),
+        ("rules = []", "rules must have at least 1 item"),
+        ('[[rules]]\nindex = "a"', "rules.0.fields is missing"),
+        ('[[rules]]\nindex = "a"\nfields = []', "rules.0.fields must have at least 1 item"),
+        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepht = 1', "rules.0.depht is no setting"),
+        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 0', "rules.0.depth must be greater than 0"),
+    ],
+)
+def test_rules_that_cannot_be_used(text: str, expected: str, tmp_path: Path) -> None:
+    """The file and the place in it are named."""
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    with pytest.raises(BadSetting) as refused:
+        read_rules(file)
+    assert str(refused.value).startswith(f"{file}: {expected}")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        MATCH,
+        {"match": {"title": {"query": "words", "operator": "and"}}},
+        {"match_phrase": {"title": "words"}},
+        {"multi_match": {"query": "words", "fields": ["a", "b"]}},
+        {"query_string": {"query": "words"}},
+        {"simple_query_string": {"query": "words"}},
+        {"neural": {"embedding": {"query_text": "words", "model_id": "m", "k": 5}}},
+        {"bool": {"must": MATCH, "filter": [{"match": {"lang": "en"}}], "must_not": [{"match": {"a": "b"}}]}},
+        {"bool": {"should": [MATCH, {"match_phrase": {"body": "words"}}, {"term": {"a": "b"}}]}},
+        {"hybrid": {"queries": [MATCH, {"neural": {"e": {"query_text": "words"}}}]}},
+        {"function_score": {"query": {"dis_max": {"queries": [MATCH]}}, "functions": []}},
+        {"nested": {"path": "a", "query": {"match": {"a.b": "words"}}}},
+        {"semantic": {"field": "a", "query": "words"}},
+    ],
+)
+def test_the_query_is_found(query: dict[str, Any]) -> None:
+    """In the clauses that people's words are put into, however they are joined."""
+    assert query_text({"query": query}) == "words"
+    assert query_text({"retriever": {"standard": {"query": query}}}) == "words"
+    joined = [{"standard": {"query": query}}, {"knn": {"field": "a", "query_vector": [1]}}]
+    assert query_text({"retriever": {"rrf": {"retrievers": joined}}}) == "words"
+    assert query_text({"retriever": {"linear": {"retrievers": [{"retriever": each} for each in joined]}}}) == "words"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({}, "no_query"),
+        ({"query": {"match_all": {}}}, "no_query"),
+        ({"query": {"match": {"title": " "}}}, "no_query"),
+        ({"query": {"match": {"year": Number("1984")}}}, "no_query"),
+        ({"query": {"bool": {"filter": [MATCH]}}}, "no_query"),
+        ({"query": "words"}, "no_query"),
+        ({"query": {"bool": ["a"], "match": None}}, "no_query"),
+        ({"query": {"bool": {"must": [MATCH, {"match": {"a": "other"}}]}}}, "ambiguous_query"),
+        ({"query": MATCH, "retriever": {"standard": {"query": {"match": {"a": "other"}}}}}, "ambiguous_query"),
+    ],
+)
+def test_a_query_that_is_not_found(body: dict[str, Any], reason: str) -> None:
+    """There is none, or more than one."""
+    with pytest.raises(Skipped, match=reason):
+        query_text(body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", b"/_search", ()),
+        ("POST", b"/docs/_search", ("docs",)),
+        ("POST", b"/docs/_search/", ("docs",)),
+        ("POST", b"/a,b-*,%C3%A9/_search", ("a", "b-*", "é")),
+        ("PUT", b"/docs/_search", None),
+        ("GET", b"/docs/_search/template", None),
+        ("GET", b"/_search/scroll", None),
+        ("POST", b"/docs/_msearch", None),
+        ("GET", b"/a/b/_search", None),
+    ],
+)
+def test_searches_are_known_by_their_paths(method: str, path: bytes, expected: tuple[str, ...] | None) -> None:
+    """Nothing else is touched."""
+    assert indices_of(method, path) == expected
+
+
+def deeper(body: Any, query_string: bytes = b"") -> tuple[bytes, bytes]:
+    """The query string and the body of the search that is sent in the place of this one."""
+    search = read_search(WISH, query_string, body if isinstance(body, bytes) else json.dumps(body).encode(), None)
+    return search.target_query, search.body
+
+
+def test_a_deeper_search_is_the_clients_but_for_its_page() -> None:
+    """The body as it is written, and the other parameters in their order."""
+    body = b'{ "query":{"match":{"n":"1.0e-7"}}, "size" : 5,"min_score":1.0e-7 }'
+
+    assert deeper(body, b"a=%20&size=3&b&from=0") == (b"a=%20&b&from=0&size=50", body)
+
+
+def test_texts_that_the_client_leaves_out_are_asked_for() -> None:
+    """Beside what it asks for itself, and only where `_source` is filtered in any way."""
+    assert deeper(b' {"query":{"match":{"a":"b"}},"_source":false}')[1] == (
+        b' {"fields": ["title", "body"], "query":{"match":{"a":"b"}},"_source":false}'
+    )
+    assert json.loads(deeper({"query": MATCH, "_source": [], "fields": ["ti*"]})[1])["fields"] == ["ti*", "body"]
+    assert json.loads(deeper({"query": MATCH, "_source": [], "fields": []})[1])["fields"] == ["title", "body"]
+    same = {"query": MATCH, "_source": {"excludes": ["v"]}, "fields": [{"field": "*"}]}
+    assert json.loads(deeper(same)[1]) == same
+    assert json.loads(deeper(b"", b"q=a&_source_includes=x")[1]) == {"fields": ["title", "body"]}
+    whole = {"query": MATCH, "_source": True, "fields": ["x"]}
+    assert json.loads(deeper(whole)[1]) == whole
+
+
+def test_numbers_are_nobodys_words() -> None:
+    """A clause that looks for one stands beside the one with the words."""
+    year = {"match": {"year": 1984}}
+    body = json.dumps({"query": {"bool": {"must": [year, {"match": {"title": "\ud800 words"}}]}}}).encode()
+
+    assert read_search(WISH, b"", body, None).query == "\ufffd words"
+
+
+@pytest.mark.parametrize(
+    ("body", "query_string", "reason"),
+    [
+        (b"[]", b"", "unreadable_request"),
+        (b"{", b"", "unreadable_request"),
+        (b'{"a":1,"a":2}', b"", "unreadable_request"),
+        (b"\xff", b"", "unreadable_request"),
+        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"", "unreadable_request"),
+        (b'{"size":-1}', b"", "unreadable_request"),
+        (b'{"size":' + b"9" * 5000 + b"}", b"", "unreadable_request"),
+        (b'{"from":[]}', b"", "unreadable_request"),
+        (b'{"query":{"match":{"a":"b"}},"_source":false,"fields":{}}', b"", "unreadable_request"),
+        (b'{"query":{"match":{"a":"b"}},"_source":false,"fields":[1]}', b"", "unreadable_request"),
+        (b"{}", b"source=%7B%7D", "unreadable_request"),
+        (b"{}", b"size=ten", "unreadable_request"),
+        (b"{}", b"size=51", "beyond_depth"),
+        (b'{"sort":{"date":"asc"}}', b"", "sorted"),
+        (b'{"sort":["_score",{"id":"asc"}]}', b"", "sorted"),
+        (b"{}", b"sort=date", "sorted"),
+        (b'{"pit":{"id":"x"}}', b"", "paged"),
+        (b"{}", b"explain", "explained"),
+        (b"{}", b"format=yaml", "partial_answer"),
+    ],
+)
+def test_searches_that_are_left_alone(body: bytes, query_string: bytes, reason: str) -> None:
+    """Their order means something else, or they cannot be read."""
+    with pytest.raises(Skipped, match=reason):
+        deeper(body, query_string)
+
+
+@pytest.mark.parametrize("depth", [100, 300, 450, 480, 600, 2000])
+def test_a_query_that_is_nested_deeply(depth: int) -> None:
+    """It is looked through, or left alone."""
+    body = b'{"query":' + b'{"bool":{"must":' * depth + b'{"match":{"a":"b"}}' + b"}}" * depth + b"}"
+    try:
+        assert read_search(WISH, b"", body, None).query == "b"
+    except Skipped as skipped:
+        assert depth > 300
+        assert skipped.reason == "unreadable_request"  # noqa: PT017 - it may also be read
+
+
+def test_more_patterns_of_fields_than_can_be_compared() -> None:
+    """They would take a regular expression each."""
+    body = json.dumps(
+        {"query": MATCH, "_source": False, "fields": [f"{number}*" for number in range(100_000)]}
+    ).encode()
+    with pytest.raises(Skipped, match="large_request"):
+        deeper(body)
+
+
+@pytest.mark.parametrize("sort", ["_score", ["_score"], [{"_score": "desc"}], {"_score": {"order": "desc"}}])
+def test_a_search_sorted_by_score(sort: Any) -> None:
+    """It is the default, said aloud."""
+    assert deeper({"query": MATCH, "sort": sort}, b"sort=_score")
+
+
+@given(
+    st.binary(max_size=40)
+    | st.dictionaries(st.text(max_size=5), st.integers()).map(lambda body: json.dumps(body).encode()),
+    st.binary(max_size=20),
+)
+def test_any_search_is_read_or_left_alone(body: bytes, query_string: bytes) -> None:
+    """Nothing else is raised."""
+    with contextlib.suppress(Skipped):
+        read_search(WISH, query_string, body, "words")
+
+
+def test_a_compressed_body() -> None:
+    """It is unpacked up to a limit, so that a small one cannot become a large one."""
+    packed = gzip.compress(bytes(1000))
+    headers = [(b"content-encoding", b"GZIP"), (b"content-type", b"application/json; charset=utf-8")]
+
+    assert unpacked(packed, headers, 1000) == bytes(1000)
+    with pytest.raises(Skipped, match="large_request"):
+        unpacked(gzip.compress(bytes(1 << 20)), headers, 1000)
+    for bad in (packed[:-1], packed + b"x", b"no gzip"):
+        with pytest.raises(Skipped, match="unreadable_request"):
+            unpacked(bad, headers, 1 << 20)
+    for other in ([(b"content-encoding", b"br")], [(b"content-type", b"application/cbor")]):
+        with pytest.raises(Skipped, match="unreadable_request"):
+            unpacked(b"{}", other, 1000)

@@ -1,0 +1,320 @@
+"""What goes wrong in the re-ranking, or with the client, and that it costs nothing but the order."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from support.proxied import Proxied, proxied
+from support.scorers import Gate, WatchedScorer, contains, encoded_lookup, lookup, word_id
+from support.scripted_server import ScriptedServer, scripted_server
+from support.search_engine import SearchEngine, running_engine
+from support.tasks import HANG_S
+from support.working import Dies
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.proxy.app import HEALTH, READY
+
+DOCUMENTS = ['{"title":"man"}', '{"title":"he"}', '{"title":"she"}']
+POISONED = [*DOCUMENTS, '{"title":"p"}']
+BODY: dict[str, Any] = {"query": {"match": {"title": "who"}}, "size": 2, "_source": False}
+HEADERS = {"x-rerank": "title"}
+POISON = word_id("p")
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SearchEngine]:
+    """A search engine that all tests ask."""
+    with running_engine(SearchEngine(DOCUMENTS)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: SearchEngine) -> Iterator[Proxied]:
+    """A proxy in front of it, with the default settings."""
+    with proxied(engine.url) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def odd_engine() -> Iterator[ScriptedServer]:
+    """A server whose answers the tests write."""
+    with scripted_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def odd_proxy(odd_engine: ScriptedServer) -> Iterator[Proxied]:
+    """A proxy in front of that."""
+    with proxied(odd_engine.url) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _as_new(engine: SearchEngine) -> None:
+    engine.seen.clear()
+    engine.documents = DOCUMENTS
+    engine.max_window, engine.status, engine.always_gzip = 10_000, 200, False
+
+
+def search(proxy: Proxied, **headers: str) -> httpx.Response:
+    """The answer to a search that is to be re-ranked."""
+    with proxy.client() as client:
+        return client.post("/docs/_search", json=BODY, headers=HEADERS | headers)
+
+
+def assert_in_the_order_of_the_engine(response: httpx.Response, reason: str) -> None:
+    """The client has its page, with nothing that it did not ask for, and a header that says why."""
+    assert response.status_code == 200
+    assert response.headers["x-rerank-status"] == f"failed; reason={reason}"
+    hits = response.json()["hits"]["hits"]
+    assert [hit["_id"] for hit in hits] == ["0", "1"]
+    assert all(hit.keys() == {"_index", "_id", "_score"} for hit in hits)
+
+
+def fails(batch: ScoreBatch) -> None:
+    """A batch with a poisoned candidate raises an ordinary error."""
+    if contains(batch, POISON):
+        raise RuntimeError("choked")
+
+
+def dies(batch: ScoreBatch) -> None:
+    """A batch with a poisoned candidate ends the scoring thread."""
+    if contains(batch, POISON):
+        raise Dies
+
+
+def test_a_re_ranker_that_fails_costs_nothing_but_the_order(engine: SearchEngine) -> None:
+    """Be it a request of the client's that cannot be met, or an error of the model."""
+    with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), fails)) as proxy:
+        assert_in_the_order_of_the_engine(search(proxy, **{"x-rerank": "title; model=other"}), "unknown_model")
+        assert_in_the_order_of_the_engine(search(proxy, **{"x-rerank": "title; strategy=odd"}), "unknown_strategy")
+        assert_in_the_order_of_the_engine(search(proxy, **{"x-rerank": "summary"}), "no_text")
+        engine.documents = POISONED
+        assert_in_the_order_of_the_engine(search(proxy), "scoring_failed")
+        assert proxy.count("proxy_requests", outcome="failed") == 4
+        assert proxy.count("proxy_unranked", reason="scoring_failed") == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> None:
+    """The proxy stays, searches are answered, its health check fails, and it says that it does not re-rank."""
+    engine.documents = POISONED
+    with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), dies)) as proxy, proxy.client() as client:
+        assert client.get(HEALTH).status_code == client.get(READY).status_code == 200
+        reasons = {search(proxy).headers["x-rerank-status"] for _ in range(3)}
+        assert all(reason.startswith("failed; reason=") for reason in reasons)
+        assert client.get("/docs").status_code == 200
+        assert client.get(HEALTH).status_code == 503
+        ready = client.get(READY)
+        assert ready.status_code == 200
+        assert "dead" in ready.json()["reranking"]
+
+
+def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> None:
+    """The proxy stays; searches no longer wait for it."""
+    gate = Gate()
+    gate.let_through()
+    scorer = WatchedScorer(lookup(man=1.0), gate)
+    with proxied(engine.url, scorer=scorer, hang_timeout_s=0.1, proxy_budget_ms=60_000) as proxy:
+        try:
+            assert_in_the_order_of_the_engine(search(proxy), "scoring_failed")
+            with proxy.client() as client:
+                assert client.get(HEALTH).status_code == 503
+            status = search(proxy).headers["x-rerank-status"]
+        finally:
+            gate.let_through(10)
+
+    assert status.startswith("failed; reason=")
+
+
+def test_a_bug_in_the_re_ranking_costs_nothing_but_the_order(
+    proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; the client hears only that there is one."""
+    monkeypatch.setattr("bandrank.proxy.searches.answer", wrong)
+    assert_in_the_order_of_the_engine(search(proxy), "internal")
+    assert "something secret" in caplog.text
+
+
+def test_a_bug_in_the_proxy_is_500(
+    proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the body of all errors, and the cause in the log alone."""
+    monkeypatch.setattr("bandrank.proxy.forwarding.indices_of", wrong)
+    response = search(proxy)
+
+    assert (response.status_code, response.json()["error_type"]) == (500, "internal")
+    assert "secret" not in response.text
+    assert "something secret" in caplog.text
+
+
+def wrong(*_: object) -> None:
+    """What nobody expects."""
+    raise RuntimeError("something secret")
+
+
+def test_a_re_ranker_that_is_too_slow_is_given_up(engine: SearchEngine) -> None:
+    """After the budget; its work is dropped."""
+    gate = Gate()
+    gate.let_through()
+    with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), gate), proxy_budget_ms=60_000) as proxy:
+        try:
+            response = search(proxy, **{"x-rerank": "title; budget_ms=50"})
+        finally:
+            gate.let_through(10)
+        assert_in_the_order_of_the_engine(response, "deadline_exceeded")
+
+
+def test_a_cascade_that_is_cut_short_is_marked(engine: SearchEngine) -> None:
+    """The accurate stage does not answer within the budget: the hits have the order of the fast one."""
+    gate = Gate()
+    gate.let_through()
+    fast, accurate = encoded_lookup(she=2.0, he=1.0, man=-1.0), WatchedScorer(lookup(man=9.0), gate)
+    with proxied(engine.url, scorer=accurate, fast=fast) as proxy:
+        try:
+            response = search(proxy, **{"x-rerank": "title; strategy=cascade; budget_ms=2000"})
+        finally:
+            gate.let_through(10)
+
+    assert response.headers["x-rerank-status"] == "reranked; hits=3; degraded"
+    assert [hit["_id"] for hit in response.json()["hits"]["hits"]] == ["2", "1"]
+
+
+def test_a_window_that_the_engine_refuses(proxy: Proxied, engine: SearchEngine) -> None:
+    """The client's own search is sent then."""
+    engine.max_window = 20
+    assert_in_the_order_of_the_engine(search(proxy), "engine_refused")
+
+    assert [asked.params for asked in engine.seen] == [{"from": "0", "size": "100"}, {}]
+    assert json.loads(engine.seen[1].body) == BODY
+
+
+@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
+def test_an_error_that_the_client_would_get_anyway(proxy: Proxied, engine: SearchEngine, status: int) -> None:
+    """It gets it, and the engine is not asked twice."""
+    engine.status = status
+    response = search(proxy)
+
+    assert (response.status_code, response.json()["status"]) == (status, status)
+    assert response.headers["x-rerank-status"] == "skipped; reason=engine_error"
+    assert len(engine.seen) == 1
+
+
+def test_an_answer_that_is_too_large(engine: SearchEngine) -> None:
+    """It is not kept, and the client's own search is sent."""
+    with proxied(engine.url, proxy_max_response_bytes=200) as proxy:
+        assert_in_the_order_of_the_engine(search(proxy), "large_answer")
+
+
+def test_an_answer_that_is_compressed_though_nobody_asked(proxy: Proxied, engine: SearchEngine) -> None:
+    """The client's own search is sent; it can read what it asked for."""
+    engine.always_gzip = True
+    assert_in_the_order_of_the_engine(search(proxy), "unreadable_answer")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"hits":[]}',
+        b'{"hits":{}}',
+        b'{"hits":{"hits":{}}}',
+        b'{"hits":{"hits":[1]}}',
+        b'{"hits":{"hits":[{"_id":"1"}',
+        b'{"hits":{"hits":[{"a":1,"a":2}]}}',
+        b'{"hits":{"hits":[{"_source":NaN}]}}',
+        b'{"hits":{"hits":[{"fields":[]}]}}',
+        b'{"hits":{"hits":[]}} {}',
+        b"\xff\xfe",
+        b'{"hits":{"hits":[{"_source":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}}",
+        b'{"hits":{"hits":[' + b",".join([b"{}"] * 101) + b"]}}",
+    ],
+)
+def test_an_answer_that_cannot_be_understood(odd_proxy: Proxied, odd_engine: ScriptedServer, body: bytes) -> None:
+    """It is handed on as it is."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    odd_engine.answer = head + body
+    response = search(odd_proxy)
+
+    assert response.content == body
+    assert response.headers["x-rerank-status"] == "failed; reason=unreadable_answer"
+
+
+@pytest.mark.parametrize("headers", [{}, HEADERS])
+def test_a_client_that_hangs_up_cancels_its_request(headers: dict[str, str]) -> None:
+    """The engine notices at once, and may stop the search."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    body = json.dumps(BODY)
+    with scripted_server(held=True) as server, proxied(server.url) as proxy:
+        with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+            head = f"POST /docs/_search HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
+            connection.sendall((head + body).encode())
+            assert server.arrived.wait(HANG_S)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        assert server.hung_up.wait(HANG_S)
+
+
+def test_a_client_that_hangs_up_while_its_hits_are_ranked(engine: SearchEngine) -> None:
+    """Its tasks leave the queue."""
+    gate = Gate()
+    gate.let_through()
+    with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), gate), proxy_budget_ms=60_000) as proxy:
+        body = json.dumps(BODY)
+        with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+            head = f"POST /docs/_search HTTP/1.1\r\nHost: x\r\nX-Rerank: title\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall((head + body).encode())
+            gate.wait_for_batch()  # the self-test's
+            gate.wait_for_batch()
+            assert proxy.service.memory._budget.held > 0
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        deadline = time.monotonic() + HANG_S
+        while proxy.service.memory._budget.held and time.monotonic() < deadline:
+            time.sleep(0.01)
+        held = proxy.service.memory._budget.held
+        gate.let_through(10)
+
+    assert held == 0
+
+
+def test_a_search_with_too_many_values_passes_through(proxy: Proxied, engine: SearchEngine) -> None:
+    """They are counted before they are read."""
+    body = json.dumps(BODY | {"terms": [0] * 1_400_000}).replace(", ", ",")
+    with proxy.client() as client:
+        response = client.post("/docs/_search", content=body, headers=HEADERS)
+
+    assert response.headers["x-rerank-status"] == "skipped; reason=large_request"
+    assert len(engine.seen[0].body) == len(body)
+
+
+def test_what_is_kept_of_a_request_is_counted() -> None:
+    """Also when it is passed through: it is sent from what was kept."""
+    body = json.dumps(BODY | {"sort": ["date"]}) + " " * 100_000
+    with scripted_server(held=True) as server, proxied(server.url) as proxy:
+        with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+            head = f"POST /docs/_search HTTP/1.1\r\nHost: x\r\nX-Rerank: title\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall((head + body).encode())
+            assert server.arrived.wait(HANG_S)
+            held = proxy.service.memory._budget.held
+        assert server.hung_up.wait(HANG_S)
+
+    assert held > 100_000
+
+
+def test_a_client_with_no_memory_left_gets_the_order_of_the_engine(engine: SearchEngine) -> None:
+    """As with every other bound, the hits are there."""
+    with proxied(engine.url, max_in_flight_bytes=100) as proxy:
+        assert_in_the_order_of_the_engine(search(proxy), "input_too_large")
+
+
+def test_a_search_that_is_too_large_to_be_read_passes_through(engine: SearchEngine) -> None:
+    """Whole, though part of it was read."""
+    with proxied(engine.url, max_body_bytes=40) as proxy:
+        response = search(proxy)
+
+    assert response.headers["x-rerank-status"] == "skipped; reason=large_request"
+    assert json.loads(engine.seen[0].body) == BODY

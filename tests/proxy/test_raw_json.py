@@ -1,0 +1,154 @@
+"""JSON that is read and moved without being written anew."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bandrank.proxy.hits import Placed, SearchAnswer
+from bandrank.proxy.raw_json import Edit, edited, find, read_document, read_elements, read_members, read_value, without
+
+NUMBERS = st.sampled_from(["1.0e-7", "12345678901234567890", "-0.0", "1E400", "0", "1.10"])
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+
+
+def written(value: Any, draw: st.DrawFn) -> str:
+    """JSON of a value, with white space anywhere that it may be. Numbers are those in NUMBERS."""
+    space = draw(st.sampled_from(["", "", " ", "\n\t", "\r\n "]))
+    if isinstance(value, dict):
+        members = f",{space}".join(
+            f"{space}{json.dumps(key)}{space}:{space}{written(each, draw)}" for key, each in value.items()
+        )
+        return f"{{{members}{space}}}"
+    if isinstance(value, list):
+        return f"[{space}{f'{space},'.join(written(each, draw) for each in value)}{space}]"
+    return draw(NUMBERS) if value == 0 else json.dumps(value, ensure_ascii=draw(st.booleans()))
+
+
+@st.composite
+def json_texts(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> str:
+    """JSON of drawn values."""
+    return written(draw(values), draw)
+
+
+VALUES = st.recursive(
+    st.none() | st.just(0) | TEXT, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
+)
+OBJECTS = st.dictionaries(TEXT, VALUES, max_size=5)
+
+
+@settings(max_examples=40)
+@given(json_texts(OBJECTS), st.data())
+def test_members_can_be_taken_out(text: str, data: st.DataObject) -> None:
+    """What is left is JSON, each of its values as it was written."""
+    members = read_document(text, read_members)
+    keys = data.draw(st.sets(st.sampled_from([part.key for part in members]))) if members else set()
+    left = edited(text, 0, len(text), without(members, keys))
+
+    expected = [(part.key, text[part.value_start : part.end]) for part in members if part.key not in keys]
+    assert [(part.key, left[part.value_start : part.end]) for part in read_document(left, read_members)] == expected
+    assert json.loads(left).keys() == {key for key, _ in expected}
+    if not keys:
+        assert left == text
+
+
+@settings(max_examples=40)
+@given(json_texts(st.lists(OBJECTS, max_size=4)))
+def test_elements_are_found_where_they_stand(text: str) -> None:
+    """Each is read as the library reads it."""
+    elements = read_document(text, lambda text, at: read_elements(text, at, read_value))
+
+    assert [json.loads(text[each.start : each.end]) for each in elements] == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "{", "[1]", '{"a"}', '{"a":}', '{"a":1,}', '{"a":1 "b":2}', '{"a":1,"a":2}', "{a:1}", '{"a":NaN}', "{} x",
+     '{"a":-Infinity}', '{"a":"\n"}', "{1:2}"],
+)  # fmt: skip
+def test_what_is_no_object_is_refused(text: str) -> None:
+    """The error is one of JSON, wherever it is."""
+    with pytest.raises(ValueError, match=r"."):
+        read_document(text, read_members)
+
+
+def test_edits_are_made_from_left_to_right() -> None:
+    """In whatever order they come."""
+    assert edited("abcdef", 1, 6, [Edit(4, 5, "!"), Edit(1, 2, ""), Edit(3, 3, "-")]) == "c-d!f"
+
+
+HITS = st.lists(st.fixed_dictionaries({"_id": TEXT, "_score": st.just(0), "_source": OBJECTS}), max_size=6)
+
+
+@settings(max_examples=40)
+@given(st.data(), HITS, OBJECTS)
+def test_hits_are_moved_as_they_are(data: st.DataObject, hits: list[Any], beside: dict[str, Any]) -> None:
+    """Any of them, in any order; what is around them stays, and so does all of it if nothing is moved."""
+    around = {**beside, "hits": {"max_score": None, "hits": hits, "total": beside}}
+    body = data.draw(json_texts(st.just(around))).encode()
+    answer = SearchAnswer(body)
+    order = data.draw(st.permutations(range(len(hits))))[: data.draw(st.integers(0, len(hits)))]
+    moved = answer.write([Placed(index) for index in order], added=set())
+
+    if order or not hits:
+        assert [raw(moved, part) for part in SearchAnswer(moved).hits] == [
+            raw(body, answer.hits[index]) for index in order
+        ]
+    assert same_but_hits(moved) == same_but_hits(body)
+    if list(order) == [*range(len(hits))] and hits:
+        assert moved == body
+
+
+def raw(body: bytes, part: Any) -> str:
+    """A part as it is written."""
+    return body.decode()[part.start : part.end]
+
+
+def same_but_hits(body: bytes) -> Any:
+    """What an answer says beside its hits."""
+    content = json.loads(body)
+    content["hits"]["hits"] = None
+    return repr(content)
+
+
+def test_scores_and_added_fields() -> None:
+    """Of a hit nothing but these changes, however it is written."""
+    hit = '{ "_score" : null, "fields":{"a":[1.0e-7], "title" : ["x"]} , "_id":"1" }'
+    other = '{"fields" : {"title":["y"]}, "_score":1.50}'
+    around = '{"took": 1, "hits": {"max_score" :1.50, "hits": [\n  %s,\n  %s\n]}}'
+    answer = SearchAnswer((around % (hit, other)).encode())
+    written = answer.write([Placed(1, 0.75), Placed(0, 1e-7)], added={"title"}, best=0.75).decode()
+
+    assert answer.texts(["title", "missing"]) == ["x", "y"]
+    assert written == (
+        around % ('{"_score":0.75}', '{ "_score" : 1e-07, "fields":{"a":[1.0e-7]} , "_id":"1" }')
+    ).replace("1.50", "0.75")
+
+
+@pytest.mark.parametrize(
+    ("source", "fields", "expected"),
+    [
+        ('{"title":"a","body":"b"}', ["title", "body"], "a b"),
+        ('{"title":"a","body":"b"}', ["body", "title"], "b a"),
+        ('{"a":{"b":"c"}}', ["a.b"], "c"),
+        ('{"a.b":"c"}', ["a.b"], "c"),
+        ('{"a":[{"b":"c"},{"b":["d",{"e":1}]},{}]}', ["a.b"], "c d"),
+        ('{"n":1.10,"t":" "}', ["t", "n"], "1.10"),
+        ('{"a":null,"b":true,"c":{}}', ["a", "b", "c", "d.e"], ""),
+        ('{"a":"\\ud800x"}', ["a"], "\ufffdx"),
+        ("[]", ["a"], ""),
+    ],
+)
+def test_the_text_of_a_hit(source: str, fields: list[str], expected: str) -> None:
+    """That of its fields, where there is any, in the order in which they are named."""
+    assert SearchAnswer(f'{{"hits":{{"hits":[{{"_source":{source}}}]}}}}'.encode()).texts(fields) == [expected]
+
+
+def test_find() -> None:
+    """The member, or nothing."""
+    members = read_document('{"a": 1}', read_members)
+
+    assert find(members, "a") is members[0]
+    assert find(members, "b") is None

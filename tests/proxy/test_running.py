@@ -1,0 +1,182 @@
+"""The proxy as it is run: its own paths, HTTPS to the engine, and the command."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.certificates import make_certificate
+from support.deploy import ROOT
+from support.keys import KEYS, write_keys
+from support.models import save_cross_encoder
+from support.proxied import proxied
+from support.redis_server import free_port
+from support.scripted_server import scripted_server
+from support.search_engine import SearchEngine, running_engine
+from support.tasks import HANG_S
+
+from bandrank.__main__ import main
+from bandrank.api.only_probes import PROBES
+from bandrank.errors import BadSetting
+from bandrank.proxy.app import HEALTH, METRICS, READY
+from bandrank.proxy.outcomes import FailReason, SkipReason
+
+DOCUMENTS = ['{"title":"man"}', '{"title":"he"}']
+BODY = {"query": {"match": {"title": "who"}}}
+HEADERS = {"x-rerank": "title"}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[SearchEngine]:
+    """A search engine that all tests ask."""
+    with running_engine(SearchEngine(DOCUMENTS)) as running:
+        yield running
+
+
+def test_requests_are_counted(engine: SearchEngine) -> None:
+    """By what became of them, with every series there from the start."""
+    with proxied(engine.url) as proxy, proxy.client() as client:
+        for outcome in ("passed", "reranked", "skipped", "failed"):
+            assert proxy.count("proxy_requests", outcome=outcome) == 0
+        client.get("/docs")
+        client.post("/docs/_search", json=BODY, headers=HEADERS)
+        client.post("/docs/_search", json=BODY, headers={"x-rerank": "off"})
+        client.post("/docs/_search", json=BODY, headers={"x-rerank": "nothing"})
+
+        assert [
+            proxy.count("proxy_requests", outcome=each) for each in ("passed", "reranked", "skipped", "failed")
+        ] == [1] * 4
+        assert proxy.count("proxy_unranked") == 2
+        assert proxy.count("candidates") == 2
+
+
+def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:
+    """With keys the metrics need one; whether a search may be sent is the engine's to say."""
+    assert {HEALTH, READY, METRICS} <= PROBES
+    engine.seen.clear()
+    with proxied(engine.url, keys=write_keys(tmp_path / "keys.toml")) as proxy, proxy.client() as client:
+        assert client.get(HEALTH).json() == {"status": "alive"}
+        assert client.get(READY).json() == {"status": "ready", "reranking": "ready"}
+        assert client.get(METRICS).status_code == 401
+        for path in (HEALTH, METRICS):  # an answer and an error
+            assert client.get(path).headers["x-content-type-options"] == "nosniff"
+        assert client.get(METRICS, headers={"authorization": f"Bearer {KEYS['rank']}"}).status_code == 403
+        assert client.get(METRICS, headers={"authorization": f"Bearer {KEYS['admin']}"}).status_code == 200
+        assert client.post(HEALTH).status_code == 405
+        assert engine.seen == []
+        answer = client.post("/docs/_search", json=BODY, headers=HEADERS)
+        assert answer.headers["x-rerank-status"] == "reranked; hits=2"
+        assert client.get("/healthz").json() == {"acknowledged": True}
+        proxy.service.drain()
+        assert client.get(READY).status_code == 503
+        assert client.get("/docs").status_code == 200
+
+
+def test_every_reason_is_documented() -> None:
+    """What a header may say is in the page that explains it."""
+    page = (ROOT / "docs" / "search-proxy.md").read_text(encoding="utf-8")
+
+    assert [reason for reason in (*SkipReason, *FailReason) if f"`{reason}`" not in page] == []
+
+
+def test_an_engine_behind_https(tmp_path: Path) -> None:
+    """Its certificate has to be signed by an authority of the settings; to any other nothing is sent."""
+    made = make_certificate(tmp_path)
+    with running_engine(SearchEngine(DOCUMENTS), made) as engine:
+        with proxied(engine.url, proxy_ca=made.certificate) as proxy, proxy.client() as client:
+            answer = client.post("/docs/_search", json=BODY, headers=HEADERS)
+            assert answer.headers["x-rerank-status"] == "reranked; hits=2"
+        engine.seen.clear()
+        with proxied(engine.url) as proxy, proxy.client() as client:
+            assert client.post("/docs/_search", json=BODY, headers=HEADERS).status_code == 502
+        assert engine.seen == []
+
+
+def test_an_engine_below_a_path() -> None:
+    """The path comes before that of each request."""
+    with scripted_server(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n") as server:
+        with proxied(f"{server.url}/search/") as proxy, proxy.client() as client:
+            client.get("/docs?a=b")
+        assert server.got[0].startswith(b"GET /search/docs?a=b HTTP/1.1\r\n")
+
+
+def test_the_command(engine: SearchEngine, tmp_path: Path) -> None:
+    """`bandrank proxy` serves until SIGTERM, ends with 0, and its lines in the log carry the ids of requests."""
+    port = free_port()
+    model = str(save_cross_encoder(tmp_path / "model"))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
+    environ |= {"BANDRANK_PROXY_UPSTREAM": engine.url, "BANDRANK_ACCESS_LOG": "true"}
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "bandrank", "proxy", "--port", str(port), "--model", model, "--device", "cpu"]
+    with log.open("wb") as output, subprocess.Popen(command, env=environ, stdout=output, stderr=output) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_ready(f"{url}{READY}")
+            answer = httpx.post(
+                f"{url}/docs/_search",
+                json=BODY,
+                headers=HEADERS | {"x-request-id": "r-7"},
+                trust_env=False,
+                timeout=HANG_S,
+            )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(HANG_S) == 0
+        finally:
+            process.kill()
+
+    assert answer.headers["x-rerank-status"] == "reranked; hits=2"
+    assert answer.headers.keys() == {"content-type", "x-elastic-product", "content-length", "x-rerank-status"}
+    (line,) = [line for line in log.read_text().splitlines() if "answered" in line and "/docs/_search" in line]
+    assert "request_id=r-7" in line
+    assert "status=200" in line
+
+
+def wait_until_ready(url: str) -> None:
+    """Returns when a probe is answered. Raises TimeoutError if that does not come."""
+    deadline = time.monotonic() + HANG_S
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(url, trust_env=False, timeout=HANG_S).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)  # nobody listens yet
+    raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "BANDRANK_PROXY_UPSTREAM must be the address of a search engine"),
+        (
+            ["--proxy-upstream", "http://localhost:9200", "--proxy-rules", "RULES"],
+            "RULES: docs has a depth beyond 2048",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_used(
+    arguments: list[str], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says which, and the exit code is 2."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nindex = "docs"\nfields = ["title"]\ndepth = 5000\n')
+    model = str(save_cross_encoder(tmp_path / "model"))
+    capsys.readouterr()
+    given = [argument.replace("RULES", str(rules)) for argument in arguments]
+
+    assert main(["proxy", "--model", model, "--device", "cpu", *given]) == 2
+    assert expected.replace("RULES", str(rules)) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ['model = "other"', 'strategy = "odd"'])
+def test_a_rule_for_what_is_not_served(engine: SearchEngine, wrong: str, tmp_path: Path) -> None:
+    """It is known when the proxy starts."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f'[[rules]]\nindex = "docs"\nfields = ["title"]\n{wrong}\n')
+    with pytest.raises(BadSetting) as refused, proxied(engine.url, proxy_rules=str(rules)):
+        pass
+    assert str(refused.value).startswith(f"{rules}: docs ")

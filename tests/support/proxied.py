@@ -1,0 +1,86 @@
+"""The real search proxy, behind uvicorn with bounded connections, in a thread of this process."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from support.scorers import lookup
+from support.scripted_server import read_message
+from support.server import Scrape
+from support.serving import files_of
+from support.tasks import HANG_S
+
+from bandrank.api.connections import ConnectionLimits, Connections
+from bandrank.api.hardening import hardening
+from bandrank.api.service import Service
+from bandrank.errors import BadSetting
+from bandrank.models.scorer import Scorer
+from bandrank.proxy.app import METRICS, create_proxy
+from bandrank.serving import assemble
+from bandrank.settings import Settings
+
+BARE = {"headers": [], "date_header": False}  # as in `bandrank proxy`
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """A proxy that listens. service: the re-ranker in it."""
+
+    address: tuple[str, int]
+    service: Service
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.address[1]}"
+
+    def client(self, **more: Any) -> httpx.Client:
+        """A client with connections of its own."""
+        return httpx.Client(base_url=self.url, timeout=HANG_S, trust_env=False, **more)
+
+    def send(self, request: bytes) -> bytes:
+        """The bytes of the answer to the bytes of a request."""
+        with socket.create_connection(self.address, timeout=HANG_S) as connection:
+            connection.sendall(request)
+            return read_message(connection.recv)
+
+    def count(self, name: str, **labels: str) -> float:
+        """The value of a counter."""
+        with self.client() as client:
+            return Scrape(client.get(METRICS).text).value(f"bandrank_{name}_total", **labels)
+
+
+@contextmanager
+def proxied(
+    upstream: str, *, scorer: Scorer | None = None, fast: Scorer | None = None, **settings: Any
+) -> Iterator[Proxied]:
+    """A proxy in front of an upstream, with a scorer that knows `man` (1.5), `he` (4) and `she` (-2), unless given.
+
+    fast: one that goes first.
+    """
+    chosen = Settings(device="cpu", proxy_upstream=upstream, **settings)
+    serving = assemble([files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)], chosen)
+    service = Service(serving, chosen)
+    try:
+        app = create_proxy(service, chosen)
+    except BadSetting:
+        asyncio.run(service.close())
+        raise
+    connections = Connections(ConnectionLimits(max_connections=50, reserved=4), service.metrics)
+    http: Any = connections.protocol()
+    config = uvicorn.Config(app, http=http, log_config=None, access_log=False, **(hardening(chosen) | BARE))
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield Proxied(listener.getsockname(), service)
+        finally:
+            server.should_exit = True
+            thread.join(HANG_S)
+    assert not thread.is_alive()

@@ -1,0 +1,144 @@
+"""A stand-in for OpenSearch, built from its documented search API, that records what it is sent.
+
+It knows one index of documents, which match every query in the order in which they are given, and what the tests ask of
+`_search`: size, from, `_source`, `fields`, highlight, aggregations, gzip, and the limit of a result window. Everything
+else is answered with what came.
+"""
+
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from support.certificates import Certificate
+from support.tasks import HANG_S
+
+JSON = b"application/json; charset=UTF-8"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A request as the engine got it; the names of headers are in lower case."""
+
+    method: str
+    target: bytes
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+    @property
+    def params(self) -> dict[str, str]:
+        """The parameters of the query string."""
+        return dict(parse_qsl(self.target.partition(b"?")[2].decode()))
+
+
+@dataclass
+class SearchEngine:
+    """documents: the JSON of each `_source`, as it was indexed.  max_window: of from and size together.
+
+    status: of the answers to searches.  before_answer: called with each search.
+    """
+
+    documents: Sequence[str]
+    max_window: int = 10_000
+    status: int = 200
+    always_gzip: bool = False
+    seen: list[Recorded] = field(default_factory=list)
+    url: str = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        parts, more = [], True
+        while more:
+            message = await receive()
+            parts.append(message.get("body", b""))
+            more = message.get("more_body", False)
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        asked = Recorded(scope["method"], target, dict(scope["headers"]), b"".join(parts))
+        self.seen.append(asked)
+        status, answer = self.answer(asked)
+        headers = [(b"content-type", JSON), (b"x-elastic-product", b"stand-in")]
+        if self.always_gzip or b"gzip" in asked.headers.get(b"accept-encoding", b""):
+            answer = gzip.compress(answer, mtime=0)
+            headers.append((b"content-encoding", b"gzip"))
+        headers.append((b"content-length", b"%d" % len(answer)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    def answer(self, asked: Recorded) -> tuple[int, bytes]:
+        """Status and body of the answer to a request."""
+        if not asked.target.partition(b"?")[0].endswith(b"/_search"):
+            return 200, b'{"acknowledged":true}'
+        if self.status != 200:
+            return self.status, b'{"error":{"type":"stand_in_exception","reason":"told to"},"status":%d}' % self.status
+        raw = gzip.decompress(asked.body) if asked.headers.get(b"content-encoding") == b"gzip" else asked.body
+        return self.search(json.loads(raw or b"{}"), asked.params)
+
+    def search(self, body: Mapping[str, Any], params: Mapping[str, str]) -> tuple[int, bytes]:
+        """The answer to a search; its parameters go before its body."""
+        start, size = int(params.get("from", body.get("from", 0))), int(params.get("size", body.get("size", 10)))
+        if start + size > self.max_window:
+            return 400, b'{"error":{"type":"illegal_argument_exception","reason":"too large a window"},"status":400}'
+        page = range(len(self.documents))[start : start + size]
+        most = score_of(0) if page else "null"
+        return 200, self.page([(index, score_of(index)) for index in page], most, body, params)
+
+    def page(
+        self, hits: Sequence[tuple[int, str]], most: str, body: Mapping[str, Any], params: Mapping[str, str]
+    ) -> bytes:
+        """The answer with these documents, each with its `_score`, and with this `max_score`."""
+        wanted = params.get("_source", body.get("_source", True))
+        listed = ",".join(self.hit(index, score, wanted, body) for index, score in hits)
+        total = f'"total":{{"value":{len(self.documents)},"relation":"eq"}}'
+        aggregations = ',"aggregations":{"sum":{"value":1.2345678901234567e19}}' if "aggs" in body else ""
+        return (
+            '{"took":3,"timed_out":false,"_shards":{"total":1,"successful":1,"skipped":0,"failed":0},'
+            f'"hits":{{{total},"max_score":{most},"hits":[{listed}]}}{aggregations}}}'
+        ).encode()
+
+    def hit(self, index: int, score: str, wanted: object, body: Mapping[str, Any]) -> str:
+        """The JSON of a hit. Its `_source` is as it was indexed, unless it is filtered."""
+        source = json.loads(self.documents[index])
+        members = [f'"_index":"docs","_id":"{index}","_score":{score}']
+        if wanted is True or wanted == "true":
+            members.append(f'"_source":{self.documents[index]}')
+        elif wanted is not False and wanted != "false":
+            names = wanted if isinstance(wanted, list) else str(wanted).split(",")
+            kept = {name: source[name] for name in names if name in source}
+            members.append(f'"_source":{json.dumps(kept, ensure_ascii=False)}')
+        if found := {name: [source[name]] for name in body.get("fields", []) if name in source}:
+            members.append(f'"fields":{json.dumps(found, ensure_ascii=False)}')
+        if "highlight" in body and "title" in source:
+            members.append('"highlight":{"title":["<em>' + source["title"].split()[0] + '</em>"]}')
+        return "{" + ",".join(members) + "}"
+
+
+def score_of(index: int) -> str:
+    """What the engine gives the hit at an index, with a number that not every library would write again as it is."""
+    return f"{9.5 - index / 4:.3f}e0"
+
+
+@contextmanager
+def running_engine(engine: SearchEngine, certificate: Certificate | None = None) -> Iterator[SearchEngine]:
+    """The engine on a free port. certificate: to speak HTTPS with."""
+    tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
+    quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "date_header": False}
+    config = uvicorn.Config(engine, **quiet, **tls)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        engine.url = f"{'https' if tls else 'http'}://localhost:{listener.getsockname()[1]}"
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield engine
+        finally:
+            server.should_exit = True
+            thread.join(HANG_S)
+    assert not thread.is_alive()
