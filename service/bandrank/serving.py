@@ -32,7 +32,9 @@ class ModelFiles:
     """The loaded scorers of a served model.
 
     main: the scorer that the model is named after.  fast: one that precomputes and runs before it, or None.
-    cascade_depth: how many candidates a cascade leaves to `main`.  Raises BadSetting if the two do not fit.
+    cascade_depth: how many candidates a cascade leaves to `main`.  first_stage_weight: of the scores that candidates
+    come with, where a request does not say.  aliases: further names that requests may use.
+    Raises BadSetting if the two scorers do not fit.
     """
 
     name: str
@@ -40,6 +42,8 @@ class ModelFiles:
     fast: LoadedModel | None = None
     cascade_depth: int = 50
     dtype: Dtype = "auto"
+    first_stage_weight: float = 0.0
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.fast is not None and not self.fast.scorer.precomputes:
@@ -80,7 +84,7 @@ def load_models(settings: Settings) -> list[ModelFiles]:
             )
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype) if name else None
-        return ModelFiles(each.name, main, fast, each.cascade_depth, each.dtype)
+        return ModelFiles(each.name, main, fast, each.cascade_depth, each.dtype, each.first_stage_weight, each.aliases)
 
     files = []
     for each in settings.served_models():
@@ -136,8 +140,9 @@ def assemble(
         for stage in stages:
             metrics.declare_stage(stage.role.name)
         names = [model.name for model in (each.main, each.fast) if model is not None]
-        aliases = frozenset(names) | {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
-        return ServedModel(each.name, tuple(stages), engine, dtype, aliases)
+        short = {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
+        aliases = frozenset(names) | short | {*each.aliases}
+        return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight)
 
     models = Models([served(each) for each in files])
     engine.start()

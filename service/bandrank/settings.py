@@ -45,8 +45,13 @@ class Settings(BaseModel):
     """Revision of the fast model on the hub."""
     cascade_depth: PositiveInt = 50
     """Candidates that go on to the accurate scorer where no budget says otherwise."""
+    first_stage_weight: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
+    unknown_model: Literal["default", "refuse"] = "default"
+    """What requests in the dialects of other services get for a model that is not served, such as those services' own:
+    the first model, or 404."""
     host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -161,7 +166,12 @@ class Settings(BaseModel):
             return (ModelSettings(name=name or self.model, **self.model_dump(include={*ModelSettings.model_fields})),)
         if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
-        return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)
+        return read_models(
+            Path(self.models),
+            cascade_depth=self.cascade_depth,
+            dtype=self.dtype,
+            first_stage_weight=self.first_stage_weight,
+        )
 
 
 class _Flags(Settings, BaseSettings):

@@ -23,7 +23,7 @@ def million(item: bytes) -> bytes:
     ("method", "path", "start", "item", "says"),
     [
         ("POST", "/rerank", b'{"query":"x","candidates":[', b"1", f"{NO_TEXT}: Input should be an object"),
-        ("POST", "/rerank", b'{"query":"x","documents":[', b"null", NO_TEXT.replace("candidates", "documents")),
+        ("POST", "/rerank", b'{"query":"x","documents":[', b"null", "documents.0.str: Input should be a valid string"),
         ("POST", "/rerank", b'{"query":"x","candidates":[', b"{}", TOO_MANY),
         ("POST", "/rerank", b'{"x":[', b"[]", TOO_MANY),
         ("POST", "/rerank", b'{"x":[', b'{"id":"a,"}', TOO_MANY),
