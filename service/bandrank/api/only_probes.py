@@ -5,7 +5,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bandrank.api.access_log import AccessLog
 from bandrank.api.request_ids import RequestIds
 
-PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES = frozenset(
+    {"/healthz", "/readyz", "/metrics"}
+    | {"/health", "/ping", "/v1/health/live", "/v1/health/ready", "/.well-known/live", "/.well-known/ready"}
+)
 
 
 class OnlyProbes:

@@ -11,6 +11,7 @@ from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking, join
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
 from bandrank.engine.served import Models, ServedModel
+from bandrank.engine.submit import timeout
 
 QUERIES_AT_ONCE = 32  # of one request: as many as share a batch, and no more than a client may have waiting
 
@@ -100,7 +101,8 @@ async def _rank_each(
         return await rank(query, texts)
     ranking = [asyncio.ensure_future(rank(query, texts)) for query, texts in by_query.items()]
     try:
-        return join(await asyncio.gather(*ranking))
+        async with timeout(model.engine.request_timeout_s):  # of the request; each query has a deadline of its own
+            return join(await asyncio.gather(*ranking))
     finally:
         for each in ranking:  # after a failure the others are of no use
             each.cancel()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.documents import Documents, documents_schema, given_back, text_of
+from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
 from bandrank.api.dialects.fields import Count, Flag
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
@@ -34,7 +34,7 @@ class CohereRequest(ForeignRequest):
 
     documents: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
     top_n: Count | None = Field(default=None, description="null, 0 or more than there are: all.")
-    rank_fields: list[str] | None = Field(default=None, description="Of objects, the fields that are ranked.")
+    rank_fields: RankFields | None = Field(default=None, description="Of objects, the fields that are ranked.")
     return_documents: Flag = False
     raw_scores: Flag = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
     use_activation: Flag = Field(default=True, description="false: the same as raw_scores.")
@@ -114,16 +114,19 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
     return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s)
 
 
+def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | None:
+    """A document as an object, if asked for."""
+    text = exchange.text(index)
+    return None if text is None else given_back(exchange.request.documents[index], text)
+
+
 def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
     """The JSON of the CohereResponse."""
     ranking = exchange.answer.ranking
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
-        results=[
-            CohereResult(index, score, None if text is None else given_back(exchange.request.documents[index], text))
-            for index, score, text in exchange.ranked
-        ],
+        results=[CohereResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked],
         usage=usage_of(ranking),
         meta=CohereMeta(
             **vars(meta_of(exchange)),
@@ -142,7 +145,7 @@ def _cohere(version: str) -> Dialect[CohereRequest]:
         read,
         partial(write, version=version),
         fields=("documents",),
-        document=lambda exchange, index: exchange.request.documents[index],
+        document=document,
     )
 
 

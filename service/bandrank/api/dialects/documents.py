@@ -3,13 +3,24 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_core import to_json
 
 from bandrank.errors import InvalidInput
 
+
+def _distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError("no field may come twice")
+    return names
+
+
 # left_to_right: no value is both, and a text need not be tried as an object.
 Document = Annotated[str | dict[str, Any], Field(union_mode="left_to_right")]
+# Each of them is looked for in each document.
+RankFields = Annotated[
+    list[str], Field(max_length=64, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct)
+]
 Documents = Annotated[list[Document], Field(fail_fast=True, min_length=1)]  # a million faults would take gigabytes
 
 

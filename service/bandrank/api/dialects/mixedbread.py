@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.documents import Documents, documents_schema, text_of
+from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, text_of
 from bandrank.api.dialects.fields import Count, Flag
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
@@ -20,7 +20,7 @@ class MixedbreadRequest(ForeignRequest):
     model_config = ConfigDict(json_schema_extra=documents_schema("input"))
 
     input: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
-    rank_fields: list[str] | None = None
+    rank_fields: RankFields | None = None
     top_k: Count | None = None
     return_input: Flag = False
 
