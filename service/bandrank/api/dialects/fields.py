@@ -35,3 +35,4 @@ Flag = Annotated[
 ]
 # fail_fast: a million faults would take gigabytes
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
+QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]

@@ -9,17 +9,16 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import NOT_BLANK
+from bandrank.api.dialects.fields import Query
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
-from bandrank.errors import InvalidInput
 
 
 @dataclass(slots=True)
 class MetarankPair:
     """A query and a text."""
 
-    query: Annotated[str, Field(json_schema_extra={"pattern": NOT_BLANK})]
+    query: Query
     text: str
 
 
@@ -36,10 +35,8 @@ class MetarankResponse(BaseModel):
 
 
 def read(request: MetarankRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many pairs, and InvalidInput for an empty query."""
+    """The call of a request. Raises InputTooLarge for too many pairs."""
     check_count(len(request.input), max_candidates)
-    if not all(pair.query.strip() for pair in request.input):
-        raise InvalidInput("no query may be empty")
     return Call(
         query=request.input[0].query,
         candidates=[CallCandidate(pair.text, query=pair.query) for pair in request.input],

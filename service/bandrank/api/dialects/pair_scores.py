@@ -14,7 +14,7 @@ from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import Flag, Texts
+from bandrank.api.dialects.fields import Flag, Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
@@ -23,6 +23,7 @@ from bandrank.errors import InvalidInput
 SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 NOT_NULL: JsonDict = {"type": ["string", "array"]}
 Side = Annotated[str | Texts | None, Field(union_mode="left_to_right")]
+Queries = Annotated[Query | QueryTexts | None, Field(union_mode="left_to_right")]
 A_PAIR_OF_SIDES: JsonDict = {
     "anyOf": [{"required": [*pair], "properties": dict.fromkeys(pair, NOT_NULL)} for pair in SIDES]
 }
@@ -33,12 +34,12 @@ class PairsRequest(NamesModel):
 
     model_config = ConfigDict(json_schema_extra=A_PAIR_OF_SIDES)
 
-    queries: Side = None
+    queries: Queries = None
     documents: Side = None
     items: Side = None
-    data_1: Side = None
+    data_1: Queries = None
     data_2: Side = None
-    text_1: Side = None
+    text_1: Queries = None
     text_2: Side = None
     use_activation: Flag = Field(default=True, description="false: the scorer's own scores instead of their sigmoid.")
     activation: Flag = Field(default=True, description="Another name for use_activation.")
@@ -88,8 +89,6 @@ def read(request: PairsRequest, max_candidates: int) -> Call:
         queries *= len(texts)
     if len(queries) != len(texts):
         raise InvalidInput(f"{len(queries)} texts cannot be paired with {len(texts)}: give as many, or one")
-    if not all(map(str.strip, queries)):
-        raise InvalidInput("no text of the first side may be empty")
     return Call(
         query=queries[0],
         candidates=[CallCandidate(text, query=query) for query, text in zip(queries, texts, strict=True)],
