@@ -7,7 +7,7 @@ from typing import Any
 Scores = list[tuple[int, Any]]  # indices in the request with scores, in the order of the answer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Speaker:
     """A client of a path.
 
@@ -23,7 +23,7 @@ class Speaker:
     as_sent: bool = False
     texts: str = "documents"
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.name} {self.path}"
 
 

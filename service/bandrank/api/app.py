@@ -54,7 +54,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    for router in (rerank.router(), status.router, foreign_status.router, candidates.router):
+    for router in (*rerank.routers(), status.router, foreign_status.router, candidates.router):
         app.include_router(router)
         for route in router.routes:
             if isinstance(route, Route):

@@ -47,15 +47,13 @@ BUDGET_MS = TypeAdapter(Annotated[float, Field(gt=0, strict=True, allow_inf_nan=
 
 
 @cache
-def router() -> APIRouter:
-    """The router of all dialects; they take a tenth of a second to describe."""
-    made = APIRouter()
-    for path, dialects in DIALECTS.items():
-        _add_endpoint(made, path, dialects)
-    return made
+def routers() -> tuple[APIRouter, ...]:
+    """A router for each path: what they say of themselves takes a tenth of a second to write."""
+    return tuple(_router_of(path, dialects) for path, dialects in DIALECTS.items())
 
 
-def _add_endpoint(router: APIRouter, path: str, dialects: tuple[Dialect[Any], ...]) -> None:
+def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
+    router = APIRouter()
     parameters = [BUDGET_PARAMETER, MODEL_PARAMETER] if "{model" in path else [BUDGET_PARAMETER]
 
     @router.post(
@@ -86,6 +84,8 @@ def _add_endpoint(router: APIRouter, path: str, dialects: tuple[Dialect[Any], ..
         size = await service.pace.run(_documents_size, dialect, exchange, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)
         return JsonInParts(await service.pace.run(dialect.write, exchange), headers=dialect.headers(exchange))
+
+    return router
 
 
 def _read(dialects: tuple[Dialect[Any], ...], body: bytes, max_candidates: int) -> tuple[Dialect[Any], Any, Call]:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from support.app import RunningApp, running_app
-from support.dialects import SPEAKERS
+from support.dialects import SPEAKERS, Speaker
 from support.scorers import encoded_lookup, lookup
 
 from bandrank.api.dialects import DIALECTS
@@ -70,9 +70,9 @@ async def described() -> AsyncIterator[Described]:
 
 @given(speaker=st.sampled_from(SPEAKERS), added=ADDED, texts=st.lists(TEXTS, min_size=1, max_size=4))
 @example(speaker=SPEAKERS[0], added={"rank_fields": ["title"], "documents": [{"title": 1}]}, texts=["man"])
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_what_is_allowed_is_answered(
-    described: Described, speaker: Any, added: dict[str, Any], texts: list[str]
+    described: Described, speaker: Speaker, added: dict[str, Any], texts: list[str]
 ) -> None:
     """And what is not allowed is refused, each with an answer that the description has."""
     body = speaker.body("who", texts) | added

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
@@ -10,9 +11,16 @@ from bandrank.api.dialects.fields import Count, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
 
+FIELDS = ("top_k", "truncation")  # by one of which it is told from Cohere's
+ONE_OF_THEM: JsonDict = {
+    "anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in FIELDS]
+}
+
 
 class VoyageRequest(ForeignRequest):
     """A query and documents, with `top_k` or `truncation`. No document is too long, whatever `truncation` says."""
+
+    model_config = ConfigDict(json_schema_extra=ONE_OF_THEM)
 
     documents: Texts
     top_k: Count | None = None
@@ -55,4 +63,4 @@ def write(exchange: Exchange[VoyageRequest]) -> str:
     return response.model_dump_json(exclude_none=True)
 
 
-VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=("top_k", "truncation"))
+VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=FIELDS)

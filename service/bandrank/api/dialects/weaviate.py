@@ -17,8 +17,7 @@ class WeaviateRequest(ForeignRequest):
     """A query and documents. property: the name of the documents' field, which may be empty."""
 
     documents: Texts
-    # `property` would hide the decorator of that name
-    field: str | None = Field(default=None, alias="property")
+    field: str = Field(alias="property")
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class WeaviateResponse(BaseModel):
 
     query: str
     scores: list[WeaviateScore]
-    field: str | None = Field(default=None, alias="property")
+    field: str = Field(alias="property")
 
 
 def read(request: WeaviateRequest, max_candidates: int) -> Call:
@@ -49,7 +48,7 @@ def write(exchange: Exchange[WeaviateRequest]) -> str:
     response = WeaviateResponse(
         query=request.query, scores=[WeaviateScore(*each) for each in scores], property=request.field
     )
-    return response.model_dump_json(by_alias=True, exclude_none=True)
+    return response.model_dump_json(by_alias=True)
 
 
 WEAVIATE = Dialect(WeaviateRequest, WeaviateResponse, read, write, fields=("property",))
