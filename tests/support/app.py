@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -50,7 +50,10 @@ async def running_app(
 ) -> AsyncIterator[RunningApp]:
     """An application that serves `scorer` on the CPU, after `fast` if given. Unless `started`, the test starts it."""
     settings = settings or Settings(device="cpu")
-    files = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
+    files = replace(
+        files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth),
+        first_stage_weight=settings.first_stage_weight,
+    )
     service = Service(assemble([files], settings, on_death=on_death), settings)
     app = create_app(service)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -4,6 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+from support.app import running_app
+from support.scorers import lookup
+
+WORDS = ["man", "she", "he", "you"]
+RAW = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
+BEST_FIRST = [2, 0, 3, 1]
+SIGMOIDS = [0.8175744761936437, 0.11920292202211755, 0.9820137900379085, 0.5]  # 1 / (1 + exp(-x)), by hand
+
 Scores = list[tuple[int, Any]]  # indices in the request with scores, in the order of the answer
 
 
@@ -105,3 +114,11 @@ SPEAKERS = [
     ),
 ]
 ONE_OF_EACH = list({speaker.name: speaker for speaker in SPEAKERS}.values())
+
+
+async def ask(path: str, body: Any, **headers: str) -> httpx.Response:
+    """The answer of an application that knows WORDS; its status must be 200."""
+    async with running_app(lookup(**RAW)) as running:
+        response = await running.client.post(path, json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    return response
