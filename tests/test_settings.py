@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHER_VALUES = {
     "model": "org/model",
     "revision": "main",
+    "first_stage_weight": 0.25,
+    "unknown_model": "refuse",
     "models": "models.toml",
     "shadow_model": "org/shadow",
     "shadow_strategy": "cascade",

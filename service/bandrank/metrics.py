@@ -42,9 +42,9 @@ class Metrics:
         seconds = partial(self._add, partial(Histogram, buckets=SECONDS))
 
         self.requests = counter(
-            "requests", "Answered /rerank requests by HTTP status; 499: the client hung up.", status=STATUSES
+            "requests", "Answered requests to rank by HTTP status; 499: the client hung up.", status=STATUSES
         )
-        self.request_seconds = seconds("request_seconds", "Whole /rerank request, from its body to its answer.")
+        self.request_seconds = seconds("request_seconds", "Whole request to rank, from its body to its answer.")
         self.http_requests = counter("http_requests", "Answered requests by path and HTTP status.", path=(), status=())
         self.http_request_seconds = seconds("http_request_seconds", "Whole request, by path.", path=())
         self.tokenize_seconds = seconds("tokenize_seconds", "Per request: turning its texts into token ids.")

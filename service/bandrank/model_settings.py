@@ -15,7 +15,11 @@ Dtype = Literal["auto", DtypeName]
 
 
 class ModelSettings(BaseModel, frozen=True, extra="forbid"):
-    """A model to serve. name: the name that requests use; the other fields are the settings of the same name."""
+    """A model to serve.
+
+    name: the name that requests use.  aliases: others that they may use, such as those of a service that this one
+    replaces.  The other fields are the settings of the same name.
+    """
 
     name: str = Field(min_length=1)
     model: str = Field(min_length=1)
@@ -24,20 +28,28 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     fast_revision: str = ""
     cascade_depth: PositiveInt
     dtype: Dtype
+    first_stage_weight: float = Field(default=0.0, ge=0, le=1)
+    aliases: tuple[str, ...] = ()
 
 
 class _ModelsFile(BaseModel, extra="forbid"):
     models: tuple[ModelSettings, ...] = Field(min_length=1)
 
 
-def read_models(path: Path, *, cascade_depth: int, dtype: Dtype) -> tuple[ModelSettings, ...]:
+def read_models(
+    path: Path, *, cascade_depth: int, dtype: Dtype, first_stage_weight: float = 0.0
+) -> tuple[ModelSettings, ...]:
     """The models in a TOML file, in its order, or the checkpoints in a folder, sorted by name.
 
     A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. The path of
     a folder is relative to the file; a folder beside it goes before a shipped name or a hub id of the same spelling.
-    cascade_depth, dtype: the defaults of each model.  Raises BadSetting.
+    cascade_depth, dtype, first_stage_weight: the defaults of each model.  Raises BadSetting.
     """
-    shared: dict[str, Any] = {"cascade_depth": cascade_depth, "dtype": dtype}
+    shared: dict[str, Any] = {
+        "cascade_depth": cascade_depth,
+        "dtype": dtype,
+        "first_stage_weight": first_stage_weight,
+    }
     if path.is_dir():
         folders = sorted(config.parent for config in path.glob("*/config.json"))
         if not folders:

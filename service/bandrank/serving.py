@@ -33,7 +33,9 @@ class ModelFiles:
 
     main: the scorer that the model is named after.  fast: one that precomputes and runs before it, or None.
     cascade_depth: how many candidates a cascade leaves to `main`.  served: whether requests may ask for the model.
-    shadow: whether it scores the sampled requests.  Raises BadSetting if the two scorers do not fit.
+    shadow: whether it scores the sampled requests.  first_stage_weight: of the scores that candidates come with, where
+    a request does not say.  aliases: further names that requests may use.
+    Raises BadSetting if the two scorers do not fit.
     """
 
     name: str
@@ -43,6 +45,8 @@ class ModelFiles:
     dtype: Dtype = "auto"
     served: bool = True
     shadow: bool = False
+    first_stage_weight: float = 0.0
+    aliases: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.fast is not None and not self.fast.scorer.precomputes:
@@ -89,7 +93,15 @@ def load_models(settings: Settings) -> list[ModelFiles]:
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype) if name else None
         return ModelFiles(
-            each.name, main, fast, each.cascade_depth, each.dtype, served=each in served, shadow=each == shadow
+            each.name,
+            main,
+            fast,
+            each.cascade_depth,
+            each.dtype,
+            served=each in served,
+            shadow=each == shadow,
+            first_stage_weight=each.first_stage_weight,
+            aliases=each.aliases,
         )
 
     files = []
@@ -148,8 +160,9 @@ def assemble(
         for stage in stages:
             metrics.declare_stage(stage.role.name)
         names = [model.name for model in (each.main, each.fast) if model is not None]
-        aliases = frozenset(names) | {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
-        return ServedModel(each.name, tuple(stages), engine, dtype, aliases)
+        short = {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
+        aliases = frozenset(names) | short | {*each.aliases}
+        return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight)
 
     ranking = {each.name: served(each) for each in files}
     models = Models([ranking[each.name] for each in files if each.served])

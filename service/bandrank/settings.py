@@ -45,6 +45,8 @@ class Settings(BaseModel):
     """Revision of the fast model on the hub."""
     cascade_depth: PositiveInt = 50
     """Candidates that go on to the accurate scorer where no budget says otherwise."""
+    first_stage_weight: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
@@ -54,6 +56,9 @@ class Settings(BaseModel):
     """The strategy of the shadow; empty: that of each request."""
     shadow_share: float = Field(default=0.01, ge=0, le=1)
     """The part of the requests that the shadow scores; 0: none, and it is not loaded."""
+    unknown_model: Literal["default", "refuse"] = "default"
+    """What requests in the dialects of other services get for a model that is not served, such as those services' own:
+    the first model, or 404."""
     host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
@@ -183,7 +188,12 @@ class Settings(BaseModel):
             return (ModelSettings(name=public_name(self.model), **facts),)
         if beside := sorted(map(variable, SINGLE_MODEL & self.model_fields_set)):
             raise BadSetting("models", f"cannot be set beside {', '.join(beside)}")
-        return read_models(Path(self.models), cascade_depth=self.cascade_depth, dtype=self.dtype)
+        return read_models(
+            Path(self.models),
+            cascade_depth=self.cascade_depth,
+            dtype=self.dtype,
+            first_stage_weight=self.first_stage_weight,
+        )
 
     def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:
         """The shadow: one of the served models, or one beside them; None if there is none. Raises BadSetting."""

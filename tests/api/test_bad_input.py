@@ -59,7 +59,7 @@ CASES = [
     invalid("a blank query", {"query": " \n\t\u2003", "candidates": CANDIDATES}, "query must not be empty"),
     invalid("no candidates", {"query": "who"}, "candidates"),
     invalid("empty candidates", {"query": "who", "candidates": []}, "candidates must not be empty"),
-    invalid("empty documents", {"query": "who", "documents": []}, "candidates must not be empty"),
+    invalid("empty documents", {"query": "who", "documents": []}, "documents: List should have at least 1 item"),
     invalid("null candidates", {"query": "who", "candidates": None}, "candidates"),
     invalid("both names", {"query": "who", "candidates": CANDIDATES, "documents": CANDIDATES}, "not in both"),
     invalid("a string for candidates", {"query": "who", "candidates": "man"}, "candidates"),
@@ -226,7 +226,14 @@ async def test_a_fault_is_reported_with_its_location(candidates: bytes, message:
 async def test_several_faults_are_named_together() -> None:
     """The message lists the first three faults and the number of further ones."""
     async with running_app(lookup()) as running:
-        body = {"query": 1, "top_n": -1, "return_documents": "maybe", "raw_scores": "maybe", "model": 2}
+        body = {
+            "query": 1,
+            "candidates": ["man"],
+            "top_n": -1,
+            "return_documents": "maybe",
+            "raw_scores": "maybe",
+            "model": 2,
+        }
         message = assert_error(await running.rerank(body), 422, "invalid_input")
 
     assert message.startswith("query: ")

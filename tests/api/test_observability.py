@@ -198,14 +198,15 @@ async def test_the_api_describes_itself() -> None:
         document = (await running.client.get("/openapi.json")).json()
 
     operation = document["paths"]["/rerank"]["post"]
-    schema = resolve(document, operation["requestBody"]["content"]["application/json"]["schema"])
+    schema, *_ = operation["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     fields = {"query", "candidates", "documents", "top_n", "return_documents", "raw_scores", "model"}
-    fields |= {"strategy", "budget_ms"}
+    fields |= {"strategy", "budget_ms", "first_stage_weight"}
     assert set(schema["properties"]) == fields
-    assert schema["required"] == ["query"]
+    assert schema["required"] == ["query", "candidates"]
     assert schema["examples"][0].keys() <= fields
     assert set(operation["responses"]) >= {"200", "404", "413", "415", "422", "429", "500", "503", "504"}
-    answer = resolve(document, operation["responses"]["200"]["content"]["application/json"]["schema"])
+    answers = operation["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    answer = resolve(document, answers[0])
     assert set(answer["properties"]) == {"id", "model", "results", "unresolved", "usage", "meta"}
     (header,) = operation["parameters"]
     assert (header["name"], header["in"], header.get("required", False)) == ("X-Budget-Ms", "header", False)
@@ -239,6 +240,9 @@ async def test_every_endpoint_is_counted() -> None:
         await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
         await running.client.put("/candidates", json={})
         await running.client.request("DELETE", "/candidates", json={"ids": ["a"]})
+        for name in ("a", "b/c"):
+            await running.client.post(f"/inference/cross/{name}", json={"input": [{"query": "who", "text": "man"}]})
+            await running.client.get(f"/inference/cross/{name}")
         for path in ("/healthz", "/openapi.json", "/nothing", "/rerank/", "/" + "x" * 1000):
             await running.client.get(path)
         after = await running.scrape()
@@ -248,6 +252,9 @@ async def test_every_endpoint_is_counted() -> None:
         return after.value(name, **labels) - before.value(name, **labels)
 
     assert growth("s_total", path="/rerank", status="200") == growth("_seconds_count", path="/rerank") == 1
+    template = "/inference/cross/{model:path}"
+    assert growth("s_total", path=template, status="200") == 2
+    assert after.value("bandrank_http_requests_total", path=template, status="405") == 2
     assert growth("s_total", path="/candidates", status="200") == 2
     assert after.value("bandrank_http_requests_total", path="/candidates", status="422") == 1
     assert growth("_seconds_count", path="/candidates") == 3

@@ -110,10 +110,12 @@ async def test_results_are_in_order_of_relevance() -> None:
     assert [result["index"] for result in results] == IN_ORDER
 
 
-async def test_documents_is_another_name_for_candidates() -> None:
-    """The answer is the same under either name."""
-    assert await ask_for_results(documents=WORDS) == await ask_for_results()
-    assert await ask_for_results(documents=WORDS, candidates=None) == await ask_for_results()
+async def test_documents_make_it_the_request_of_another_service() -> None:
+    """The scores are the same, and its results have nothing that clients of that service do not know."""
+    ours = [{key: result[key] for key in ("index", "relevance_score")} for result in await ask_for_results()]
+
+    assert await ask_for_results(documents=WORDS) == ours
+    assert await ask_for_results(documents=WORDS, candidates=None) == ours
 
 
 async def test_ids_come_back() -> None:

@@ -107,6 +107,28 @@ register_body(
     content_type="application/x-ndjson",
     content_encoding="gzip",
 )
+register_body(
+    "documents_are_many_empty_objects",
+    b'{"query":"x","documents":[' + b"{}," * 199_999 + b"{}]}",
+    413,
+    path="/v1/rerank",
+)
+register_body("a_million_texts", b'{"query":"x","texts":[' + b'"",' * 999_999 + b'""]}', 413)
+register_body(
+    "fields_to_rank_by_the_thousand",
+    json.dumps(
+        {"query": "x", "documents": [{"a": "b"}] * 2000, "rank_fields": [str(n) for n in range(50_000)]}
+    ).encode(),
+    422,
+    path="/v1/rerank",
+)
+register_body(
+    "two_thousand_queries_at_once",
+    json.dumps({"text_1": [f"who {n}" for n in range(2000)], "text_2": ["man"] * 2000}).encode(),
+    200,
+    429,
+    path="/score",
+)
 register_body("json_with_a_comment", b'{"query":"x",/* who */"candidates":["a"]}', 422)
 register_body("json_with_a_comma_too_many", b'{"query":"x","candidates":["a",],}', 422)
 register_body("a_string_without_an_end", b'{"query":"x","candidates":["a', 422)

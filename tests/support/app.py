@@ -54,7 +54,8 @@ async def running_app(
     shadow: scores what the settings sample, under the name "shadow".
     """
     settings = settings or Settings(device="cpu")
-    files = [files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)]
+    main = files_of(scorer, fast=fast, name=name, depth=settings.cascade_depth)
+    files = [replace(main, first_stage_weight=settings.first_stage_weight)]
     if shadow is not None:
         files.append(replace(files_of(shadow, name="shadow"), served=False, shadow=True))
     service = Service(assemble(files, settings, on_death=on_death), settings)

@@ -12,16 +12,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, rerank, status
+from bandrank.api import candidates, foreign_status, rerank, status
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
-from bandrank.api.dialects import DIALECTS, PATHS
-from bandrank.api.failures import CLIENT_GONE, add_handlers
+from bandrank.api.dialects import DIALECTS
+from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.pace import Paced
-from bandrank.api.parsing import shared_schemas
 from bandrank.api.request_ids import RequestIds
+from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
 from bandrank.metrics import Metrics
 
@@ -55,7 +55,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    for router in (*map(rerank.router_of, DIALECTS), status.router, candidates.router):
+    for router in (*rerank.routers(), status.router, foreign_status.router, candidates.router):
         app.include_router(router)
         for route in router.routes:
             if isinstance(route, Route):
@@ -78,7 +78,7 @@ class _App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()
-        requests = [dialect.request for dialect in DIALECTS]
+        requests = {dialect.request for dialects in DIALECTS.values() for dialect in dialects}
         description["components"]["securitySchemes"] = SECURITY_SCHEMES
         description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
         return description
@@ -87,7 +87,7 @@ class _App(FastAPI):
 class RequestMetrics:
     """Counts each answer by path and status and observes its duration; a client that hung up counts as 499.
 
-    paths: those that exist; any other counts as "other". Those of dialects are counted together as well.
+    paths: those that exist, as templates; any other counts as "other". Those of dialects are counted together as well.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
@@ -118,9 +118,10 @@ class RequestMetrics:
             raise
         finally:
             seconds = time.monotonic() - start
-            path = scope["path"] if scope["path"] in self._paths else OTHER_PATH
+            path = path_of(scope)
+            path = path if path in self._paths else OTHER_PATH
             self._metrics.http_requests.labels(path, status).inc()
             self._metrics.http_request_seconds.labels(path).observe(seconds)
-            if path in PATHS:
+            if path in DIALECTS:
                 self._metrics.requests.labels(status).inc()
                 self._metrics.request_seconds.observe(seconds)

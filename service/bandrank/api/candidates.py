@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import NDJSON, body_schema, check_values, media_type, parse, read_body
+from bandrank.api.parsing import NDJSON, check_values, media_type, parse, read_body
+from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account

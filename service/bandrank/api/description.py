@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from pydantic import BaseModel
-
 from bandrank.api.connections import ConnectionLimits
-from bandrank.api.dialects.native import ErrorBody
+from bandrank.api.failures import ErrorBody
 from bandrank.api.service import Service
 
 Responses = dict[int | str, dict[str, Any]]
@@ -19,9 +17,9 @@ RETRY_AFTER = {
 }
 
 
-def errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> Responses:
-    """The responses of an endpoint with these statuses. body: what they say."""
-    responses: Responses = {status: {"model": body} for status in statuses}
+def errors(*statuses: int) -> Responses:
+    """The responses of an endpoint with these statuses."""
+    responses: Responses = {status: {"model": ErrorBody} for status in statuses}
     if 429 in responses:
         responses[429]["headers"] = RETRY_AFTER
     return responses

@@ -5,8 +5,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bandrank.api.access_log import AccessLog
 from bandrank.api.request_ids import RequestIds
 
-NAMES = ("healthz", "readyz", "metrics")
-PROBES = frozenset({f"/{name}" for name in NAMES} | {f"/_bandrank/{name}" for name in NAMES})  # of the proxy as well
+PROBES = frozenset(
+    {"/healthz", "/readyz", "/metrics"}
+    | {"/_bandrank/healthz", "/_bandrank/readyz", "/_bandrank/metrics"}  # of the proxy
+    | {"/health", "/ping", "/v1/health/live", "/v1/health/ready", "/.well-known/live", "/.well-known/ready"}
+)
 
 
 class OnlyProbes:

@@ -1,9 +1,10 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
-from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from bandrank.api.pace import Pace
@@ -15,7 +16,9 @@ Json = bytes | bytearray
 
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
-REF = "#/components/schemas/{model}"
+IN_JSON = dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "Input should be an object") | {
+    "list_type": "Input should be a valid array"
+}
 # A body that is too large is read on, and thrown away, up to this many times the limit, so that the client gets the
 # answer instead of a broken pipe.
 DRAIN_FACTOR = 8
@@ -81,18 +84,36 @@ def check_values(body: Json, most: int | None = None) -> int:
     return count
 
 
-def parse(kind: type[Model], body: Json) -> Model:
+def load(body: Json) -> object:
+    """What some JSON says, in Python's own types. Raises InvalidInput."""
+    try:
+        return from_json(body)
+    except ValueError as error:
+        raise InvalidInput(f"Invalid JSON: {error}") from None
+
+
+def validated(kind: type[Model], data: object) -> Model:
     """The validated request. Raises InvalidInput, whose message lists the first three faults."""
     try:
-        return kind.model_validate_json(body)
+        return kind.model_validate(data)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False, include_context=False)
         sentences = [
-            ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))))
+            ": ".join(filter(None, (".".join(map(str, fault["loc"])), _said(fault["type"], fault["msg"]))))
             for fault in faults[:3]
         ]
         more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
         raise InvalidInput("; ".join(sentences) + more) from None
+
+
+def parse(kind: type[Model], body: Json) -> Model:
+    """The validated request that a body holds. Raises InvalidInput."""
+    return validated(kind, load(body))
+
+
+def _said(kind: str, message: str) -> str:
+    """A fault in the words of JSON, where pydantic names types of Python."""
+    return IN_JSON.get(kind, message.removeprefix("Value error, "))
 
 
 def _most_values(text: Json) -> int:
@@ -106,22 +127,3 @@ def _num_values(body: Json, most: int) -> int:
     if unescaped.count(b'"') > MAX_VALUES:  # half as many strings
         return most
     return _most_values(b" ".join(unescaped.split(b'"')[::2]))
-
-
-def body_schema(kind: type[BaseModel], *, also: Mapping[str, dict[str, Any]] | None = None) -> dict[str, Any]:
-    """The OpenAPI description of a body that the endpoint reads itself. also: schemas by further media types."""
-    content = {media: {"schema": schema} for media, schema in {JSON: _schema(kind), **(also or {})}.items()}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-def shared_schemas(*kinds: type[BaseModel]) -> dict[str, Any]:
-    """The schemas to which those of `kinds` refer."""
-    return {
-        name: schema
-        for kind in kinds
-        for name, schema in kind.model_json_schema(ref_template=REF).get("$defs", {}).items()
-    }
-
-
-def _schema(kind: type[BaseModel]) -> dict[str, Any]:
-    return {key: part for key, part in kind.model_json_schema(ref_template=REF).items() if key != "$defs"}

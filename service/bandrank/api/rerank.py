@@ -1,11 +1,12 @@
-"""The endpoint of each dialect: a body in, a ranking out."""
+"""The endpoints of all dialects: a body in, a ranking out."""
 
 import asyncio
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
-from functools import partial
-from typing import Annotated, TypeVar
+from functools import cache, partial, reduce
+from operator import or_
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, TypeAdapter, ValidationError
@@ -14,12 +15,14 @@ from starlette.requests import ClientDisconnect
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
-from bandrank.api.dialects.dialect import Dialect, results_of
+from bandrank.api.dialects import DIALECTS, dialect_of
+from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import body_schema, media_type, read_body
+from bandrank.api.parsing import Json, load, media_type, read_body, validated
 from bandrank.api.responses import JsonInParts
+from bandrank.api.schemas import bodies_schema
 from bandrank.api.service import ServiceOfApp
-from bandrank.engine.calls import Answer, Call, answer
+from bandrank.engine.calls import Call, answer
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput
 
@@ -32,14 +35,33 @@ BUDGET_PARAMETER = {
     "description": "Milliseconds until the answer is due, where the body says nothing.",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
+MODEL_PARAMETER = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "description": "The model, where the body names none.",
+    "schema": {"type": "string"},
+}
 # JSON's numbers alone: float() also takes "1_000" and "nan".
 BUDGET_MS = TypeAdapter(Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)])
 
 
-def router_of(dialect: Dialect) -> APIRouter:
-    """A router with the dialect's endpoint at each of its paths."""
-    router = APIRouter()
+@cache
+def routers() -> tuple[APIRouter, ...]:
+    """A router for each path: what they say of themselves takes a tenth of a second to write."""
+    return tuple(_router_of(path, dialects) for path, dialects in DIALECTS.items())
 
+
+def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
+    router = APIRouter()
+    parameters = [BUDGET_PARAMETER, MODEL_PARAMETER] if "{model" in path else [BUDGET_PARAMETER]
+
+    @router.post(
+        path,
+        response_model=reduce(or_, dict.fromkeys(dialect.response for dialect in dialects)),
+        responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504),
+        openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},
+    )
     async def rerank(
         request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
     ) -> Response:
@@ -48,33 +70,39 @@ def router_of(dialect: Dialect) -> APIRouter:
         media_type(request)
         header_s = _budget_of_header(request)
         body = await read_body(request, service.max_body_bytes, account, service.pace)
-        call = await service.pace.run(dialect.read, body, service.max_candidates)
+        dialect, wanted, call = await service.pace.run(_read, dialects, body, service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else header_s
-        left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
-        work = answer(replace(call, budget_s=left_s, account=account), service.models, service.registry)
-        answered = await _unless_gone(request, work)
-        size = await service.pace.run(_texts_size, call, answered, service.max_answer_bytes)
-        account.hold(ANSWER_BYTES * size)
-        content = await service.pace.run(dialect.write, call, answered, time.monotonic() - start)
-        return JsonInParts(content, when_sent=partial(service.when_answered, call, answered))
-
-    for path in dialect.paths:
-        router.add_api_route(
-            path,
-            rerank,
-            methods=["POST"],
-            response_model=dialect.response,
-            responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=dialect.error),
-            openapi_extra=body_schema(dialect.request) | SECURED | {"parameters": [BUDGET_PARAMETER]},
+        call = replace(
+            call,
+            model=call.model or request.path_params.get("model"),
+            any_model=call.any_model and service.unknown_models,
+            budget_s=None if budget_s is None else budget_s - (time.monotonic() - start),
+            account=account,
         )
+        answered = await _unless_gone(request, answer(call, service.models, service.registry))
+        exchange = Exchange(wanted, call, answered, time.monotonic() - start)
+        size = await service.pace.run(_documents_size, dialect, exchange, service.max_answer_bytes)
+        account.hold(ANSWER_BYTES * size)
+        content = await service.pace.run(dialect.write, exchange)
+        when_sent = partial(service.when_answered, call, answered)
+        return JsonInParts(content, dialect.headers(exchange), when_sent=when_sent)
+
     return router
 
 
-def _texts_size(call: Call, answered: Answer, max_bytes: int) -> int:
-    """The bytes of the texts of the results as JSON. Raises InputTooLarge if they are more than `max_bytes`."""
+def _read(dialects: tuple[Dialect[Any], ...], body: Json, max_candidates: int) -> tuple[Dialect[Any], Any, Call]:
+    """A body's dialect, its request and its call. Raises InvalidInput, and InputTooLarge for too many candidates."""
+    content = load(body)
+    dialect = dialect_of(content, dialects)
+    wanted = validated(dialect.request, content)
+    return dialect, wanted, dialect.read(wanted, max_candidates)
+
+
+def _documents_size(dialect: Dialect[Any], exchange: Exchange[Any], max_bytes: int) -> int:
+    """The bytes of what the results give back, as JSON. Raises InputTooLarge if they are more than `max_bytes`."""
     size = 0
-    for candidate in results_of(call, answered) if call.return_texts else ():
-        size += len(to_json(answered.texts[candidate.index]))
+    for candidate in exchange.results if exchange.call.return_texts else ():
+        size += len(to_json(dialect.document(exchange, candidate.index)))
         if size > max_bytes:
             raise InputTooLarge(
                 f"the texts of the results are larger than {max_bytes} bytes; ask for fewer with top_n, or do without "

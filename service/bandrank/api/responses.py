@@ -1,6 +1,6 @@
 """Answers that are sent in parts, no faster than the client reads them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
@@ -17,8 +17,10 @@ class JsonInParts(Response):
 
     media_type = "application/json"
 
-    def __init__(self, content: str, when_sent: Callable[[], None] = lambda: None) -> None:
-        super().__init__(content)
+    def __init__(
+        self, content: str, headers: Mapping[str, str] | None = None, *, when_sent: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(content, headers=headers)
         self._when_sent = when_sent
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002

@@ -38,6 +38,7 @@ class Service:
         self.models, self.registry = serving.models, serving.registry
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
         self.max_line_bytes, self.max_answer_bytes = settings.max_line_bytes, settings.max_answer_bytes
+        self.unknown_models = settings.unknown_model == "default"
         self.metrics = self.models.default.engine.metrics
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.admission = Admission(settings, self.metrics)

@@ -1,5 +1,8 @@
 """Endpoints about the service itself: its models, its health and its metrics."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel
 
@@ -11,7 +14,25 @@ from bandrank.errors import NotReady
 from bandrank.metrics import CONTENT_TYPE
 
 router = APIRouter()
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 TEXT = {"type": "string"}
+FOR_RANKERS: dict[str, Any] = {
+    "dependencies": [Depends(admitted(Scope.RANK))],
+    "responses": errors(*REFUSALS),
+    "openapi_extra": SECURED,
+}
+
+
+def answers_get(router: APIRouter, *paths: str, **how: Any) -> Callable[[Endpoint], Endpoint]:
+    """Makes a function the endpoint of GET at these paths, and of HEAD. how: what FastAPI takes."""
+
+    def register(endpoint: Endpoint) -> Endpoint:
+        for path in paths:
+            router.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False, **how)
+            router.add_api_route(path, endpoint, methods=["GET"], **how)
+        return endpoint
+
+    return register
 
 
 class ModelOut(BaseModel):
@@ -31,10 +52,7 @@ class ModelList(BaseModel):
     data: list[ModelOut]
 
 
-@router.head("/v1/models", include_in_schema=False, dependencies=[Depends(admitted(Scope.RANK))])
-@router.get(
-    "/v1/models", dependencies=[Depends(admitted(Scope.RANK))], responses=errors(*REFUSALS), openapi_extra=SECURED
-)
+@answers_get(router, "/v1/models", "/models", "/infinity/models", **FOR_RANKERS)
 async def models(service: ServiceOfApp) -> ModelList:
     """Lists the names that requests may give in `model`."""
     served = service.models.by_name.items()
@@ -43,8 +61,7 @@ async def models(service: ServiceOfApp) -> ModelList:
     )
 
 
-@router.head("/healthz", include_in_schema=False)
-@router.get("/healthz")
+@answers_get(router, "/healthz")
 async def healthz(service: ServiceOfApp) -> dict[str, str]:
     """Says that the process is alive, and that its scoring thread has neither died nor hung."""
     if (reason := service.why_not_alive()) is not None:
@@ -52,8 +69,7 @@ async def healthz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "alive"}
 
 
-@router.head("/readyz", include_in_schema=False)
-@router.get("/readyz")
+@answers_get(router, "/readyz")
 async def readyz(service: ServiceOfApp) -> dict[str, str]:
     """Says whether the service scores: a batch succeeded a moment ago, or a self-test succeeds now."""
     if (reason := await service.why_not_ready()) is not None:
@@ -61,9 +77,9 @@ async def readyz(service: ServiceOfApp) -> dict[str, str]:
     return {"status": "ready", "model": service.models.default.name}
 
 
-@router.head("/metrics", include_in_schema=False, dependencies=[Depends(admitted(Scope.ADMIN))])
 # Not PlainTextResponse: the description would have errors as text too.
-@router.get(
+@answers_get(
+    router,
     "/metrics",
     response_class=Response,
     dependencies=[Depends(admitted(Scope.ADMIN))],

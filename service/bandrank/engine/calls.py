@@ -1,14 +1,19 @@
 """The neutral request and answer into which every dialect translates; knows no HTTP."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.memory import Account
+from bandrank.engine.mixing import mix
 from bandrank.engine.policy import AUTO
-from bandrank.engine.ranking import Ranking
+from bandrank.engine.ranking import Ranking, join
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
 from bandrank.engine.served import Models, ServedModel
+from bandrank.engine.submit import timeout
+
+QUERIES_AT_ONCE = 32  # of one request: as many as share a batch, and no more than a client may have waiting
 
 
 @dataclass(frozen=True)
@@ -16,8 +21,10 @@ class Call:
     """A request to rank candidates.
 
     top_n: the number of results; None or 0 for all.  model: its name; None for the default model.
+    any_model: whether the default model stands in for one that is not served.
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
+    first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
     account: of the client who asks; None for the service itself.
     """
 
@@ -25,10 +32,12 @@ class Call:
     candidates: Sequence[CallCandidate]
     top_n: int | None = None
     model: str | None = None
+    any_model: bool = False
     strategy: str = AUTO
     budget_s: float | None = None
     return_texts: bool = False
     raw_scores: bool = False
+    first_stage_weight: float | None = None
     account: Account | None = None
 
 
@@ -37,40 +46,77 @@ class Answer:
     """A ranking, whose indices are those of the call's candidates.
 
     model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
+    first_stage_weight: that with which scores of candidates were mixed in; 0 where none were.
     """
 
     model: str
     ranking: Ranking
     texts: Sequence[str | None]
     unresolved: Sequence[Unresolved]
+    first_stage_weight: float = 0.0
 
 
 async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Answer:
     """Ranks the candidates of a call. Raises what `Models.find`, `CandidateRegistry.resolve` and `ServedModel.rank`
     raise.
     """
-    model = models.find(call.model)
+    model = models.find(call.model, or_default=call.any_model)
     start = model.engine.clock()
     texts, unresolved = await registry.resolve(call.candidates, call.account)
-    left_s = None if call.budget_s is None else call.budget_s - (model.engine.clock() - start)
-    client = call.account.client if call.account is not None else ITSELF
-    ranking = await rank_resolved(model, call.query, texts, client=client, strategy=call.strategy, budget_s=left_s)
-    return Answer(model.name, ranking, texts, unresolved)
+    due = None if call.budget_s is None else start + call.budget_s
+    by_query: dict[str, dict[int, str]] = {}
+    for index, (candidate, text) in enumerate(zip(call.candidates, texts, strict=True)):
+        if text is not None:
+            by_query.setdefault(call.query if candidate.query is None else candidate.query, {})[index] = text
+    ranking = await _rank_each(call, model, by_query, due)
+    scores = {index: each.score for index, each in enumerate(call.candidates) if each.score is not None}
+    known = {index: score for index, score in scores.items() if texts[index] is not None}
+    weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
+    mixed = weight if known else 0.0
+    return Answer(model.name, mix(ranking, known, mixed), texts, unresolved, mixed)
 
 
 async def rank_resolved(
     model: ServedModel,
     query: str,
-    texts: Sequence[str | None],
+    texts: Mapping[int, str],
     *,
     client: Client,
     strategy: str,
     budget_s: float | None = None,
 ) -> Ranking:
-    """A model's ranking of those of a call's candidates that have a text. Raises what `ServedModel.rank` raises."""
-    ranked = {index: text for index, text in enumerate(texts) if text is not None}
-    ranking = await model.rank(query, list(ranked.values()), client=client, strategy=strategy, budget_s=budget_s)
-    indices = list(ranked)
+    """A model's ranking of texts by their index. Raises what `ServedModel.rank` raises."""
+    ranking = await model.rank(query, list(texts.values()), client=client, strategy=strategy, budget_s=budget_s)
+    indices = list(texts)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
     return ranking
+
+
+async def _rank_each(
+    call: Call, model: ServedModel, by_query: Mapping[str, Mapping[int, str]], due: float | None
+) -> Ranking:
+    """The ranking of texts by their index, each for its query. due: monotonic seconds. Raises what the first raises."""
+    turns = asyncio.Semaphore(QUERIES_AT_ONCE)
+
+    async def rank(query: str, texts: Mapping[int, str]) -> Ranking:
+        async with turns:
+            return await rank_resolved(
+                model,
+                query,
+                texts,
+                client=call.account.client if call.account is not None else ITSELF,
+                strategy=call.strategy,
+                budget_s=None if due is None else due - model.engine.clock(),
+            )
+
+    if len(by_query) == 1:
+        [(query, texts)] = by_query.items()
+        return await rank(query, texts)
+    ranking = [asyncio.ensure_future(rank(query, texts)) for query, texts in by_query.items()]
+    try:
+        async with timeout(model.engine.request_timeout_s):  # of the request; each query has a deadline of its own
+            return join(await asyncio.gather(*ranking))
+    finally:
+        for each in ranking:  # after a failure the others are of no use
+            each.cancel()

@@ -102,6 +102,19 @@ async def run_plan(
     return Ranking(merge(layers), plan.strategy, reports, plan.bounded, degraded)
 
 
+def join(rankings: Sequence[Ranking]) -> Ranking:
+    """One ranking of the candidates of several, whose scores are on one scale; ties in the order of their indices."""
+    candidates = [candidate for ranking in rankings for candidate in ranking.candidates]
+    candidates.sort(key=lambda candidate: (-candidate.score, candidate.index))
+    return Ranking(
+        candidates,
+        rankings[0].strategy,
+        [report for ranking in rankings for report in ranking.reports],
+        bounded=any(ranking.bounded for ranking in rankings),
+        degraded=any(ranking.degraded for ranking in rankings),
+    )
+
+
 def best_first(scores: Sequence[float]) -> list[int]:
     """Indices of the scores from the best to the worst, ties in the order given."""
     order: list[int] = np.argsort(-np.asarray(scores, np.float64), kind="stable").tolist()

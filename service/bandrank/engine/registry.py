@@ -19,10 +19,15 @@ RESOLVED_AT_ONCE = 256  # ids
 
 @dataclass(slots=True)
 class CallCandidate:
-    """A candidate of a request: its text, or the id under which one is registered, or both."""
+    """A candidate of a request: its text, or the id under which one is registered, or both.
+
+    score: that of the search that found it, if the client knows one.  query: its own, in place of the call's.
+    """
 
     text: str | None = None
     id: str | None = None
+    score: float | None = None
+    query: str | None = None
 
 
 @dataclass(slots=True)

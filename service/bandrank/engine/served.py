@@ -25,6 +25,7 @@ class ServedModel:
     """Ranks texts by its stages, the cheapest of which comes first.
 
     name, aliases: the names that requests may use.  dtype: the dtype in which its scorers compute.
+    first_stage_weight: of the scores that candidates come with, where a request does not say.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ServedModel:
     engine: Engine
     dtype: torch.dtype
     aliases: frozenset[str] = frozenset()
+    first_stage_weight: float = 0.0
 
     @property
     def strategies(self) -> list[str]:
@@ -135,12 +137,15 @@ class Models:
         """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
-    def find(self, name: str | None) -> ServedModel:
+    def find(self, name: str | None, *, or_default: bool = False) -> ServedModel:
         """The model of a name or an alias; the default one for None, "" and "default".
 
+        or_default: whether that one also stands in for a name that is not known.
         Raises UnknownModel, whose message lists the served names.
         """
         name = name or ""
         if name in self._by_alias:
             return self._by_alias[name]
+        if or_default:
+            return self.default
         raise UnknownModel(f"model {name[:100]!r} is not served here; models: {', '.join(self.by_name)}")

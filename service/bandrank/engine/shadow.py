@@ -73,8 +73,13 @@ class Shadow:
             metrics.declare_shadow(name, self.name)
 
     def offer(self, request_id: str, call: Call, answer: Answer) -> None:
-        """Takes a request that has been answered, if it is sampled and there is room. Returns at once."""
-        if not is_sampled(request_id, self._share):
+        """Takes a request that has been answered, if it is sampled and there is room. Returns at once.
+
+        Requests whose order is not one model's for one query are never sampled: those with several queries, and those
+        into whose scores others were mixed.
+        """
+        mixed = answer.first_stage_weight > 0 or any(candidate.query is not None for candidate in call.candidates)
+        if mixed or not is_sampled(request_id, self._share):
             return
         self._metrics.shadow_sampled.labels(answer.model, self.name).inc()
         account = self._memory.open(SHADOW)
@@ -118,7 +123,8 @@ class Shadow:
         answer = sample.answer
         strategy = self._strategy or sample.strategy
         try:
-            ranking = await rank_resolved(self.model, sample.query, answer.texts, client=SHADOW, strategy=strategy)
+            texts = {index: text for index, text in enumerate(answer.texts) if text is not None}
+            ranking = await rank_resolved(self.model, sample.query, texts, client=SHADOW, strategy=strategy)
             if ranking.degraded:  # its time was up
                 self._count_drop(answer, "late")
             else:

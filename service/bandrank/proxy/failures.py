@@ -2,8 +2,7 @@
 
 import math
 
-from bandrank.api.dialects.dialect import Problem
-from bandrank.api.dialects.native import write_error
+from bandrank.api.failures import error_body
 from bandrank.api.hardening import HEADERS
 from bandrank.errors import BandrankError, Overloaded
 from bandrank.logs import request_id
@@ -12,10 +11,10 @@ from bandrank.proxy.headers import Headers
 
 def answer_of(error: Exception) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer to a request that failed; of an error that is not ours it says nothing."""
-    problem = Problem(500, "internal error; the log has the cause", "internal")
+    status, message, error_type = 500, "internal error; the log has the cause", "internal"
     if isinstance(error, BandrankError):
-        problem = Problem(error.status, str(error), error.error_type)
-    body = write_error(problem).encode("utf-8")
+        status, message, error_type = error.status, str(error), error.error_type
+    body = error_body(message, error_type).encode("utf-8")
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -24,4 +23,4 @@ def answer_of(error: Exception) -> tuple[int, Headers, bytes]:
     ]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
-    return problem.status, headers, body
+    return status, headers, body

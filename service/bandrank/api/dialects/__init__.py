@@ -1,12 +1,41 @@
-"""The table of dialects, by the paths of their endpoints."""
+"""The dialects that each path speaks."""
 
+from typing import Any
+
+from bandrank.api.dialects.cohere import COHERE_V1, COHERE_V2
 from bandrank.api.dialects.dialect import Dialect
+from bandrank.api.dialects.infinity import INFINITY
+from bandrank.api.dialects.metarank import METARANK
+from bandrank.api.dialects.mixedbread import MIXEDBREAD
 from bandrank.api.dialects.native import NATIVE
+from bandrank.api.dialects.nim import NIM
+from bandrank.api.dialects.pair_scores import PAIR_SCORES
+from bandrank.api.dialects.sglang import SGLANG
+from bandrank.api.dialects.tei import TEI
+from bandrank.api.dialects.voyage import VOYAGE
+from bandrank.api.dialects.weaviate import WEAVIATE
+from bandrank.api.dialects.zeroentropy import ZEROENTROPY
 
-DIALECTS: tuple[Dialect, ...] = (NATIVE,)
-PATHS = {path: dialect for dialect in DIALECTS for path in dialect.paths}
+# A body is in the first dialect of its path that has one of its fields, else in the last.
+DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
+    "/rerank": (NATIVE, TEI, WEAVIATE, NIM, VOYAGE, COHERE_V2, NATIVE),
+    "/v1/rerank": (TEI, NIM, VOYAGE, COHERE_V1),
+    "/v2/rerank": (COHERE_V2,),
+    "/reranking": (TEI, MIXEDBREAD, COHERE_V2),
+    "/v1/reranking": (TEI, MIXEDBREAD, COHERE_V2),
+    "/score": (PAIR_SCORES,),
+    "/v1/score": (PAIR_SCORES,),
+    "/models/rerank": (ZEROENTROPY,),
+    "/v1/models/rerank": (ZEROENTROPY,),
+    "/ranking": (NIM,),
+    "/v1/ranking": (NIM,),
+    "/v1/retrieval/{model:path}/reranking": (NIM,),
+    "/inference/cross/{model:path}": (METARANK,),
+    "/infinity/rerank": (INFINITY,),
+    "/sglang/v1/rerank": (SGLANG,),
+}
 
 
-def dialect_at(path: str) -> Dialect:
-    """The dialect of a path; the native one for any other path."""
-    return PATHS.get(path, NATIVE)
+def dialect_of(body: object, dialects: tuple[Dialect[Any], ...]) -> Dialect[Any]:
+    """The one of a path's dialects that a body is in."""
+    return next((dialect for dialect in dialects if dialect.claims(body)), dialects[-1])

@@ -1,57 +1,97 @@
-"""The interface of a wire format."""
+"""The interface of a wire format, and what the formats share when they answer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from bandrank.api.parsing import Json
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.ranking import RankedCandidate
 from bandrank.errors import InputTooLarge
 
 Float32s = npt.NDArray[np.float32]
+Request = TypeVar("Request", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """An error as a client sees it. error_type: a name that stays the same over versions."""
+class Exchange(Generic[Request]):
+    """A request with its answer. total_s: seconds since the request's body began to arrive."""
 
-    status: int
-    message: str
-    error_type: str
+    request: Request
+    call: Call
+    answer: Answer
+    total_s: float
+
+    @property
+    def results(self) -> Sequence[RankedCandidate]:
+        """The candidates that the call asks for, best first."""
+        return self.answer.ranking.candidates[: self.call.top_n or None]
+
+    @property
+    def scores(self) -> list[float]:
+        """Those of the results, as clients see them."""
+        return shown_scores(self.call, self.results)
+
+    @property
+    def scores_as_sent(self) -> list[float]:
+        """The same in the order of the request; its call must ask for all candidates, and none be unresolved."""
+        scores = [0.0] * len(self.call.candidates)
+        for candidate, score in zip(self.results, self.scores, strict=True):
+            scores[candidate.index] = score
+        return scores
+
+    @property
+    def ranked(self) -> Iterator[tuple[int, float, str | None]]:
+        """Of each result the candidate's index in the request, its score, and its text if the call asks for texts."""
+        for candidate, score in zip(self.results, self.scores, strict=True):
+            yield candidate.index, score, self.text(candidate.index)
+
+    def text(self, index: int) -> str | None:
+        """The text of a candidate that was ranked, if the call asks for texts."""
+        return self.answer.texts[index] if self.call.return_texts else None
+
+
+def the_text(exchange: Exchange[Any], index: int) -> object:
+    """What most dialects give back of a candidate."""
+    return exchange.text(index)
+
+
+def no_headers(_: Exchange[Any]) -> Mapping[str, str]:
+    """What most dialects say in headers."""
+    return {}
 
 
 @dataclass(frozen=True)
-class Dialect:
+class Dialect(Generic[Request]):
     """A wire format of re-ranking; each has a file in this package.
 
-    paths: those of its POST endpoints.  request, response, error: its bodies, for the description of the API.
-    read: turns a body of at most so many candidates into a call; raises InvalidInput and InputTooLarge.  write: turns a
-    call, its answer and the seconds it took into the JSON of the response.  write_error: turns a problem into the JSON
-    of an error's body.
+    request, response: its bodies, for validation and for the description of the API.  read: turns a request of at most
+    so many candidates into a call; raises InvalidInput and InputTooLarge.  write: turns an exchange into the JSON of
+    the response.  fields: where a path has several dialects, a body that has one of these, and not null, is in this
+    one.  document: what a result gives back of the candidate at an index, if the call asks for texts.  headers: those
+    of the response.
     """
 
-    paths: tuple[str, ...]
-    request: type[BaseModel]
-    response: type[BaseModel]
-    error: type[BaseModel]
-    read: Callable[[Json, int], Call]
-    write: Callable[[Call, Answer, float], str]
-    write_error: Callable[[Problem], str]
+    request: type[Request]
+    response: Any  # a type, or an alias such as list[Result]
+    read: Callable[[Request, int], Call]
+    write: Callable[[Exchange[Request]], str]
+    fields: tuple[str, ...] = ()
+    document: Callable[[Exchange[Request], int], object] = the_text
+    headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers
+
+    def claims(self, body: object) -> bool:
+        """Whether a body has one of the fields, and not null."""
+        return isinstance(body, dict) and any(body.get(name) is not None for name in self.fields)
 
 
 def check_count(num_candidates: int, limit: int) -> None:
     """Raises InputTooLarge if a request has more candidates than the limit."""
     if num_candidates > limit:
         raise InputTooLarge(f"too many candidates: {num_candidates} (limit {limit})")
-
-
-def results_of(call: Call, answer: Answer) -> Sequence[RankedCandidate]:
-    """The candidates that a call asks for, best first."""
-    return answer.ranking.candidates[: call.top_n or None]
 
 
 def shown_scores(call: Call, results: Sequence[RankedCandidate]) -> list[float]:

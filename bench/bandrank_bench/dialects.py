@@ -1,0 +1,125 @@
+"""What each wire format costs beside our own: the same request to a running service, formats in turns.
+
+Run as `python -m bandrank_bench dialects`. The service has the shipped scorer that precomputes, and every candidate is
+cached, so that HTTP, JSON and validation are as large a part of a request as they get.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from tokenizers import Tokenizer
+
+from bandrank.models.shipped import FAST, FOLDER
+from bandrank_bench import machine
+from bandrank_bench.output import bullets, say, table
+from bandrank_bench.service import running_service
+from bandrank_bench.workloads import Writer, passage_tokens
+
+NATIVE, WITH_TEXTS = "bandrank", "bandrank, with texts"  # what the others are compared with
+NUM_CANDIDATES = (100, 1000)
+ROUNDS = 40
+AIM = 1.03  # of our own format's time
+
+GIVE_TEXTS = {WITH_TEXTS, "SGLang", "Weaviate"}
+
+Body = Callable[[str, Sequence[str]], Mapping[str, Any]]
+
+
+def under(name: str, **more: Any) -> Body:
+    """A body with the texts under a name."""
+    return lambda query, texts: {"query": query, name: texts, **more}
+
+
+FORMATS: dict[str, tuple[str, Body]] = {
+    NATIVE: ("/rerank", under("candidates")),
+    WITH_TEXTS: ("/rerank", under("candidates", return_documents=True)),
+    "Cohere, Jina, vLLM": ("/v2/rerank", under("documents")),
+    "Voyage": ("/v1/rerank", under("documents", truncation=True)),
+    "Mixedbread": ("/v1/reranking", under("input")),
+    "ZeroEntropy": ("/models/rerank", under("documents")),
+    "text-embeddings-inference": ("/rerank", under("texts")),
+    "infinity": ("/infinity/rerank", under("documents")),
+    "SGLang": ("/sglang/v1/rerank", under("documents")),
+    "vLLM, scores": ("/score", lambda query, texts: {"text_1": query, "text_2": texts}),
+    "NIM": (
+        "/v1/ranking",
+        lambda query, texts: {"query": {"text": query}, "passages": [{"text": text} for text in texts]},
+    ),
+    "Weaviate": ("/rerank", under("documents", property="")),
+    "Metarank": (
+        "/inference/cross/any",
+        lambda query, texts: {"input": [{"query": query, "text": text} for text in texts]},
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-dialects.md"))
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args(arguments)
+    writer = Writer(Tokenizer.from_file(str(FOLDER / FAST / "tokenizer.json")))
+    measured = {}
+    with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:
+        settings = {"MODEL": FAST, "DEVICE": "cpu", "DTYPE": "float32"}
+        with (
+            running_service(settings, Path(folder) / "service.log") as service,
+            httpx.Client(base_url=service.url, timeout=300, trust_env=False) as client,
+        ):
+            for count in NUM_CANDIDATES:
+                say(f"{count} candidates")
+                measured[count] = measure(client, writer, count, options.rounds)
+    options.out.write_text(page(measured, options.rounds), encoding="utf-8")
+    say(f"wrote {options.out}")
+    return 0
+
+
+def measure(client: httpx.Client, writer: Writer, count: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each format in each round, with a new query and the formats in a new order; texts stay the same."""
+    rng = random.Random(count)
+    texts = [writer.write(passage_tokens(rng), rng) for _ in range(count)]
+    ask(client, NATIVE, writer.write(10, rng), texts)  # encodes the candidates
+    seconds: dict[str, list[float]] = {name: [] for name in FORMATS}
+    for _ in range(rounds):
+        query = writer.write(10, rng)
+        for name in rng.sample([*FORMATS], len(FORMATS)):
+            seconds[name].append(ask(client, name, query, texts))
+    return seconds
+
+
+def ask(client: httpx.Client, name: str, query: str, texts: Sequence[str]) -> float:
+    """The seconds from the first byte of a request to the last of its answer, neither of them as objects."""
+    path, body = FORMATS[name]
+    content = json.dumps(body(query, texts)).encode()
+    start = time.perf_counter()
+    client.post(path, content=content, headers={"content-type": "application/json"}).raise_for_status()
+    return time.perf_counter() - start
+
+
+def page(measured: Mapping[int, Mapping[str, Sequence[float]]], rounds: int) -> str:
+    """The page in Markdown."""
+    parts = [
+        "# What wire formats cost",
+        f"Written by `python -m bandrank_bench dialects`. Whole requests over a kept connection to a service of {FAST} "
+        f"with every candidate cached; {rounds} rounds, formats in a new order in each. A ratio is the median over the "
+        f"rounds of a format's time by our own format's. Formats whose answers have the texts are compared with "
+        f"ours with texts. The aim is {AIM:.2f} at most.",
+        bullets(machine.describe()),
+    ]
+    for count, seconds in measured.items():
+        rows = []
+        for name, times in seconds.items():
+            own = seconds[WITH_TEXTS if name in GIVE_TEXTS else NATIVE]
+            ratio = median(time / ours for time, ours in zip(times, own, strict=True))
+            rows.append([name, f"{1000 * median(times):.1f}", f"{1000 * min(times):.1f}", f"{ratio:.3f}"])
+        parts += [f"## {count} candidates", table(["format", "median ms", "fastest ms", "x our own"], rows)]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,101 @@
+"""What an answer says of its cost, and of what was cut."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from bandrank.api.dialects.dialect import Exchange
+from bandrank.engine.ranking import Ranking
+
+
+class Usage(BaseModel):
+    """Token ids over all stages, cached or not: in each stage the query once, and every candidate that it scored."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class TimingsMs(BaseModel):
+    """Milliseconds of each step, over all stages."""
+
+    tokenize: float
+    cache: float
+    encode: float
+    queue: float
+    score: float
+    total: float
+
+
+class StageMeta(BaseModel):
+    """What a stage did: candidates scored, representations that were cached or not, and its milliseconds."""
+
+    stage: str
+    candidates: int
+    cache_hits: int
+    cache_misses: int
+    ms: float
+
+
+class Meta(BaseModel):
+    """What the answer cost, and what was cut.
+
+    bounded: whether budget and load could cut the strategy short; its first stage always scores every candidate.
+    degraded: whether budget or load left fewer candidates to a stage than the strategy would have sent there.
+    truncated_*: word pieces of texts longer than the model takes, in the stage that cut most.
+    first_stage_weight: that of the scores that came with the candidates, where they were mixed in.
+    """
+
+    timings_ms: TimingsMs
+    strategy: str
+    stages: list[StageMeta]
+    bounded: bool
+    degraded: bool
+    truncated_query_tokens: int
+    truncated_tokens: int
+    truncated_candidates: int
+    score: str = Field(description="sigmoid: relevance_score is between 0 and 1; raw: the scorer's own scale.")
+    first_stage_weight: float | None = None
+
+
+def usage_of(ranking: Ranking) -> Usage:
+    """The tokens of a ranking."""
+    return Usage(prompt_tokens=ranking.num_tokens, total_tokens=ranking.num_tokens)
+
+
+def meta_of(exchange: Exchange[Any]) -> Meta:
+    """The cost of an exchange."""
+    ranking = exchange.answer.ranking
+    reports = ranking.reports
+    return Meta(
+        timings_ms=timings_of(exchange),
+        strategy=ranking.strategy,
+        stages=[
+            StageMeta(
+                stage=report.stage,
+                candidates=report.num_candidates,
+                cache_hits=report.cache_hits,
+                cache_misses=report.cache_misses,
+                ms=_ms(report.total_s),
+            )
+            for report in reports
+        ],
+        bounded=ranking.bounded,
+        degraded=ranking.degraded,
+        truncated_query_tokens=max(report.truncated_query_tokens for report in reports),
+        truncated_tokens=max(report.truncated_tokens for report in reports),
+        truncated_candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
+        score="raw" if exchange.call.raw_scores else "sigmoid",
+        first_stage_weight=exchange.answer.first_stage_weight or None,
+    )
+
+
+def timings_of(exchange: Exchange[Any]) -> TimingsMs:
+    """The times of an exchange."""
+    reports = exchange.answer.ranking.reports
+    names = [name for name in TimingsMs.model_fields if name != "total"]
+    steps = {name: _ms(sum(report.seconds(name) for report in reports)) for name in names}
+    return TimingsMs(**steps, total=_ms(exchange.total_s))
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

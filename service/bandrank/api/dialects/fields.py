@@ -1,0 +1,38 @@
+"""Fields of requests, as strict as our own and as lenient as the clients of other services need them to be."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, WithJsonSchema
+
+# A character that str.strip() leaves; readers of a pattern disagree on what \S is.
+NOT_BLANK = r"[^\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+TRUTHS = {"true": True, "True": True, "false": False, "False": False}  # as some clients write them
+
+
+def _not_blank(query: str) -> str:
+    if not query.strip():
+        raise ValueError("query must not be empty")
+    return query
+
+
+def _as_number(value: object) -> object:
+    """Takes 2.0 and 1e30 for integers, as JSON does, and neither "2" nor true."""
+    if isinstance(value, str | bool):
+        raise ValueError("Input should be a valid integer")  # noqa: TRY004 - which pydantic turns into a fault
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _as_flag(value: object) -> object:
+    return TRUTHS.get(value, value) if isinstance(value, str) else value
+
+
+Query = Annotated[str, Field(json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_not_blank)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_as_number)]
+Flag = Annotated[
+    StrictBool | None,
+    BeforeValidator(_as_flag),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": [*TRUTHS]}, {"type": "null"}]}),
+]
+# fail_fast: a million faults would take gigabytes
+Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
+QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]

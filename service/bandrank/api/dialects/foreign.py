@@ -1,0 +1,53 @@
+"""What the requests of other services have in common."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from pydantic import BaseModel, Field
+
+from bandrank.api.dialects.dialect import check_count
+from bandrank.api.dialects.fields import Query
+from bandrank.engine.calls import Call
+from bandrank.engine.registry import CallCandidate
+
+Item = TypeVar("Item")
+
+
+class NamesModel(BaseModel):
+    """A request that may name a model. Fields not named here are ignored."""
+
+    model: str | None = Field(
+        default=None, description="One of GET /v1/models; any other name stands for the first, unless it is refused."
+    )
+
+
+class ForeignRequest(NamesModel):
+    """A query and what it goes with."""
+
+    query: Query = Field(description="Anything but whitespace.")
+
+
+def call_of(
+    request: ForeignRequest,
+    items: Sequence[Item],
+    max_candidates: int,
+    *,
+    text_of: Callable[[Item], str] = str,
+    top_n: int | None = None,
+    return_texts: bool | None = False,
+    raw_scores: bool | None = False,
+) -> Call:
+    """The call to rank items for the query of a request. text_of: gives the text of an item.
+
+    Raises InputTooLarge for too many items, before it looks at one, and what `text_of` raises.
+    """
+    check_count(len(items), max_candidates)
+    return Call(
+        query=request.query,
+        candidates=[CallCandidate(text_of(item)) for item in items],
+        top_n=top_n,
+        model=request.model,
+        any_model=True,
+        return_texts=bool(return_texts),
+        raw_scores=bool(raw_scores),
+    )

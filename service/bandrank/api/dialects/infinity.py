@@ -1,0 +1,73 @@
+"""infinity's dialect: like Cohere's, but a document that is given back is a text.
+
+Its clients post the same body to the same path as those of others, so it has a path of its own: the base URL of a
+client that needs texts ends with /infinity.
+"""
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.fields import Count, Flag, Texts
+from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.engine.calls import Call
+
+
+class InfinityRequest(ForeignRequest):
+    """A query and documents."""
+
+    documents: Texts
+    top_n: Count | None = None
+    return_documents: Flag = False
+    raw_scores: Flag = False
+
+
+@dataclass(slots=True)
+class InfinityResult:
+    """A document by its index in the request; its text only if asked for."""
+
+    index: int
+    relevance_score: float
+    document: str | None = None
+
+
+class InfinityResponse(BaseModel):
+    """Documents from most to least relevant. created: seconds since 1970."""
+
+    object: str = "rerank"
+    results: list[InfinityResult]
+    model: str
+    usage: Usage
+    id: str
+    created: int
+
+
+def read(request: InfinityRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many documents."""
+    return call_of(
+        request,
+        request.documents,
+        max_candidates,
+        top_n=request.top_n,
+        return_texts=request.return_documents,
+        raw_scores=request.raw_scores,
+    )
+
+
+def write(exchange: Exchange[InfinityRequest]) -> str:
+    """The JSON of the InfinityResponse."""
+    response = InfinityResponse(
+        results=[InfinityResult(*each) for each in exchange.ranked],
+        model=exchange.answer.model,
+        usage=usage_of(exchange.answer.ranking),
+        id=f"infinity-{uuid.uuid4()}",
+        created=int(time.time()),
+    )
+    return response.model_dump_json(exclude_none=True)
+
+
+INFINITY = Dialect(InfinityRequest, InfinityResponse, read, write)

@@ -1,0 +1,53 @@
+"""Metarank's dialect of cross-encoders: pairs of a query and a text in, raw scores in the same order out.
+
+They are raw because Metarank takes them as a feature of a ranking model of its own.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.fields import Query
+from bandrank.engine.calls import Call
+from bandrank.engine.registry import CallCandidate
+
+
+@dataclass(slots=True)
+class MetarankPair:
+    """A query and a text."""
+
+    query: Query
+    text: str
+
+
+class MetarankRequest(BaseModel):
+    """Pairs to score. Fields not named here are ignored."""
+
+    input: Annotated[list[MetarankPair], Field(fail_fast=True, min_length=1)]
+
+
+class MetarankResponse(BaseModel):
+    """A score for each pair, in the order of the request."""
+
+    scores: list[float]
+
+
+def read(request: MetarankRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many pairs."""
+    check_count(len(request.input), max_candidates)
+    return Call(
+        query=request.input[0].query,
+        candidates=[CallCandidate(pair.text, query=pair.query) for pair in request.input],
+        any_model=True,
+        raw_scores=True,
+    )
+
+
+def write(exchange: Exchange[MetarankRequest]) -> str:
+    """The JSON of the MetarankResponse."""
+    return MetarankResponse(scores=exchange.scores_as_sent).model_dump_json()
+
+
+METARANK = Dialect(MetarankRequest, MetarankResponse, read, write)

@@ -1,0 +1,79 @@
+"""Mixedbread's dialect: `input` in place of documents, and `data` with `score` for an answer."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, text_of
+from bandrank.api.dialects.fields import Count, Flag
+from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.engine.calls import Call
+
+
+class MixedbreadRequest(ForeignRequest):
+    """A query and documents. Fields not named here are ignored, such as `rewrite_query`."""
+
+    model_config = ConfigDict(json_schema_extra=documents_schema("input"))
+
+    input: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
+    rank_fields: RankFields | None = None
+    top_k: Count | None = None
+    return_input: Flag = False
+
+
+@dataclass(slots=True)
+class MixedbreadResult:
+    """A document by its index in the request, and as it was sent if asked for."""
+
+    index: int
+    score: float
+    input: str | dict[str, Any] | None = None
+    object: str = "rank_result"
+
+
+class MixedbreadResponse(BaseModel):
+    """Documents from most to least relevant."""
+
+    usage: Usage
+    model: str
+    data: list[MixedbreadResult]
+    object: str = "list"
+    top_k: int
+    return_input: bool
+
+
+def read(request: MixedbreadRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge, and InvalidInput for an object without a text."""
+    return call_of(
+        request,
+        request.input,
+        max_candidates,
+        text_of=partial(text_of, rank_fields=request.rank_fields),
+        top_n=request.top_k,
+        return_texts=request.return_input,
+    )
+
+
+def document(exchange: Exchange[MixedbreadRequest], index: int) -> str | dict[str, Any] | None:
+    """A document as it was sent, if asked for."""
+    return exchange.request.input[index] if exchange.call.return_texts else None
+
+
+def write(exchange: Exchange[MixedbreadRequest]) -> str:
+    """The JSON of the MixedbreadResponse."""
+    results = [MixedbreadResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked]
+    response = MixedbreadResponse(
+        usage=usage_of(exchange.answer.ranking),
+        model=exchange.answer.model,
+        data=results,
+        top_k=len(results),
+        return_input=exchange.call.return_texts,
+    )
+    return response.model_dump_json(exclude_none=True)
+
+
+MIXEDBREAD = Dialect(MixedbreadRequest, MixedbreadResponse, read, write, fields=("input",), document=document)

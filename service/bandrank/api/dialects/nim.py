@@ -1,0 +1,72 @@
+"""The dialect of NVIDIA's NIM: texts in objects, and raw scores, which it calls logits.
+
+No passage is too long, whatever `truncate` says.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.fields import Query
+from bandrank.api.dialects.foreign import NamesModel
+from bandrank.engine.calls import Call
+from bandrank.engine.registry import CallCandidate
+
+
+class NimQuery(BaseModel):
+    """The query."""
+
+    text: Query
+
+
+@dataclass(slots=True)
+class NimPassage:
+    """A passage to rank."""
+
+    text: str
+
+
+class NimRequest(NamesModel):
+    """A query and passages. Fields not named here are ignored, such as `truncate` and `top_k`."""
+
+    query: NimQuery
+    passages: Annotated[list[NimPassage], Field(fail_fast=True, min_length=1)]
+
+
+@dataclass(slots=True)
+class NimRanking:
+    """A passage by its index in the request. logit: the scorer's own score."""
+
+    index: int
+    logit: float
+
+
+class NimResponse(BaseModel):
+    """Passages from most to least relevant."""
+
+    rankings: list[NimRanking]
+    usage: Usage
+
+
+def read(request: NimRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many passages."""
+    check_count(len(request.passages), max_candidates)
+    return Call(
+        query=request.query.text,
+        candidates=[CallCandidate(passage.text) for passage in request.passages],
+        model=request.model,
+        any_model=True,
+        raw_scores=True,
+    )
+
+
+def write(exchange: Exchange[NimRequest]) -> str:
+    """The JSON of the NimResponse."""
+    rankings = [NimRanking(index, score) for index, score, _ in exchange.ranked]
+    return NimResponse(rankings=rankings, usage=usage_of(exchange.answer.ranking)).model_dump_json()
+
+
+NIM = Dialect(NimRequest, NimResponse, read, write, fields=("passages",))

@@ -1,0 +1,117 @@
+"""vLLM's dialect of scores, which SGLang's clients speak too: pairs of texts in, a score for each in the same order.
+
+The two sides of the pairs go by four pairs of names. A single text on the first side is paired with each on the second;
+otherwise the sides are equally long and paired one by one.
+"""
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
+
+from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.fields import Flag, Query, QueryTexts, Texts
+from bandrank.api.dialects.foreign import NamesModel
+from bandrank.engine.calls import Call
+from bandrank.engine.registry import CallCandidate
+from bandrank.errors import InvalidInput
+
+SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+NOT_NULL: JsonDict = {"type": ["string", "array"]}
+Side = Annotated[str | Texts | None, Field(union_mode="left_to_right")]
+Queries = Annotated[Query | QueryTexts | None, Field(union_mode="left_to_right")]
+A_PAIR_OF_SIDES: JsonDict = {
+    "anyOf": [{"required": [*pair], "properties": dict.fromkeys(pair, NOT_NULL)} for pair in SIDES]
+}
+
+
+class PairsRequest(NamesModel):
+    """Pairs of texts, the first of which is the query."""
+
+    model_config = ConfigDict(json_schema_extra=A_PAIR_OF_SIDES)
+
+    queries: Queries = None
+    documents: Side = None
+    items: Side = None
+    data_1: Queries = None
+    data_2: Side = None
+    text_1: Queries = None
+    text_2: Side = None
+    use_activation: Flag = Field(default=True, description="false: the scorer's own scores instead of their sigmoid.")
+    activation: Flag = Field(default=True, description="Another name for use_activation.")
+
+    @property
+    def sides(self) -> tuple[list[str], list[str]] | None:
+        """Both sides as lists, under the first names that both are there; None without."""
+        for names in SIDES:
+            first, second = (getattr(self, name) for name in names)
+            if first is not None and second is not None:
+                return _listed(first), _listed(second)
+        return None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.sides is None:
+            raise ValueError(f"give both sides of the pairs, as {' or '.join(map(' and '.join, SIDES))}")
+        return self
+
+
+@dataclass(slots=True)
+class PairScore:
+    """The score of a pair by its index in the request."""
+
+    index: int
+    score: float
+    object: str = "score"
+
+
+class PairsResponse(BaseModel):
+    """Scores in the order of the request. created: seconds since 1970."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: Usage
+
+
+def read(request: PairsRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many pairs, and InvalidInput for sides that do not fit."""
+    assert request.sides is not None, "a request without sides was let through. This is a bug."
+    queries, texts = request.sides
+    check_count(max(len(queries), len(texts)), max_candidates)
+    if len(queries) == 1:
+        queries *= len(texts)
+    if len(queries) != len(texts):
+        raise InvalidInput(f"{len(queries)} texts cannot be paired with {len(texts)}: give as many, or one")
+    return Call(
+        query=queries[0],
+        candidates=[CallCandidate(text, query=query) for query, text in zip(queries, texts, strict=True)],
+        model=request.model,
+        any_model=True,
+        raw_scores=request.use_activation is False or request.activation is False,
+    )
+
+
+def write(exchange: Exchange[PairsRequest]) -> str:
+    """The JSON of the PairsResponse."""
+    response = PairsResponse(
+        id=f"score-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=exchange.answer.model,
+        data=[PairScore(*each) for each in enumerate(exchange.scores_as_sent)],
+        usage=usage_of(exchange.answer.ranking),
+    )
+    return response.model_dump_json()
+
+
+def _listed(side: str | list[str]) -> list[str]:
+    return [side] if isinstance(side, str) else [*side]
+
+
+PAIR_SCORES = Dialect(PairsRequest, PairsResponse, read, write)

@@ -1,0 +1,52 @@
+"""SGLang's dialect: Cohere's request, and a bare list for an answer.
+
+Nothing in a body tells it from Cohere's, so it has a path of its own: the base URL of its clients ends with /sglang.
+"""
+
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.fields import Count, Flag, Texts
+from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.engine.calls import Call
+
+
+class SglangRequest(ForeignRequest):
+    """A query and documents."""
+
+    documents: Texts
+    top_n: Count | None = None
+    return_documents: Flag = True
+
+
+@dataclass(slots=True)
+class SglangResult:
+    """A document by its index in the request, with its text unless that is not wanted."""
+
+    index: int
+    score: float
+    document: str | None = None
+
+
+RESULTS = TypeAdapter(list[SglangResult])
+
+
+def read(request: SglangRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many documents."""
+    return call_of(
+        request,
+        request.documents,
+        max_candidates,
+        top_n=request.top_n,
+        return_texts=request.return_documents is not False,
+    )
+
+
+def write(exchange: Exchange[SglangRequest]) -> str:
+    """The JSON of the results, best first."""
+    return RESULTS.dump_json([SglangResult(*each) for each in exchange.ranked], exclude_none=True).decode()
+
+
+SGLANG = Dialect(SglangRequest, list[SglangResult], read, write)

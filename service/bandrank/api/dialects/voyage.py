@@ -1,0 +1,66 @@
+"""Voyage's dialect: like Cohere's, but for `top_k`, and `data` where Cohere has `results`."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.config import JsonDict
+
+from bandrank.api.dialects.costs import Usage, usage_of
+from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.fields import Count, Flag, Texts
+from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.engine.calls import Call
+
+FIELDS = ("top_k", "truncation")  # by one of which it is told from Cohere's
+ONE_OF_THEM: JsonDict = {
+    "anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in FIELDS]
+}
+
+
+class VoyageRequest(ForeignRequest):
+    """A query and documents, with `top_k` or `truncation`. No document is too long, whatever `truncation` says."""
+
+    model_config = ConfigDict(json_schema_extra=ONE_OF_THEM)
+
+    documents: Texts
+    top_k: Count | None = None
+    truncation: Flag = True
+    return_documents: Flag = False
+
+
+@dataclass(slots=True)
+class VoyageResult:
+    """A document by its index in the request; its text only if asked for."""
+
+    index: int
+    relevance_score: float
+    document: str | None = None
+
+
+class VoyageResponse(BaseModel):
+    """Documents from most to least relevant."""
+
+    object: str = "list"
+    data: list[VoyageResult]
+    model: str
+    usage: Usage
+
+
+def read(request: VoyageRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many documents."""
+    return call_of(
+        request, request.documents, max_candidates, top_n=request.top_k, return_texts=request.return_documents
+    )
+
+
+def write(exchange: Exchange[VoyageRequest]) -> str:
+    """The JSON of the VoyageResponse."""
+    response = VoyageResponse(
+        data=[VoyageResult(*each) for each in exchange.ranked],
+        model=exchange.answer.model,
+        usage=usage_of(exchange.answer.ranking),
+    )
+    return response.model_dump_json(exclude_none=True)
+
+
+VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=FIELDS)

@@ -1,0 +1,54 @@
+"""The dialect of the container that Weaviate's reranker-transformers module calls: scores in the order of the request.
+
+The module finds a document by the position of its score, sends 32 documents at a time, and no Content-Type.
+"""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.fields import Texts
+from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.engine.calls import Call
+
+
+class WeaviateRequest(ForeignRequest):
+    """A query and documents. property: the name of the documents' field, which may be empty."""
+
+    documents: Texts
+    field: str = Field(alias="property")
+
+
+@dataclass(slots=True)
+class WeaviateScore:
+    """A document with its score."""
+
+    document: str
+    score: float
+
+
+class WeaviateResponse(BaseModel):
+    """A score for each document, in the order of the request."""
+
+    query: str
+    scores: list[WeaviateScore]
+    field: str = Field(alias="property")
+
+
+def read(request: WeaviateRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge for too many documents."""
+    return call_of(request, request.documents, max_candidates, return_texts=True)
+
+
+def write(exchange: Exchange[WeaviateRequest]) -> str:
+    """The JSON of the WeaviateResponse."""
+    request = exchange.request
+    scores = zip(request.documents, exchange.scores_as_sent, strict=True)
+    response = WeaviateResponse(
+        query=request.query, scores=[WeaviateScore(*each) for each in scores], property=request.field
+    )
+    return response.model_dump_json(by_alias=True)
+
+
+WEAVIATE = Dialect(WeaviateRequest, WeaviateResponse, read, write, fields=("property",))

@@ -1,0 +1,121 @@
+"""Endpoints by which clients of other services ask what is served, and whether it can answer."""
+
+import time
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from bandrank import __version__
+from bandrank.api.service import ServiceOfApp
+from bandrank.api.status import FOR_RANKERS, answers_get, readyz
+from bandrank.errors import NotReady
+
+router = APIRouter()
+
+
+class InfinityHealth(BaseModel):
+    """unix: now, in seconds since 1970."""
+
+    unix: float
+
+
+class NimHealth(BaseModel):
+    """Whether NIM's clients may send requests."""
+
+    object: str = "health.response"
+    message: str
+    status: str
+
+
+class TeiReranker(BaseModel):
+    """The labels of a classifier, of which a re-ranker has one."""
+
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class TeiModelType(BaseModel):
+    """What kind of model is served."""
+
+    reranker: TeiReranker
+
+
+class TeiInfo(BaseModel):
+    """The default model, and how much a request may ask for."""
+
+    model_id: str
+    model_dtype: str
+    served_model_name: str
+    model_type: TeiModelType
+    max_client_batch_size: int
+    auto_truncate: bool = True
+    version: str
+
+
+class WeaviateMeta(BaseModel):
+    """The default model."""
+
+    model: str
+    version: str
+
+
+@answers_get(router, "/health", "/ping")
+async def health(service: ServiceOfApp) -> dict[str, str]:
+    """Says what /readyz says, to clients of text-embeddings-inference and vLLM."""
+    return await readyz(service)
+
+
+@answers_get(router, "/infinity/health")
+async def infinity_health(service: ServiceOfApp) -> InfinityHealth:
+    """Says that the service scores."""
+    await readyz(service)
+    return InfinityHealth(unix=time.time())
+
+
+@answers_get(router, "/v1/health/live")
+async def nim_live(service: ServiceOfApp) -> NimHealth:
+    """Says what /healthz says."""
+    if (reason := service.why_not_alive()) is not None:
+        raise NotReady(reason)
+    return NimHealth(message="the service is alive", status="live")
+
+
+@answers_get(router, "/v1/health/ready")
+async def nim_ready(service: ServiceOfApp) -> NimHealth:
+    """Says what /readyz says."""
+    await readyz(service)
+    return NimHealth(message="the service is ready", status="ready")
+
+
+@answers_get(router, "/.well-known/live", status_code=204)
+async def weaviate_live(service: ServiceOfApp) -> Response:
+    """Says what /healthz says."""
+    await nim_live(service)
+    return Response(status_code=204)
+
+
+@answers_get(router, "/.well-known/ready", status_code=204)
+async def weaviate_ready(service: ServiceOfApp) -> Response:
+    """Says what /readyz says."""
+    await readyz(service)
+    return Response(status_code=204)
+
+
+@answers_get(router, "/meta", **FOR_RANKERS)
+async def weaviate_meta(service: ServiceOfApp) -> WeaviateMeta:
+    """Tells Weaviate, which asks when it starts, what ranks."""
+    return WeaviateMeta(model=service.models.default.name, version=__version__)
+
+
+@answers_get(router, "/info", **FOR_RANKERS)
+async def tei_info(service: ServiceOfApp) -> TeiInfo:
+    """Tells clients of text-embeddings-inference what ranks."""
+    model = service.models.default
+    return TeiInfo(
+        model_id=model.name,
+        model_dtype=str(model.dtype).removeprefix("torch."),
+        served_model_name=model.name,
+        model_type=TeiModelType(reranker=TeiReranker(id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0})),
+        max_client_batch_size=service.max_candidates,
+        version=__version__,
+    )

@@ -1,0 +1,85 @@
+"""Bodies drawn for every path: allowed by its description or refused, and nothing else."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from support.app import RunningApp, running_app
+from support.dialects import SPEAKERS, Speaker
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.api.dialects import DIALECTS
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+NAMES = sorted(
+    {
+        field.alias or name
+        for dialects in DIALECTS.values()
+        for dialect in dialects
+        for name, field in dialect.request.model_fields.items()
+    }
+)
+TEXTS = st.sampled_from(["who", "man", "", " ", "\x00", "true", "False", "default", "fast"])
+SCALARS = st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from([0.5, 2.0, 1e30, -0.0, 10**30]) | TEXTS
+OBJECTS = st.dictionaries(st.sampled_from(["text", "id", "query", "score", "title", "mode"]), SCALARS, max_size=3)
+VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SCALARS, max_size=3)
+ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
+REFUSED_BY_LENGTH = "cannot be paired"  # which no schema can say
+
+
+@dataclass(frozen=True)
+class Described:
+    """A service, and its description."""
+
+    running: RunningApp
+    document: Mapping[str, Any]
+
+    def is_allowed(self, path: str, body: Any) -> bool:
+        """Whether the description allows a body."""
+        content = self.operation(path)["requestBody"]["content"]
+        return self._is_valid(content["application/json"]["schema"], body)
+
+    def is_described(self, path: str, status: int, answer: Any) -> bool:
+        """Whether the description has an answer."""
+        content = self.operation(path)["responses"][str(status)]["content"]
+        return self._is_valid(content["application/json"]["schema"], answer)
+
+    def operation(self, path: str) -> Any:
+        """The description of POST at a path."""
+        template = path.replace("nvidia", "{model}").replace("ms-marco", "{model}")
+        return self.document["paths"][template if template in self.document["paths"] else path]["post"]
+
+    def _is_valid(self, schema: Any, value: Any) -> bool:
+        components = {"components": self.document["components"]}
+        return Draft202012Validator(schema | components).is_valid(value)
+
+
+@pytest.fixture
+async def described() -> AsyncIterator[Described]:
+    """A service with two stages that takes at most three candidates."""
+    limits = Settings(device="cpu", max_candidates=3)
+    async with running_app(lookup(man=1.5), fast=encoded_lookup(man=1.0), settings=limits) as running:
+        yield Described(running, (await running.client.get("/openapi.json")).json())
+
+
+@given(speaker=st.sampled_from(SPEAKERS), added=ADDED, texts=st.lists(TEXTS, min_size=1, max_size=4))
+@example(speaker=SPEAKERS[0], added={"rank_fields": ["title"], "documents": [{"title": 1}]}, texts=["man"])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_what_is_allowed_is_answered(
+    described: Described, speaker: Speaker, added: dict[str, Any], texts: list[str]
+) -> None:
+    """And what is not allowed is refused, each with an answer that the description has."""
+    body = speaker.body("who", texts) | added
+    response = await described.running.client.post(speaker.path, json=body)
+    status, answer = response.status_code, response.json()
+
+    assert described.is_described(speaker.path, status, answer), (status, answer)
+    assert status in {200, 404, 413, 422}
+    if status != 413 and not (status == 422 and REFUSED_BY_LENGTH in answer["message"]):
+        assert described.is_allowed(speaker.path, body) == (status != 422), (status, answer)

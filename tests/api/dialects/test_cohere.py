@@ -1,0 +1,184 @@
+"""Cohere's clients, v1 and v2, and those that read the same answer: Jina's, vLLM's, Xinference's, Elasticsearch's."""
+
+import json
+from typing import Any
+
+import pytest
+from support.app import assert_error, running_app
+from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"model": "rerank-v3.5", "query": "who", "documents": WORDS}
+SENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "cohere 5, v1": ("/v1/rerank", BODY),
+    "cohere 7, v2": ("/v2/rerank", BODY | {"max_tokens_per_doc": 4096, "priority": 0}),
+    "langchain-cohere": ("/v2/rerank", BODY | {"top_n": 4, "max_tokens_per_doc": None}),
+    "litellm, to v2": ("/v2/rerank", BODY | {"top_n": 4, "return_documents": True}),
+    "jina": ("/v1/rerank", BODY | {"top_n": 10, "model": "jina-reranker-v2-base-multilingual"}),
+    "vllm": ("/rerank", BODY | {"truncate_prompt_tokens": -1, "user": "a", "mm_processor_kwargs": None}),
+    "xinference": (
+        "/v1/rerank",
+        BODY
+        | {"top_n": None, "max_chunks_per_doc": None, "return_documents": None, "return_len": None, "kwargs": "{}"},
+    ),
+    "ragflow, to xinference": ("/v1/rerank", BODY | {"return_documents": "true", "return_len": "true"}),
+    "dify": ("/rerank", BODY | {"top_n": None, "return_documents": True}),
+    "open-webui": ("/v1/rerank", BODY | {"top_n": 4}),
+    "infinity": ("/rerank", BODY | {"raw_scores": False, "return_documents": False}),
+    "llama.cpp": ("/v1/reranking", BODY | {"top_n": 0}),
+    "opensearch": ("/v2/rerank", BODY | {"top_n": 4}),
+}
+
+
+@pytest.mark.parametrize("client", SENT)
+async def test_clients_get_what_they_read(client: str) -> None:
+    """All of them read some of this."""
+    path, body = SENT[client]
+    answer = (await ask(path, body)).json()
+
+    assert answer.keys() == {"id", "model", "results", "usage", "meta"}
+    assert answer["model"] == "tiny"
+    assert [result["index"] for result in answer["results"]] == BEST_FIRST
+    scores = [result["relevance_score"] for result in answer["results"]]
+    assert scores == pytest.approx([SIGMOIDS[index] for index in BEST_FIRST], rel=1e-6)
+    wanted = body.get("return_documents") in {True, "true"}
+    assert [result.get("document") for result in answer["results"]] == [
+        {"text": WORDS[index]} if wanted else None for index in BEST_FIRST
+    ]
+    assert answer["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
+    assert answer["meta"]["tokens"] == {"input_tokens": 10}
+    assert answer["meta"]["api_version"] == {"version": "1" if path == "/v1/rerank" else "2"}
+
+
+def parse_strictly(item: dict[str, Any]) -> None:
+    """Reads a result as Elasticsearch's parser for Cohere does: no further key, and no null. Raises ValueError."""
+    if unknown := item.keys() - {"index", "relevance_score", "document"}:
+        raise ValueError(f"unknown fields {unknown}")
+    if type(item["index"]) is not int or type(item["relevance_score"]) is not float:
+        raise ValueError("an index or a score of another type")
+    if "document" in item and not (isinstance(item["document"], dict) and isinstance(item["document"]["text"], str)):
+        raise ValueError("a document that is no object with a text")
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"])
+@pytest.mark.parametrize("return_documents", [True, False])
+async def test_a_strict_parser_reads_every_result(path: str, return_documents: bool) -> None:
+    """Also where a cascade has two stages, which our own results name."""
+    body = BODY | {"return_documents": return_documents}
+    settings = Settings(device="cpu", cascade_depth=2)
+    async with running_app(lookup(**RAW), fast=encoded_lookup(**RAW), settings=settings) as running:
+        answer = (await running.client.post(path, json=body)).json()
+
+    assert len(answer["meta"]["stages"]) == 2
+    for item in answer["results"]:
+        parse_strictly(item)
+
+
+async def test_integers_never_stand_for_scores() -> None:
+    """OpenSearch casts what its JSON parser made of a score to a Double, and of 1 it makes an Integer."""
+    async with running_app(lookup(man=100.0, she=-200.0)) as running:
+        text = (await running.client.post("/v2/rerank", json=BODY)).text
+
+    made = [result["relevance_score"] for result in json.loads(text, parse_float=str)["results"]]
+    assert made == ["1.0", "0.5", "0.5", "0.0"]
+
+
+async def test_documents_may_be_objects() -> None:
+    """What is ranked is `text`, and an object comes back as it was sent; a text becomes one."""
+    documents = [{"text": "man", "title": "she", "n": [None]}, "he", {"text": "she"}]
+    answer = (await ask("/v1/rerank", BODY | {"documents": documents, "return_documents": True})).json()
+
+    assert [result["document"] for result in answer["results"]] == [{"text": "he"}, documents[0], documents[2]]
+
+
+@pytest.mark.parametrize(
+    ("documents", "best"),
+    [
+        ([{"title": "she"}, {"title": "he", "text": "she"}], 1),
+        ([{"text": "he"}, {"body": "man"}], 1),  # neither field of the first one is ranked, and no text is left
+        ([{"title": None, "body": "he"}, {"title": "man"}], 0),
+        ([{"title": {"man": 1}}, "he"], 1),
+    ],
+)
+async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int) -> None:
+    """Their values, in the order in which they are named; what is missing counts as nothing."""
+    answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": ["title", "body"]})).json()
+
+    assert answer["results"][0]["index"] == best
+
+
+async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
+    """Clients look for one."""
+    body = BODY | {"documents": [{"a": "he", "b": "man"}], "rank_fields": ["b", "a"], "return_documents": True}
+    answer = (await ask("/v1/rerank", body)).json()
+
+    assert answer["results"][0]["document"] == {"text": "man\nhe", "a": "he", "b": "man"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"documents": [{"title": "man"}]}, "expected documents that are texts, or objects with `text`"),
+        ({"documents": [{"text": 7}]}, "expected documents that are texts, or objects with `text`"),
+        ({"documents": [{"image": "http://a/b.png"}]}, "expected documents that are texts"),
+        ({"rank_fields": ["a", "a"]}, "no field may come twice"),
+        ({"rank_fields": [str(number) for number in range(65)]}, "at most 64 items"),
+        ({"top_n": -1}, "top_n"),
+        ({"return_documents": "yes"}, "return_documents"),
+        ({"return_documents": 1}, "return_documents"),
+        ({"budget_ms": 0}, "budget_ms"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str) -> None:
+    """By name."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/v1/rerank", json=BODY | fields)
+
+    assert says in assert_error(response, 422, "invalid_input")
+
+
+@pytest.mark.parametrize("fields", [{"raw_scores": True}, {"use_activation": False}, {"activation": "false"}])
+async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
+    """infinity's, and vLLM's of two ages."""
+    answer = (await ask("/rerank", BODY | fields)).json()
+
+    assert [result["relevance_score"] for result in answer["results"]] == [4.0, 1.5, 0.0, -2.0]
+    assert answer["meta"]["score"] == "raw"
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ({"relevant_spans": {"mode": "enabled", "threshold": 0.1}}, ["relevant_spans"]),
+        ({"relevant_spans": {}, "max_tokens_per_doc": 512}, ["relevant_spans", "max_tokens_per_doc"]),
+        ({"relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}, None),
+    ],
+)
+async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str] | None) -> None:
+    """In place of invented spans, and of a cut that was not made."""
+    answer = (await ask("/v2/rerank", BODY | fields)).json()
+
+    warnings = answer["meta"].get("warnings")
+    assert (warnings and [warning.split()[0].rstrip(":") for warning in warnings]) == warned
+    assert all(result.keys() == {"index", "relevance_score"} for result in answer["results"])
+
+
+async def test_our_own_options_may_be_added() -> None:
+    """As additional parameters, which most clients let one send."""
+    async with running_app(lookup(**RAW), fast=encoded_lookup(**RAW)) as running:
+        answer = await running.client.post("/v2/rerank", json=BODY | {"strategy": "fast", "budget_ms": 60000})
+
+    assert answer.json()["meta"]["strategy"] == "fast"
+
+
+async def test_echoed_documents_are_bounded() -> None:
+    """By what JSON makes of them, whole objects included."""
+    settings = Settings(device="cpu", max_answer_bytes=100)
+    documents = [{"text": "man", "more": "x" * 90}]
+    async with running_app(lookup(), settings=settings) as running:
+        body = BODY | {"documents": documents, "return_documents": True}
+        assert_error(await running.client.post("/v1/rerank", json=body), 413, "input_too_large")

@@ -1,0 +1,60 @@
+"""Which dialect a body is in, where several share a path."""
+
+from typing import Any
+
+import pytest
+from support.app import assert_error, running_app
+from support.dialects import WORDS, ask
+from support.scorers import lookup
+
+pytestmark = pytest.mark.anyio
+
+DOCUMENTS = {"query": "who", "documents": WORDS}
+OF_EACH: dict[str, tuple[dict[str, Any], set[str] | None]] = {  # a body, and the keys of its answer; None: a list
+    "native": ({"query": "who", "candidates": WORDS}, {"id", "model", "results", "usage", "meta"}),
+    "native, with nulls": (
+        {"query": "who", "candidates": WORDS, "documents": None, "texts": None, "top_k": None},
+        {"id", "model", "results", "usage", "meta"},
+    ),
+    "tei": ({"query": "who", "texts": WORDS}, None),
+    "tei, with documents": (DOCUMENTS | {"texts": WORDS}, None),
+    "weaviate": (DOCUMENTS | {"property": ""}, {"query", "scores", "property"}),
+    "nim": ({"query": {"text": "who"}, "passages": [{"text": "man"}]}, {"rankings", "usage"}),
+    "voyage": (DOCUMENTS | {"top_k": 1}, {"object", "data", "model", "usage"}),
+    "cohere": (DOCUMENTS, {"id", "model", "results", "usage", "meta"}),
+    "cohere, with nulls": (
+        DOCUMENTS | {"candidates": None, "top_k": None, "truncation": None, "property": None, "texts": None},
+        {"id", "model", "results", "usage", "meta"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+async def test_a_field_tells(name: str) -> None:
+    """One that is null is as good as none."""
+    body, keys = OF_EACH[name]
+    answer = (await ask("/rerank", body)).json()
+
+    assert (None if isinstance(answer, list) else answer.keys()) == keys
+    if "meta" in (keys or ()):
+        assert ("stage" in answer["results"][0]) == name.startswith("native")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/rerank", {"query": "who"}, "candidates: Field required"),
+        ("/rerank", {"query": "who", "candidates": None}, "candidates: Input should be a valid array"),
+        ("/v1/rerank", {"query": "who"}, "documents: Field required"),
+        ("/v1/reranking", {"query": "who"}, "documents: Field required"),
+        ("/rerank", {"query": "who", "candidates": WORDS, "documents": WORDS}, "not in both"),
+        ("/rerank", {"query": "who", "texts": "man"}, "texts: Input should be a valid array"),
+        ("/rerank", [DOCUMENTS], "Input should be an object"),
+    ],
+)
+async def test_a_body_that_tells_nothing_is_in_the_dialect_of_its_path(path: str, body: Any, says: str) -> None:
+    """And is refused in its words."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post(path, json=body)
+
+    assert says in assert_error(response, 422, "invalid_input")

@@ -1,0 +1,107 @@
+"""Dialects that one client speaks each: Voyage, Mixedbread, ZeroEntropy, infinity, SGLang and NVIDIA's NIM."""
+
+from typing import Any
+
+import pytest
+from support.app import assert_error, running_app
+from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask
+from support.scorers import lookup
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"query": "who", "documents": WORDS}
+BEST_TWO = pytest.approx([SIGMOIDS[index] for index in BEST_FIRST[:2]], rel=1e-6)
+
+
+def column(items: list[dict[str, Any]], name: str) -> list[Any]:
+    """A field of each item; None where it is absent."""
+    return [item.get(name) for item in items]
+
+
+@pytest.mark.parametrize("fields", [{"top_k": None, "truncation": True}, {"top_k": 4}, {"truncation": "false"}])
+async def test_voyage_is_told_by_its_own_fields(fields: dict[str, Any]) -> None:
+    """Its SDK sends both, and at least `truncation` is not null."""
+    answer = (await ask("/v1/rerank", BODY | fields | {"model": "rerank-2.5"})).json()
+
+    assert answer.keys() == {"object", "data", "model", "usage"}
+    assert column(answer["data"], "index") == BEST_FIRST
+    assert answer["usage"]["total_tokens"] == 10
+    assert all(item.keys() == {"index", "relevance_score"} for item in answer["data"])
+
+
+async def test_voyage_gives_texts_back_as_texts() -> None:
+    """And only so many results as were asked for."""
+    answer = (await ask("/v1/rerank", BODY | {"top_k": 2, "return_documents": True})).json()
+
+    assert column(answer["data"], "document") == ["he", "man"]
+    assert column(answer["data"], "relevance_score") == BEST_TWO
+
+
+async def test_mixedbread() -> None:
+    """Its documents are `input`, texts or objects, and come back as they were sent."""
+    sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
+    body = {"model": "mixedbread-ai/mxbai-rerank-large-v2", "query": "who", "input": sent, "top_k": 2}
+    answer = (await ask("/v1/reranking", body | {"return_input": True, "rewrite_query": False})).json()
+    by_title = (await ask("/v1/reranking", body | {"rank_fields": ["title"]})).json()
+
+    assert answer.keys() == {"usage", "model", "data", "object", "top_k", "return_input"}
+    assert (answer["top_k"], answer["return_input"], answer["object"]) == (2, True, "list")
+    assert column(answer["data"], "input") == sent[:2]
+    assert column(answer["data"], "score") == BEST_TWO
+    assert column(by_title["data"], "index") == [1, 2]  # of the third nothing is ranked, which scores 0
+    assert column(by_title["data"], "input") == [None, None]
+
+
+@pytest.mark.parametrize("latency", [None, "fast", "slow"])
+async def test_zeroentropy(latency: str | None) -> None:
+    """It tells the mode that was used, of which there is one, and bytes in UTF-8."""
+    body = {"query": "é", "documents": WORDS, "top_n": 2, "latency": latency, "model": "zerank-1"}
+    answer = (await ask("/v1/models/rerank", body)).json()
+
+    assert column(answer["results"], "relevance_score") == BEST_TWO
+    assert (answer["actual_latency_mode"], answer["total_bytes"]) == ("fast", 2 + 3 + 3 + 2 + 3)
+    assert 0 <= answer["inference_latency"] <= answer["e2e_latency"] < 60
+
+
+async def test_infinity_under_its_prefix() -> None:
+    """The documents that it gives back are texts, as litellm's route for it needs them."""
+    body = BODY | {"model": "BAAI/bge-reranker-base", "top_n": 2, "return_documents": True}
+    answer = (await ask("/infinity/rerank", body)).json()
+    raw = (await ask("/infinity/rerank", BODY | {"raw_scores": True})).json()
+
+    assert answer.keys() == {"object", "results", "model", "usage", "id", "created"}
+    assert answer["object"] == "rerank"
+    assert column(answer["results"], "document") == ["he", "man"]
+    assert column(raw["results"], "relevance_score") == [4.0, 1.5, 0.0, -2.0]
+    assert all("document" not in item for item in raw["results"])
+
+
+async def test_sglang_under_its_prefix() -> None:
+    """A bare list, with texts unless they are not wanted."""
+    answer = (await ask("/sglang/v1/rerank", BODY | {"instruct": "judge"})).json()
+    without = (await ask("/sglang/v1/rerank", BODY | {"return_documents": False, "top_n": 2})).json()
+
+    assert column(answer, "document") == ["he", "man", "you", "she"]
+    assert column(answer, "index") == BEST_FIRST
+    assert [item.keys() for item in without] == [{"index", "score"}] * 2
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/retrieval/nvidia/a-b_2/reranking"]
+)
+async def test_nim_gets_logits(path: str) -> None:
+    """For every passage, best first; what its clients add is ignored."""
+    body = {"model": "nvidia/rerank", "query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
+    answer = (await ask(path, body | {"truncate": "END", "top_k": 2})).json()
+
+    assert column(answer["rankings"], "index") == BEST_FIRST
+    assert column(answer["rankings"], "logit") == [4.0, 1.5, 0.0, -2.0]
+
+
+async def test_nim_ranks_no_images() -> None:
+    """The message says where the text is missing."""
+    body = {"query": {"text": "who"}, "passages": [{"text": "man"}, {"image": "data:image/png;base64,AAAA"}]}
+    async with running_app(lookup(**RAW)) as running:
+        response = await running.client.post("/v1/ranking", json=body)
+
+    assert "passages.1.text" in assert_error(response, 422, "invalid_input")

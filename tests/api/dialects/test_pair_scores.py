@@ -1,0 +1,109 @@
+"""Scores of pairs, as clients of vLLM and SGLang ask for them, and Metarank."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch
+from support.app import assert_error, running_app
+from support.dialects import RAW, SIGMOIDS, WORDS, ask
+from support.models import tiny_cross_encoder
+from support.scorers import Gate, WatchedScorer, lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text_1": "who", "text_2": WORDS},
+        {"text_1": ["who"], "text_2": WORDS},
+        {"queries": "who", "documents": WORDS, "model": "BAAI/bge-reranker-v2-m3"},
+        {"queries": "who", "items": WORDS, "documents": None, "truncate_prompt_tokens": -1},
+        {"data_1": ["who"] * 4, "data_2": WORDS, "use_activation": None, "priority": 0},
+        {"data_1": ["who", "is", "it", "she"], "data_2": WORDS, "activation": "true"},
+    ],
+    ids=lambda body: f"{[*body]}",
+)
+async def test_a_score_for_each_pair(body: dict[str, Any]) -> None:
+    """In the order of the request, under each of their names, one with many or one by one."""
+    answer = (await ask("/v1/score", body)).json()
+
+    assert answer.keys() == {"id", "object", "created", "model", "data", "usage"}
+    assert (answer["object"], answer["model"]) == ("list", "tiny")
+    assert [(each["index"], each["object"]) for each in answer["data"]] == [(index, "score") for index in range(4)]
+    assert [each["score"] for each in answer["data"]] == pytest.approx(SIGMOIDS, rel=1e-6)
+
+
+async def test_one_pair_may_be_two_texts() -> None:
+    """With its raw score, if that is wanted."""
+    answer = (await ask("/score", {"text_1": "who", "text_2": "he", "use_activation": False})).json()
+
+    assert [each["score"] for each in answer["data"]] == [4.0]
+    assert answer["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
+
+
+async def test_each_pair_is_scored_for_its_own_query() -> None:
+    """As if it were alone, also where queries come again."""
+    queries = ["who is it", "the man", "who is it", "she"] * 5
+    texts = [f"{word} {word}" for word in ["man", "she", "he", "you", "man"] * 4]
+    async with running_app(tiny_cross_encoder()) as running:
+        together = (await running.client.post("/score", json={"text_1": queries, "text_2": texts})).json()["data"]
+        metarank = {"input": [{"query": query, "text": text} for query, text in zip(queries, texts, strict=True)]}
+        raw = (await running.client.post("/inference/cross/ms-marco", json=metarank)).json()["scores"]
+        alone = [
+            (await running.client.post("/score", json={"text_1": query, "text_2": text})).json()["data"][0]["score"]
+            for query, text in zip(queries, texts, strict=True)
+        ]
+
+    assert len({round(score, 4) for score in alone}) > 5
+    assert [each["score"] for each in together] == pytest.approx(alone, abs=1e-5)
+    assert torch.sigmoid(torch.tensor(raw)).tolist() == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"text_1": ["who", "is"], "text_2": ["he"]}, "2 texts cannot be paired with 1"),
+        ({"text_1": ["who", "is"], "text_2": ["he", "she", "man"]}, "2 texts cannot be paired with 3"),
+        ({"text_1": "who"}, "give both sides of the pairs, as queries and documents or"),
+        ({"text_1": "who", "documents": ["he"]}, "give both sides"),
+        ({"text_1": ["who", " "], "text_2": ["he", "she"]}, "query must not be empty"),
+        ({"text_1": "who", "text_2": []}, "text_2"),
+    ],
+)
+async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -> None:
+    """The message says what is missing."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/score", json=body)
+
+    assert says in assert_error(response, 422, "invalid_input")
+
+
+async def test_many_queries_share_one_deadline() -> None:
+    """However many there are, the request as a whole is late, and what has not begun is given up."""
+    gate = Gate()
+    settings = Settings(device="cpu", request_timeout_s=0.3, patience=1e6)
+    queries = [f"{number}" for number in range(100)]
+    async with running_app(WatchedScorer(lookup(**RAW), gate), settings=settings, started=False) as running:
+        try:
+            response = await running.client.post("/score", json={"text_1": queries, "text_2": ["man"] * 100})
+        finally:
+            gate.let_through(1000)
+
+    assert_error(response, 504, "deadline_exceeded")
+
+
+async def test_a_failure_ends_the_other_queries() -> None:
+    """A query too many for its client is refused, and nothing of the request waits any longer."""
+    settings = Settings(device="cpu", max_waiting_rows=1)
+    async with running_app(lookup(**RAW), settings=settings) as running:
+        body = {"text_1": ["who is it", "she"], "text_2": ["man " * 30] * 2}
+        refused = await running.client.post("/score", json=body)
+        await asyncio.sleep(0)
+        waiting = (await running.scrape()).value("bandrank_waiting_tasks")
+
+    assert refused.status_code in {413, 429}, refused.text
+    assert waiting == 0

@@ -1,0 +1,124 @@
+"""How clients of other services speak to each path: what they send, and what they read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from support.app import running_app
+from support.scorers import lookup
+
+WORDS = ["man", "she", "he", "you"]
+RAW = {"man": 1.5, "she": -2.0, "he": 4.0}  # you: 0
+BEST_FIRST = [2, 0, 3, 1]
+SIGMOIDS = [0.8175744761936437, 0.11920292202211755, 0.9820137900379085, 0.5]  # 1 / (1 + exp(-x)), by hand
+
+Scores = list[tuple[int, Any]]  # indices in the request with scores, in the order of the answer
+
+
+@dataclass(frozen=True, repr=False)
+class Speaker:
+    """A client of a path.
+
+    body: what it sends for a query and texts.  scores: what it reads.  raw: whether those are the scorer's own.
+    as_sent: whether they are in the order of the request.  texts: the field of its body that has the texts.
+    """
+
+    name: str
+    path: str
+    body: Callable[[str, Sequence[str]], dict[str, Any]]
+    scores: Callable[[Any], Scores]
+    raw: bool = False
+    as_sent: bool = False
+    texts: str = "documents"
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.path}"
+
+
+def reads(results: str | None = "results", score: str = "relevance_score") -> Callable[[Any], Scores]:
+    """A reader of items with `index` and a score. results: the field that has them; None for a bare list."""
+
+    def read(answer: Any) -> Scores:
+        return [(item["index"], item[score]) for item in (answer if results is None else answer[results])]
+
+    return read
+
+
+def sends(texts: str, **more: Any) -> Callable[[str, Sequence[str]], dict[str, Any]]:
+    """A sender of a query and texts. texts: the field that has them."""
+    return lambda query, items: {"query": query, texts: list(items), **more}
+
+
+def in_objects(query: str, items: Sequence[str]) -> dict[str, Any]:
+    """What clients of NIM send."""
+    return {"query": {"text": query}, "passages": [{"text": text} for text in items]}
+
+
+def pairs(query: str, items: Sequence[str]) -> dict[str, Any]:
+    """What Metarank sends."""
+    return {"input": [{"query": query, "text": text} for text in items]}
+
+
+DOCUMENTS = sends("documents")
+COHERE, TEI, NIM, SCORES = reads(), reads(None, "score"), reads("rankings", "logit"), reads("data", "score")
+
+SPEAKERS = [
+    *(Speaker("cohere", path, DOCUMENTS, COHERE) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),
+    *(Speaker("llama.cpp", path, DOCUMENTS, COHERE) for path in ("/reranking", "/v1/reranking")),
+    *(
+        Speaker("tei", path, sends("texts"), TEI, texts="texts")
+        for path in ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
+    ),
+    *(
+        Speaker("voyage", path, sends("documents", truncation=True), reads("data"))
+        for path in ("/v1/rerank", "/rerank")
+    ),
+    *(
+        Speaker("mixedbread", path, sends("input", top_k=None), SCORES, texts="input")
+        for path in ("/v1/reranking", "/reranking")
+    ),
+    *(Speaker("zeroentropy", path, DOCUMENTS, COHERE) for path in ("/models/rerank", "/v1/models/rerank")),
+    Speaker("infinity", "/infinity/rerank", DOCUMENTS, COHERE),
+    Speaker("sglang", "/sglang/v1/rerank", DOCUMENTS, TEI),
+    *(
+        Speaker(
+            "pairs",
+            path,
+            lambda query, items: {"text_1": query, "text_2": list(items)},
+            SCORES,
+            as_sent=True,
+            texts="text_2",
+        )
+        for path in ("/score", "/v1/score")
+    ),
+    *(
+        Speaker("nim", path, in_objects, NIM, raw=True, texts="passages")
+        for path in ("/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/rerank", "/rerank")
+    ),
+    Speaker(
+        "weaviate",
+        "/rerank",
+        sends("documents", property=""),
+        lambda answer: [(index, each["score"]) for index, each in enumerate(answer["scores"])],
+        as_sent=True,
+    ),
+    Speaker(
+        "metarank",
+        "/inference/cross/ms-marco",
+        pairs,
+        lambda answer: list(enumerate(answer["scores"])),
+        raw=True,
+        as_sent=True,
+        texts="input",
+    ),
+]
+ONE_OF_EACH = list({speaker.name: speaker for speaker in SPEAKERS}.values())
+
+
+async def ask(path: str, body: Any, **headers: str) -> httpx.Response:
+    """The answer of an application that knows WORDS; its status must be 200."""
+    async with running_app(lookup(**RAW)) as running:
+        response = await running.client.post(path, json=body, headers=headers)
+    assert response.status_code == 200, response.text
+    return response
