@@ -67,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-dialects.md"))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args(arguments)
-    writer = Writer(Tokenizer.from_file(str(FOLDER / FAST / "tokenizer.json")))
+    tokenizer = Tokenizer.from_file(str(FOLDER / FAST / "tokenizer.json"))
+    tokenizer.no_padding()
+    writer = Writer(tokenizer)
     measured = {}
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:
         settings = {"MODEL": FAST, "DEVICE": "cpu", "DTYPE": "float32"}

@@ -113,10 +113,14 @@ async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int
 
 async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
     """Clients look for one."""
-    body = BODY | {"documents": [{"a": "he", "b": "man"}], "rank_fields": ["b", "a"], "return_documents": True}
+    documents = [{"a": "he", "b": "man"}, {"a": "she", "text": None}]
+    body = BODY | {"documents": documents, "rank_fields": ["b", "a"], "return_documents": True}
     answer = (await ask("/v1/rerank", body)).json()
 
-    assert answer["results"][0]["document"] == {"text": "man\nhe", "a": "he", "b": "man"}
+    assert [result["document"] for result in answer["results"]] == [
+        {"text": "man\nhe", "a": "he", "b": "man"},
+        {"text": "she", "a": "she"},
+    ]
 
 
 @pytest.mark.parametrize(

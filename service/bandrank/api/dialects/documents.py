@@ -57,5 +57,7 @@ def text_of(document: str | dict[str, Any], rank_fields: Sequence[str] | None = 
 
 
 def given_back(document: str | dict[str, Any], text: str) -> dict[str, Any]:
-    """A document as an object whose `text` is the one that was ranked, unless it has another."""
-    return {"text": text} if isinstance(document, str) else {"text": text} | document
+    """A document as an object with a `text`: its own, else the one that was ranked."""
+    if isinstance(document, str):
+        return {"text": text}
+    return document if isinstance(document.get("text"), str) else document | {"text": text}
