@@ -11,12 +11,16 @@ from bandrank.settings import RESERVED, Settings, variable
 
 COMPOSE = load_yaml(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-ONE_SHOT = {"redis-login"}  # ends before the others start
+LOGINS = {"redis-login", "opensearch-login"}  # end before the others start
+ONE_SHOT = {*LOGINS, "opensearch-setup"}
+LAPTOP = 8 << 30  # bytes of memory, of which the host needs one eighth itself
 
 
 def bytes_of(size: str) -> int:
     """64m, or the default of ${NAME:-64m}, in bytes."""
-    number, unit = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)(mb?|gb?)\}?", size).groups()  # type: ignore[union-attr]  # or fails
+    match = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)(mb?|gb?)\}?", size)
+    assert match, size
+    number, unit = match.groups()
     return int(number) << {"m": 20, "g": 30}[unit[0]]
 
 
@@ -33,7 +37,14 @@ def test_the_files_fit_the_specification() -> None:
 
 def test_the_services_are_known() -> None:
     """The tests below look at each of them."""
-    assert set(SERVICES) == {"bandrank", "redis-login", "redis", "prometheus", "grafana"}
+    assert set(SERVICES) == {"bandrank", "redis", "prometheus", "grafana", "opensearch", *ONE_SHOT}
+
+
+def test_they_fit_a_laptop() -> None:
+    """All limits on memory together, those of services that have ended left out."""
+    assert sum(bytes_of(service["mem_limit"]) for name, service in SERVICES.items() if name not in ONE_SHOT) <= (
+        LAPTOP - LAPTOP // 8
+    )
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -51,10 +62,11 @@ class TestEveryService:
     def test_writes_to_volumes_and_a_bounded_tmp_alone(self, name: str) -> None:
         """The root file system is read-only, and what is mounted from the repository is too."""
         service = SERVICES[name]
-        (tmp,) = service["tmpfs"]
+        sizes = [re.fullmatch(r"/[a-z/]+:size=(\d+m)(?:,exec)?", tmp) for tmp in service["tmpfs"]]
 
         assert service["read_only"] is True
-        assert bytes_of(tmp.removeprefix("/tmp:size=")) <= bytes_of(service["mem_limit"])  # noqa: S108 -- in a container
+        assert sum(bytes_of(size[1]) for size in sizes if size) <= bytes_of(service["mem_limit"])
+        assert all(sizes)
         for volume in service.get("volumes", []):
             source, *_ = volume.split(":")
             assert source in COMPOSE["volumes"] or ((ROOT / source).is_dir() and volume.endswith(":ro"))
@@ -75,7 +87,9 @@ class TestEveryService:
         """Tagged with a whole version, but for the one that is built here."""
         image = SERVICES[name]["image"]
 
-        if "build" not in SERVICES[name]:
+        if image == SERVICES["bandrank"]["image"]:
+            assert "build" in SERVICES[name] or SERVICES[name]["pull_policy"] == "never"
+        else:
             assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-bookworm)?(@sha256:[0-9a-f]{64})?", image)
 
     def test_is_checked_and_restarted(self, name: str) -> None:
@@ -87,7 +101,7 @@ class TestEveryService:
 
         if name in ONE_SHOT:
             assert service["restart"] == "no"
-            assert waits == {"service_completed_successfully"}
+            assert waits == ({"service_completed_successfully"} if name in LOGINS else set())
         else:
             assert service["restart"] == "unless-stopped"
             assert service["healthcheck"]["test"]
@@ -97,7 +111,7 @@ class TestEveryService:
         """If at all: unless told otherwise nothing is reachable from another machine, and Redis not even from this."""
         ports = SERVICES[name].get("ports", [])
 
-        assert bool(ports) == (name in {"bandrank", "prometheus", "grafana"})
+        assert bool(ports) == (name in {"bandrank", "prometheus", "grafana", "opensearch"})
         assert all(re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port) for port in ports)
 
     def test_has_no_password_in_its_description(self, name: str) -> None:
@@ -119,7 +133,11 @@ def test_redis_is_reached_by_bandrank_alone() -> None:
     }
     login = {name for name in SERVICES if "redis-login" in volumes(name)}
 
-    assert members == {"cache": {"bandrank", "redis"}, "monitoring": {"bandrank", "prometheus", "grafana"}}
+    assert members == {
+        "cache": {"bandrank", "redis"},
+        "monitoring": {"bandrank", "prometheus", "grafana"},
+        "search": {"bandrank", "opensearch", "opensearch-setup"},
+    }
     assert COMPOSE["networks"]["cache"]["internal"] is True
     assert all(service.get("networks") or service.get("network_mode") == "none" for service in SERVICES.values())
     assert login == {"bandrank", "redis", "redis-login"}
@@ -133,6 +151,36 @@ def test_grafana_has_no_known_password() -> None:
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert volumes("grafana")["grafana-data"] == str(Path(file).parent)
     assert "password.sh" in SERVICES["grafana"]["entrypoint"][-1]
+
+
+def test_opensearch_has_no_known_password() -> None:
+    """Its configuration is what the image of this version brings, less the users of the image."""
+    environment = SERVICES["opensearch"]["environment"]
+    version = SERVICES["opensearch"]["image"].split(":")[1]
+    config = {name: mounts for name in SERVICES if (mounts := volumes(name)).get(f"opensearch-config-{version}")}
+
+    assert environment["DISABLE_INSTALL_DEMO_CONFIG"] == "true"
+    assert not any(key == "plugins.security.disabled" or key.startswith("DISABLE_SECURITY") for key in environment)
+    assert environment["plugins.security.allow_default_init_securityindex"] == "true"
+    assert set(config) == {"opensearch", "opensearch-login"}
+    assert SERVICES["opensearch-login"]["image"] == SERVICES["opensearch"]["image"]
+    login = {name for name in SERVICES if "opensearch-login" in volumes(name)}
+    assert login == {"opensearch", "opensearch-login", "opensearch-setup"}
+
+
+def test_the_set_up_waits_for_what_it_needs() -> None:
+    """It runs our script when bandrank and OpenSearch are well."""
+    service = SERVICES["opensearch-setup"]
+    _, script, *options = service["entrypoint"]
+
+    assert {name: wait["condition"] for name, wait in service["depends_on"].items()} == {
+        "bandrank": "service_healthy",
+        "opensearch": "service_healthy",
+    }
+    assert script.startswith("/search/")
+    assert (ROOT / "deploy" / "search" / Path(script).name).is_file()
+    assert options == ["--password-file", "/run/opensearch-login/password"]
+    assert volumes("opensearch-setup")["./deploy/search"] == "/search"
 
 
 def test_every_setting_they_name_is_one() -> None:
