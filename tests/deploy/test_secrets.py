@@ -55,33 +55,36 @@ test "$1" = -env && echo "** deprecated **" && printf '$2y$12$%s\n' "$(echo "${!
 """
 
 
+@pytest.fixture(scope="module")
+def keytool() -> Path:
+    """Java's program for certificates, which OpenSearch's image has too."""
+    return Path(needs_program("keytool", "Debian: default-jre-headless")).resolve()
+
+
+@pytest.fixture(scope="module")
+def home(keytool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """OpenSearch's folder with the users of the image, and a stand-in for its program that hashes; logged in to."""
+    home = tmp_path_factory.mktemp("opensearch")
+    tools = home / "plugins" / "opensearch-security" / "tools"
+    tools.mkdir(parents=True)
+    (tools / "hash.sh").write_text(HASH_TOOL, encoding="ascii")
+    users = home / "config" / "opensearch-security" / "internal_users.yml"
+    users.parent.mkdir(parents=True)
+    users.write_text("kibanaserver:\n  hash: known\n", encoding="ascii")
+    (home / "login").mkdir()
+    log_in(home, keytool)
+    return home
+
+
+def log_in(home: Path, keytool: Path) -> None:
+    """Runs the script as the one-shot service does."""
+    environ = {"OPENSEARCH_HOME": str(home), "JAVA_HOME": str(keytool.parents[1]), "PATH": "/usr/bin:/bin"}
+    command = ["bash", DEPLOY / "secrets" / "opensearch_login.sh", home / "login"]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
 class TestOpenSearchLogin:
-    @pytest.fixture(scope="class")
-    def keytool(self) -> Path:
-        """Java's program for certificates, which OpenSearch's image has too."""
-        return Path(needs_program("keytool", "Debian: default-jre-headless")).resolve()
-
-    @pytest.fixture(scope="class")
-    def home(self, keytool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """OpenSearch's folder with the users of the image, and a stand-in for its program that hashes; logged in to."""
-        home = tmp_path_factory.mktemp("opensearch")
-        tools = home / "plugins" / "opensearch-security" / "tools"
-        tools.mkdir(parents=True)
-        (tools / "hash.sh").write_text(HASH_TOOL, encoding="ascii")
-        users = home / "config" / "opensearch-security" / "internal_users.yml"
-        users.parent.mkdir(parents=True)
-        users.write_text("kibanaserver:\n  hash: known\n", encoding="ascii")
-        (home / "login").mkdir()
-        self.log_in(home, keytool)
-        return home
-
-    def log_in(self, home: Path, keytool: Path) -> None:
-        """Runs the script as the one-shot service does."""
-        environ = {"OPENSEARCH_HOME": str(home), "JAVA_HOME": str(keytool.parents[1]), "PATH": "/usr/bin:/bin"}
-        command = ["bash", DEPLOY / "secrets" / "opensearch_login.sh", home / "login"]
-        ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
-
     def test_the_administrator_is_the_only_user(self, home: Path) -> None:
         """With a hash of a random password, which others in the stack can read, and with the rights of `admin`."""
         users = load_yaml(home / "config" / "opensearch-security" / "internal_users.yml")
@@ -111,7 +114,7 @@ class TestOpenSearchLogin:
         """The password and the certificate."""
         kept = [home / "login" / "password", home / "config" / "node.p12", home / "config" / "trusted.p12"]
         before = [path.read_bytes() for path in kept]
-        self.log_in(home, keytool)
+        log_in(home, keytool)
 
         assert [path.read_bytes() for path in kept] == before
 
