@@ -1,10 +1,12 @@
 """The sample documents, and their index in an engine that speaks the API of Elasticsearch."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from client import Client, Json, SetUpError, done
 
+QUESTION = "how to get rid of hiccups"
 FILE = Path(__file__).with_name("documents.jsonl")
 # One shard, so that BM25 counts over all documents; english: stems and stop words.
 SETTINGS = {"number_of_shards": 1, "number_of_replicas": 0}
@@ -15,6 +17,12 @@ def documents() -> dict[str, dict[str, str]]:
     """The title and the text of each document by its id."""
     lines = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
     return {line.pop("id"): line for line in lines}
+
+
+def is_healthy(client: Client) -> bool:
+    """Whether all primary shards are there within seconds."""
+    answer = client.call("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s", expected=(200, 408))
+    return not answer["timed_out"]
 
 
 def ensure_index(client: Client, index: str) -> None:
@@ -46,3 +54,17 @@ def ensure_documents(client: Client, index: str) -> None:
         reasons = [item["index"]["error"]["reason"] for item in answer["items"] if "error" in item["index"]]
         raise SetUpError(f"{len(reasons)} documents were not indexed; the first: {reasons[0]}")
     done("documents", f"{len(wanted) - len(same)} indexed")
+
+
+def show(client: Client, searches: Mapping[str, tuple[str, Json]]) -> None:
+    """Sends searches for the question and prints their titles. Raises SetUpError if one does not work.
+
+    searches: by name, the path and the body of each.
+    """
+    known = documents()
+    for name, (path, body) in searches.items():
+        try:
+            hits = client.call("POST", path, body)["hits"]["hits"]
+        except SetUpError as error:
+            raise SetUpError(f"a search of the sample fails; does bandrank run? {error}") from error
+        done(f'"{QUESTION}", {name}', "; ".join(known[hit["_id"]]["title"] for hit in hits))

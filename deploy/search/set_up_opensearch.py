@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from urllib.parse import quote
 
 from client import Client, Json, SetUpError, basic, command_line, done, run, secret
-from sample import documents, ensure_documents, ensure_index
+from sample import QUESTION, ensure_documents, ensure_index, is_healthy, show
 
 NAME = "bandrank"  # of the connector, the model, its group and the pipeline
 ML = "/_plugins/_ml"
@@ -23,7 +23,6 @@ TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
 CANDIDATES_PER_HIT = 5  # a search for ten hits re-ranks the best fifty of BM25
 TASK_S = 120.0
-QUESTION = "how to get rid of hiccups"
 
 
 def set_up(options: argparse.Namespace) -> None:
@@ -32,7 +31,7 @@ def set_up(options: argparse.Namespace) -> None:
     key = secret(options.reranker_key_file) if options.reranker_key_file else None
     client = Client(options.url, login)
     deadline = time.monotonic() + options.wait_s
-    client.wait_until("the cluster is healthy", lambda: _is_healthy(client), deadline=deadline)
+    client.wait_until("the cluster is healthy", lambda: is_healthy(client), deadline=deadline)
 
     ensure_settings(client, options.reranker)
     connector = ensure_connector(client, connector_of(options.reranker, key))
@@ -40,7 +39,8 @@ def set_up(options: argparse.Namespace) -> None:
     ensure_pipeline(client, model)
     ensure_index(client, options.index)
     ensure_documents(client, options.index)
-    show(client, options.index)
+    search, body = f"/{options.index}/_search", query_of(QUESTION)
+    show(client, {"before": (search, body), "after": (f"{search}?search_pipeline={NAME}", body)})
 
 
 def connector_of(reranker: str, key: str | None) -> dict[str, Json]:
@@ -103,6 +103,8 @@ def ensure_settings(client: Client, reranker: str) -> None:
     found = client.call("GET", "/_cluster/settings?include_defaults=true&flat_settings=true")
     in_force: dict[str, Json] = {**found["defaults"], **found["persistent"], **found["transient"]}
     trusted = in_force.get(TRUSTED, [])
+    if isinstance(trusted, str):  # as a file of settings may have it
+        trusted = trusted.split(",")
     ours = f"^{re.escape(reranker.rstrip('/'))}/.*$"
     changes: dict[str, Json] = {}
     if ours not in trusted:
@@ -173,23 +175,6 @@ def ensure_pipeline(client: Client, model: str) -> None:
     if found is None or found.get(NAME) != wanted:
         client.call("PUT", path, wanted)
     done("search pipeline", "created" if found is None else "is right" if found.get(NAME) == wanted else "updated")
-
-
-def show(client: Client, index: str) -> None:
-    """Searches once without the pipeline and once with it, and prints both. Raises SetUpError if that does not work."""
-    known = documents()
-    for title, parameters in (("before", ""), ("after", f"?search_pipeline={NAME}")):
-        try:
-            answer = client.call("POST", f"/{index}/_search{parameters}", query_of(QUESTION))
-        except SetUpError as error:
-            raise SetUpError(f"a search of the sample fails; does bandrank run? {error}") from error
-        hits = [known[hit["_id"]]["title"] for hit in answer["hits"]["hits"]]
-        done(f'"{QUESTION}", {title}', "; ".join(hits))
-
-
-def _is_healthy(client: Client) -> bool:
-    answer = client.call("GET", "/_cluster/health?wait_for_status=yellow&timeout=5s", expected=(200, 408))
-    return not answer["timed_out"]
 
 
 def _named(client: Client, kind: str) -> tuple[str, dict[str, Json]] | None:

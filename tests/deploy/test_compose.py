@@ -11,8 +11,13 @@ from bandrank.settings import RESERVED, Settings, variable
 
 COMPOSE = load_yaml(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-LOGINS = {"redis-login", "opensearch-login"}  # end before the others start
-ONE_SHOT = {*LOGINS, "opensearch-setup"}
+EXAMPLES = {path.parent.name: load_yaml(path) for path in sorted((DEPLOY / "examples").glob("*/compose.yml"))}
+EVERY_SERVICE = SERVICES | {name: each for example in EXAMPLES.values() for name, each in example["services"].items()}
+VOLUMES = set(COMPOSE["volumes"]).union(*(example["volumes"] for example in EXAMPLES.values()))
+LOGINS = {"redis-login", "opensearch-login", "elasticsearch-login", "weaviate-login"}  # end before the others start
+SET_UPS = {"opensearch-setup", "elasticsearch-setup", "weaviate-setup"}
+ONE_SHOT = LOGINS | SET_UPS
+PUBLISHED = {"bandrank", "prometheus", "grafana", "opensearch", "elasticsearch", "weaviate"}
 LAPTOP = 8 << 30  # bytes of memory, of which the host needs one eighth itself
 
 
@@ -26,18 +31,25 @@ def bytes_of(size: str) -> int:
 
 def volumes(name: str) -> dict[str, str]:
     """What a service mounts, and where."""
-    return dict(volume.split(":")[:2] for volume in SERVICES[name].get("volumes", []))
+    return dict(volume.split(":")[:2] for volume in EVERY_SERVICE[name].get("volumes", []))
 
 
 def test_the_files_fit_the_specification() -> None:
     """Every key of the compose files is one that the compose specification knows."""
     checker = needs_program("check-jsonschema", "pip: check-jsonschema")
-    run(checker, "--builtin-schema", "vendor.compose-spec", "docker-compose.yml", "deploy/compose.gpu.yml")
+    files = [
+        "docker-compose.yml",
+        "deploy/compose.gpu.yml",
+        *(f"deploy/examples/{name}/compose.yml" for name in EXAMPLES),
+    ]
+    run(checker, "--builtin-schema", "vendor.compose-spec", *files)
 
 
 def test_the_services_are_known() -> None:
     """The tests below look at each of them."""
-    assert set(SERVICES) == {"bandrank", "redis", "prometheus", "grafana", "opensearch", *ONE_SHOT}
+    one_shot = {"redis-login", "opensearch-login", "opensearch-setup"}
+    assert set(SERVICES) == {"bandrank", "redis", "prometheus", "grafana", "opensearch"} | one_shot
+    assert set(EVERY_SERVICE) == set(SERVICES) | PUBLISHED | ONE_SHOT
 
 
 def test_they_fit_a_laptop() -> None:
@@ -47,11 +59,11 @@ def test_they_fit_a_laptop() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", EVERY_SERVICE)
 class TestEveryService:
     def test_has_no_privileges(self, name: str) -> None:
         """It is not root, has no capability and cannot gain any."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
 
         assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
         assert service["cap_drop"] == ["ALL"]
@@ -61,7 +73,7 @@ class TestEveryService:
 
     def test_writes_to_volumes_and_a_bounded_tmp_alone(self, name: str) -> None:
         """The root file system is read-only, and what is mounted from the repository is too."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
         sizes = [re.fullmatch(r"/[a-z/]+:size=(\d+m)(?:,exec)?", tmp) for tmp in service["tmpfs"]]
 
         assert service["read_only"] is True
@@ -69,11 +81,11 @@ class TestEveryService:
         assert all(sizes)
         for volume in service.get("volumes", []):
             source, *_ = volume.split(":")
-            assert source in COMPOSE["volumes"] or ((ROOT / source).is_dir() and volume.endswith(":ro"))
+            assert source in VOLUMES or ((ROOT / source).is_dir() and volume.endswith(":ro"))
 
     def test_is_limited(self, name: str) -> None:
         """Processes, open files, memory, CPUs and logs have bounds, and no core is dumped: it would hold queries."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
 
         assert 0 < service["pids_limit"] <= 1024
         assert 0 < service["ulimits"]["nofile"] <= 65_536
@@ -85,18 +97,20 @@ class TestEveryService:
 
     def test_is_of_a_pinned_image(self, name: str) -> None:
         """Tagged with a whole version, but for the one that is built here."""
-        image = SERVICES[name]["image"]
+        image = EVERY_SERVICE[name]["image"]
 
         if image == SERVICES["bandrank"]["image"]:
-            assert "build" in SERVICES[name] or SERVICES[name]["pull_policy"] == "never"
+            assert "build" in EVERY_SERVICE[name] or EVERY_SERVICE[name]["pull_policy"] == "never"
         else:
             assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-bookworm)?(@sha256:[0-9a-f]{64})?", image)
 
     def test_is_checked_and_restarted(self, name: str) -> None:
         """It has a health check and is started again; who depends on it waits until it is well, or has ended well."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
         waits = {
-            other["depends_on"][name]["condition"] for other in SERVICES.values() if name in other.get("depends_on", {})
+            other["depends_on"][name]["condition"]
+            for other in EVERY_SERVICE.values()
+            if name in other.get("depends_on", {})
         }
 
         if name in ONE_SHOT:
@@ -109,17 +123,17 @@ class TestEveryService:
 
     def test_is_published_on_loopback(self, name: str) -> None:
         """If at all: unless told otherwise nothing is reachable from another machine, and Redis not even from this."""
-        ports = SERVICES[name].get("ports", [])
+        ports = EVERY_SERVICE[name].get("ports", [])
 
-        assert bool(ports) == (name in {"bandrank", "prometheus", "grafana", "opensearch"})
+        assert bool(ports) == (name in PUBLISHED)
         assert all(re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port) for port in ports)
 
     def test_has_no_password_in_its_description(self, name: str) -> None:
         """Passwords are in files, of which environment and arguments have the paths."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
         environment = service.get("environment", {})
 
-        assert all(key.endswith("__FILE") for key in environment if re.search("PASSWORD|SECRET|TOKEN$", key))
+        assert all(key.endswith("_FILE") for key in environment if re.search("PASSWORD|SECRET|TOKEN$", key))
         assert not re.search(
             r"\$\{?[A-Z_]*PASSWORD(?!__FILE\")", str(service.get("command")) + str(service.get("entrypoint"))
         )
@@ -168,19 +182,32 @@ def test_opensearch_has_no_known_password() -> None:
     assert login == {"opensearch", "opensearch-login", "opensearch-setup"}
 
 
-def test_the_set_up_waits_for_what_it_needs() -> None:
-    """It runs our script when bandrank and OpenSearch are well."""
-    service = SERVICES["opensearch-setup"]
-    _, script, *options = service["entrypoint"]
+@pytest.mark.parametrize("name", SET_UPS)
+def test_a_set_up_waits_for_what_it_needs(name: str) -> None:
+    """It runs our script, with a login that is mounted, when bandrank and the search engine are well."""
+    service = EVERY_SERVICE[name]
+    engine = name.removesuffix("-setup")
+    _, script, option, password_file = service["entrypoint"]
+    waited = {*service["depends_on"], *EVERY_SERVICE[engine]["depends_on"]}
 
-    assert {name: wait["condition"] for name, wait in service["depends_on"].items()} == {
-        "bandrank": "service_healthy",
-        "opensearch": "service_healthy",
-    }
-    assert script.startswith("/search/")
-    assert (ROOT / "deploy" / "search" / Path(script).name).is_file()
-    assert options == ["--password-file", "/run/opensearch-login/password"]
-    assert volumes("opensearch-setup")["./deploy/search"] == "/search"
+    assert {"bandrank", engine} <= waited
+    assert script == f"/search/set_up_{engine}.py"
+    assert (DEPLOY / "search" / Path(script).name).is_file()
+    assert volumes(name)["./deploy/search"] == "/search"
+    assert option == "--password-file"
+    assert volumes(name)[f"{engine}-login"] == str(Path(password_file).parent)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_as_hard_as_the_stack(name: str) -> None:
+    """It repeats the rules of the stack, asks for its login, and is of one version throughout."""
+    services = EXAMPLES[name]["services"]
+    configs = {volume for volume in EXAMPLES[name]["volumes"] if "-config-" in volume}
+
+    assert EXAMPLES[name]["x-hardened"] == COMPOSE["x-hardened"]
+    assert set(services) == {name, f"{name}-login", f"{name}-setup"}
+    assert configs <= {f"{name}-config-{services[name]['image'].split(':')[1]}"}
+    assert not re.search("security.enabled: false|ANONYMOUS_ACCESS_ENABLED: true", str(services).replace("'", ""))
 
 
 def test_every_setting_they_name_is_one() -> None:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import jsonschema
-from support.opensearch_shapes import TEXT, shape
 from support.recording import Answer, Json, RecordedCall, serving_calls
+from support.shapes import TEXT, shape
 
 Route = tuple[str, str, Callable[..., Json]]  # method, pattern of the path, what answers
 

@@ -14,8 +14,9 @@ import jsonschema
 from support import bm25
 from support.index_api import IndexApi, IndexState, Route, error
 from support.ml_commons import connector_call, fill, scores_of
-from support.opensearch_shapes import CONNECTOR, MODEL, NAMED, PIPELINE, SEARCH, TEXT, shape
+from support.opensearch_shapes import CONNECTOR, MODEL, NAMED, PIPELINE, SEARCH
 from support.recording import Answer, Json, RecordedCall
+from support.shapes import TEXT, shape
 
 TRUSTED = "plugins.ml_commons.trusted_connector_endpoints_regex"
 PRIVATE = "plugins.ml_commons.connector.private_ip_enabled"
@@ -183,7 +184,7 @@ class OpenSearch(IndexApi):
         ((name, condition),) = call.body["query"]["match"].items()
         size = call.body.get("size", 10)
         pipeline: Json = {}
-        if "search_pipeline" in call.parameters:
+        if call.parameters.get("search_pipeline", "_none") != "_none":
             pipeline = self.state.pipelines[call.parameters["search_pipeline"]]
         fetched = size
         for processor in pipeline.get("request_processors", []):

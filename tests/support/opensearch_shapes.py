@@ -1,19 +1,6 @@
 """The bodies that OpenSearch's documentation has for the calls of the set-up, as JSON schemas."""
 
-from typing import Any
-
-TEXT = {"type": "string", "minLength": 1}
-
-
-def shape(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The schema of an object with these fields and no others."""
-    return {
-        "type": "object",
-        "required": list(required),
-        "properties": required | (optional or {}),
-        "additionalProperties": False,
-    }
-
+from support.shapes import TEXT, shape
 
 ACTION = shape(
     {"action_type": {"enum": ["predict"]}, "method": {"enum": ["POST", "GET"]}, "url": TEXT},
