@@ -16,10 +16,14 @@ import set_up_weaviate
 from support import bm25
 from support.deploy import DEPLOY, needs_program
 from support.elasticsearch import Elasticsearch
+from support.listening import listening
 from support.ml_commons import connector_call, scores_of
 from support.opensearch import OpenSearch
-from support.server import running_service
+from support.tasks import HANG_S
 from support.weaviate import Weaviate
+
+from bandrank.serving import load_models
+from bandrank.settings import Settings
 
 SEARCH = DEPLOY / "search"
 QUERIES: dict[str, str] = json.loads((SEARCH / "queries.json").read_text(encoding="utf-8"))
@@ -29,9 +33,10 @@ SHOWN = 3  # hits of a search in the documentation
 
 
 @pytest.fixture(scope="module")
-def bandrank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def bandrank() -> Iterator[str]:
     """The service with the scorers that come with it."""
-    with running_service(tmp_path_factory.mktemp("bandrank")) as service:
+    settings = Settings(device="cpu")
+    with listening(settings, files=load_models(settings), patience_s=HANG_S) as service:
         yield service.url
 
 
