@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Proves that a running stack re-ranks, stores and is watched: ready, a right ranking, a candidate that Redis took and
-# gave back, and the latency series in Prometheus.
+# gave back, a search that comes back re-ranked, and the latency series in Prometheus.
 #
 #   BASE_URL=http://127.0.0.1:8000 PROMETHEUS_URL=http://127.0.0.1:9090 deploy/smoke.sh
 #
 # API_KEY: where the service has keys, one with the scopes rank and register.
+# OPENSEARCH_URL: http://127.0.0.1:9200; empty where there is no OpenSearch.
+# OPENSEARCH_PASSWORD: of its administrator; without it the one that the stack has made.
 # Waits up to WAIT_S seconds (180) for the service to become ready and again for the first scrape; ends with 1 otherwise.
 # Needs curl and python3.
 set -euo pipefail
 
 base_url=${BASE_URL:-http://127.0.0.1:8000}
+opensearch_url=${OPENSEARCH_URL-http://127.0.0.1:9200}
 prometheus_url=${PROMETHEUS_URL:-http://127.0.0.1:9090}
 wait_s=${WAIT_S:-180}
 
@@ -39,6 +42,22 @@ send() {
     curl --config <([[ -z ${API_KEY:-} ]] || printf 'header = "Authorization: Bearer %s"\n' "$API_KEY") \
         --silent --show-error --fail-with-body --max-time 30 --request "$1" --header 'Content-Type: application/json' \
         --data "$3" "$base_url$2"
+}
+
+# first_title PARAMETERS: the title of the first hit of a search for hiccups.
+first_title() {
+    local question='{"size": 3, "query": {"match": {"text": {"query": "how to get rid of hiccups"}}},
+        "ext": {"rerank": {"query_context": {"query_text_path": "query.match.text.query"}}}}'
+    curl --config <(printf 'user = "admin:%s"\n' "$opensearch_password") --silent --fail --max-time 30 \
+        --header 'Content-Type: application/json' --data "$question" "$opensearch_url/sample/_search?$1" |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["hits"]["hits"][0]["_source"]["title"])'
+}
+
+# The set-up job has been through, and bandrank puts another text first than BM25 did.
+reranked_search() {
+    local before after
+    before=$(first_title search_pipeline=_none 2> /dev/null) && after=$(first_title search_pipeline=bandrank 2> /dev/null) || return 1
+    [[ $before != "$after" && $after == "A twitch of the diaphragm" ]]
 }
 
 # The instant query's first value, or 0 where it has none.
@@ -76,5 +95,14 @@ answer=$(send PUT /candidates '{"candidates": [{"id": "smoke", "text": "A candid
     send POST /rerank '{"query": "smoke", "candidates": [{"id": "smoke"}]}' &&
     send DELETE /candidates '{"ids": ["smoke"]}') || fail "a candidate was not registered, ranked or deleted: $answer"
 echo "ok: $base_url/candidates stores a candidate"
+
+if [[ -n $opensearch_url ]]; then
+    opensearch_password=${OPENSEARCH_PASSWORD-$(cd "$(dirname "$0")/.." &&
+        docker compose exec -T opensearch cat /run/opensearch-login/password)} ||
+        fail "no password of OpenSearch; OPENSEARCH_URL= leaves it out"
+    until_true "$opensearch_url answers a search, re-ranked" reranked_search
+else
+    echo "not checked: OpenSearch, because OPENSEARCH_URL is empty"
+fi
 
 until_true "$prometheus_url has scraped bandrank_request_seconds_count > 0" scraped_requests

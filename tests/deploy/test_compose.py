@@ -11,43 +11,60 @@ from bandrank.settings import RESERVED, Settings, variable
 
 COMPOSE = load_yaml(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-ONE_SHOT = {"redis-login"}  # ends before the others start
+EXAMPLES = {path.parent.name: load_yaml(path) for path in sorted((DEPLOY / "examples").glob("*/compose.yml"))}
+EVERY_SERVICE = SERVICES | {name: each for example in EXAMPLES.values() for name, each in example["services"].items()}
+VOLUMES = set(COMPOSE["volumes"]).union(*(example["volumes"] for example in EXAMPLES.values()))
+LOGINS = {"redis-login", "opensearch-login", "elasticsearch-login", "weaviate-login"}  # end before the others start
+SET_UPS = {"opensearch-setup", "elasticsearch-setup", "weaviate-setup"}
+ONE_SHOT = LOGINS | SET_UPS
+PUBLISHED = {"bandrank", "prometheus", "grafana", "opensearch", "elasticsearch", "weaviate"}
+LAPTOP = 8 << 30  # bytes of memory, of which the host needs one eighth itself
 
 
 def bytes_of(size: str) -> int:
     """64m, or the default of ${NAME:-64m}, in bytes."""
-    number, unit = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)(mb?|gb?)\}?", size).groups()  # type: ignore[union-attr]  # or fails
+    match = re.fullmatch(r"(?:\$\{[A-Z_]+:-)?(\d+)(mb?|gb?)\}?", size)
+    assert match, size
+    number, unit = match.groups()
     return int(number) << {"m": 20, "g": 30}[unit[0]]
 
 
 def volumes(name: str) -> dict[str, str]:
     """What a service mounts, and where."""
-    return dict(volume.split(":")[:2] for volume in SERVICES[name].get("volumes", []))
+    return dict(volume.split(":")[:2] for volume in EVERY_SERVICE[name].get("volumes", []))
 
 
 def test_the_files_fit_the_specification() -> None:
     """Every key of the compose files is one that the compose specification knows."""
     checker = needs_program("check-jsonschema", "pip: check-jsonschema")
-    run(
-        checker,
-        "--builtin-schema",
-        "vendor.compose-spec",
+    files = [
         "docker-compose.yml",
         "deploy/compose.gpu.yml",
         "deploy/compose.proxy.yml",
-    )
+        *(f"deploy/examples/{name}/compose.yml" for name in EXAMPLES),
+    ]
+    run(checker, "--builtin-schema", "vendor.compose-spec", *files)
 
 
 def test_the_services_are_known() -> None:
     """The tests below look at each of them."""
-    assert set(SERVICES) == {"bandrank", "redis-login", "redis", "prometheus", "grafana"}
+    one_shot = {"redis-login", "opensearch-login", "opensearch-setup"}
+    assert set(SERVICES) == {"bandrank", "redis", "prometheus", "grafana", "opensearch"} | one_shot
+    assert set(EVERY_SERVICE) == set(SERVICES) | PUBLISHED | ONE_SHOT
 
 
-@pytest.mark.parametrize("name", SERVICES)
+def test_they_fit_a_laptop() -> None:
+    """All limits on memory together, those of services that have ended left out."""
+    assert sum(bytes_of(service["mem_limit"]) for name, service in SERVICES.items() if name not in ONE_SHOT) <= (
+        LAPTOP - LAPTOP // 8
+    )
+
+
+@pytest.mark.parametrize("name", EVERY_SERVICE)
 class TestEveryService:
     def test_has_no_privileges(self, name: str) -> None:
         """It is not root, has no capability and cannot gain any."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
 
         assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
         assert service["cap_drop"] == ["ALL"]
@@ -57,18 +74,19 @@ class TestEveryService:
 
     def test_writes_to_volumes_and_a_bounded_tmp_alone(self, name: str) -> None:
         """The root file system is read-only, and what is mounted from the repository is too."""
-        service = SERVICES[name]
-        (tmp,) = service["tmpfs"]
+        service = EVERY_SERVICE[name]
+        sizes = [re.fullmatch(r"/[a-z/]+:size=(\d+m)(?:,exec)?", tmp) for tmp in service["tmpfs"]]
 
         assert service["read_only"] is True
-        assert bytes_of(tmp.removeprefix("/tmp:size=")) <= bytes_of(service["mem_limit"])  # noqa: S108 -- in a container
+        assert sum(bytes_of(size[1]) for size in sizes if size) <= bytes_of(service["mem_limit"])
+        assert all(sizes)
         for volume in service.get("volumes", []):
             source, *_ = volume.split(":")
-            assert source in COMPOSE["volumes"] or ((ROOT / source).is_dir() and volume.endswith(":ro"))
+            assert source in VOLUMES or ((ROOT / source).is_dir() and volume.endswith(":ro"))
 
     def test_is_limited(self, name: str) -> None:
         """Processes, open files, memory, CPUs and logs have bounds, and no core is dumped: it would hold queries."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
 
         assert 0 < service["pids_limit"] <= 1024
         assert 0 < service["ulimits"]["nofile"] <= 65_536
@@ -80,21 +98,25 @@ class TestEveryService:
 
     def test_is_of_a_pinned_image(self, name: str) -> None:
         """Tagged with a whole version, but for the one that is built here."""
-        image = SERVICES[name]["image"]
+        image = EVERY_SERVICE[name]["image"]
 
-        if "build" not in SERVICES[name]:
+        if image == SERVICES["bandrank"]["image"]:
+            assert "build" in EVERY_SERVICE[name] or EVERY_SERVICE[name]["pull_policy"] == "never"
+        else:
             assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+(-bookworm)?(@sha256:[0-9a-f]{64})?", image)
 
     def test_is_checked_and_restarted(self, name: str) -> None:
         """It has a health check and is started again; who depends on it waits until it is well, or has ended well."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
         waits = {
-            other["depends_on"][name]["condition"] for other in SERVICES.values() if name in other.get("depends_on", {})
+            other["depends_on"][name]["condition"]
+            for other in EVERY_SERVICE.values()
+            if name in other.get("depends_on", {})
         }
 
         if name in ONE_SHOT:
             assert service["restart"] == "no"
-            assert waits == {"service_completed_successfully"}
+            assert waits == ({"service_completed_successfully"} if name in LOGINS else set())
         else:
             assert service["restart"] == "unless-stopped"
             assert service["healthcheck"]["test"]
@@ -102,17 +124,17 @@ class TestEveryService:
 
     def test_is_published_on_loopback(self, name: str) -> None:
         """If at all: unless told otherwise nothing is reachable from another machine, and Redis not even from this."""
-        ports = SERVICES[name].get("ports", [])
+        ports = EVERY_SERVICE[name].get("ports", [])
 
-        assert bool(ports) == (name in {"bandrank", "prometheus", "grafana"})
+        assert bool(ports) == (name in PUBLISHED)
         assert all(re.fullmatch(r"\$\{[A-Z_]+:-127\.0\.0\.1:\d+\}:\d+", port) for port in ports)
 
     def test_has_no_password_in_its_description(self, name: str) -> None:
         """Passwords are in files, of which environment and arguments have the paths."""
-        service = SERVICES[name]
+        service = EVERY_SERVICE[name]
         environment = service.get("environment", {})
 
-        assert all(key.endswith("__FILE") for key in environment if re.search("PASSWORD|SECRET|TOKEN$", key))
+        assert all(key.endswith("_FILE") for key in environment if re.search("PASSWORD|SECRET|TOKEN$", key))
         assert not re.search(
             r"\$\{?[A-Z_]*PASSWORD(?!__FILE\")", str(service.get("command")) + str(service.get("entrypoint"))
         )
@@ -126,7 +148,11 @@ def test_redis_is_reached_by_bandrank_alone() -> None:
     }
     login = {name for name in SERVICES if "redis-login" in volumes(name)}
 
-    assert members == {"cache": {"bandrank", "redis"}, "monitoring": {"bandrank", "prometheus", "grafana"}}
+    assert members == {
+        "cache": {"bandrank", "redis"},
+        "monitoring": {"bandrank", "prometheus", "grafana"},
+        "search": {"bandrank", "opensearch", "opensearch-setup"},
+    }
     assert COMPOSE["networks"]["cache"]["internal"] is True
     assert all(service.get("networks") or service.get("network_mode") == "none" for service in SERVICES.values())
     assert login == {"bandrank", "redis", "redis-login"}
@@ -140,6 +166,49 @@ def test_grafana_has_no_known_password() -> None:
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert volumes("grafana")["grafana-data"] == str(Path(file).parent)
     assert "password.sh" in SERVICES["grafana"]["entrypoint"][-1]
+
+
+def test_opensearch_has_no_known_password() -> None:
+    """Its configuration is what the image of this version brings, less the users of the image."""
+    environment = SERVICES["opensearch"]["environment"]
+    version = SERVICES["opensearch"]["image"].split(":")[1]
+    config = {name: mounts for name in SERVICES if (mounts := volumes(name)).get(f"opensearch-config-{version}")}
+
+    assert environment["DISABLE_INSTALL_DEMO_CONFIG"] == "true"
+    assert not any(key == "plugins.security.disabled" or key.startswith("DISABLE_SECURITY") for key in environment)
+    assert environment["plugins.security.allow_default_init_securityindex"] == "true"
+    assert set(config) == {"opensearch", "opensearch-login"}
+    assert SERVICES["opensearch-login"]["image"] == SERVICES["opensearch"]["image"]
+    login = {name for name in SERVICES if "opensearch-login" in volumes(name)}
+    assert login == {"opensearch", "opensearch-login", "opensearch-setup"}
+
+
+@pytest.mark.parametrize("name", SET_UPS)
+def test_a_set_up_waits_for_what_it_needs(name: str) -> None:
+    """It runs our script, with a login that is mounted, when bandrank and the search engine are well."""
+    service = EVERY_SERVICE[name]
+    engine = name.removesuffix("-setup")
+    _, script, option, password_file = service["entrypoint"]
+    waited = {*service["depends_on"], *EVERY_SERVICE[engine]["depends_on"]}
+
+    assert {"bandrank", engine} <= waited
+    assert script == f"/search/set_up_{engine}.py"
+    assert (DEPLOY / "search" / Path(script).name).is_file()
+    assert volumes(name)["./deploy/search"] == "/search"
+    assert option == "--password-file"
+    assert volumes(name)[f"{engine}-login"] == str(Path(password_file).parent)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_as_hard_as_the_stack(name: str) -> None:
+    """It repeats the rules of the stack, asks for its login, and is of one version throughout."""
+    services = EXAMPLES[name]["services"]
+    configs = {volume for volume in EXAMPLES[name]["volumes"] if "-config-" in volume}
+
+    assert EXAMPLES[name]["x-hardened"] == COMPOSE["x-hardened"]
+    assert set(services) == {name, f"{name}-login", f"{name}-setup"}
+    assert configs <= {f"{name}-config-{services[name]['image'].split(':')[1]}"}
+    assert not re.search("security.enabled: false|ANONYMOUS_ACCESS_ENABLED: true", str(services).replace("'", ""))
 
 
 def test_every_setting_they_name_is_one() -> None:

@@ -50,6 +50,75 @@ class TestPasswords:
             assert file.exists() == bool(said)
 
 
+HASH_TOOL = r"""
+test "$1" = -env && echo "** deprecated **" && printf '$2y$12$%s\n' "$(echo "${!2}" | sha256sum | cut -c1-53)"
+"""
+
+
+@pytest.fixture(scope="module")
+def keytool() -> Path:
+    """Java's program for certificates, which OpenSearch's image has too."""
+    return Path(needs_program("keytool", "Debian: default-jre-headless")).resolve()
+
+
+@pytest.fixture(scope="module")
+def home(keytool: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """OpenSearch's folder with the users of the image, and a stand-in for its program that hashes; logged in to."""
+    home = tmp_path_factory.mktemp("opensearch")
+    tools = home / "plugins" / "opensearch-security" / "tools"
+    tools.mkdir(parents=True)
+    (tools / "hash.sh").write_text(HASH_TOOL, encoding="ascii")
+    users = home / "config" / "opensearch-security" / "internal_users.yml"
+    users.parent.mkdir(parents=True)
+    users.write_text("kibanaserver:\n  hash: known\n", encoding="ascii")
+    (home / "login").mkdir()
+    log_in(home, keytool)
+    return home
+
+
+def log_in(home: Path, keytool: Path) -> None:
+    """Runs the script as the one-shot service does."""
+    environ = {"OPENSEARCH_HOME": str(home), "JAVA_HOME": str(keytool.parents[1]), "PATH": "/usr/bin:/bin"}
+    command = ["bash", DEPLOY / "secrets" / "opensearch_login.sh", home / "login"]
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+class TestOpenSearchLogin:
+    def test_the_administrator_is_the_only_user(self, home: Path) -> None:
+        """With a hash of a random password, which others in the stack can read, and with the rights of `admin`."""
+        users = load_yaml(home / "config" / "opensearch-security" / "internal_users.yml")
+        password = home / "login" / "password"
+
+        assert re.fullmatch("[0-9a-f]{64}", password.read_text(encoding="ascii"))
+        assert password.stat().st_mode & 0o777 == 0o444
+        assert set(users) == {"_meta", "admin"}
+        assert users["_meta"] == {"type": "internalusers", "config_version": 2}
+        assert users["admin"]["backend_roles"] == ["admin"]
+        assert re.fullmatch(r"\$2y\$12\$[0-9a-f]{53}", users["admin"]["hash"])
+
+    def test_the_node_has_a_certificate_of_its_own(self, home: Path, keytool: Path) -> None:
+        """One that it trusts, for nobody else to read."""
+        stores = {"node.p12": "PrivateKeyEntry", "trusted.p12": "trustedCertEntry"}
+        prints = set()
+        for name, kind in stores.items():
+            command = [keytool, "-list", "-keystore", home / "config" / name, "-storepass", "changeit"]
+            listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            assert kind in listed
+            assert (home / "config" / name).stat().st_mode & 0o077 == 0
+            prints |= set(re.findall(r"fingerprint.*: (\S+)", listed))
+
+        assert len(prints) == 1
+
+    def test_a_second_start_keeps_both(self, home: Path, keytool: Path) -> None:
+        """The password and the certificate."""
+        kept = [home / "login" / "password", home / "config" / "node.p12", home / "config" / "trusted.p12"]
+        before = [path.read_bytes() for path in kept]
+        log_in(home, keytool)
+
+        assert [path.read_bytes() for path in kept] == before
+
+
 @pytest.fixture(scope="module")
 def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the one-shot service fills."""

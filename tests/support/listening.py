@@ -3,7 +3,7 @@
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
 from bandrank.api.service import Service
 from bandrank.api.tls import over_tls, tls_context
-from bandrank.serving import assemble
+from bandrank.serving import ModelFiles, assemble
 from bandrank.settings import Settings
 
 PATIENCE_S = 0.4
@@ -69,11 +69,15 @@ class Listening:
 
 @contextmanager
 def listening(
-    settings: Settings | None = None, *, trust: ssl.SSLContext | None = None, **limits: float
+    settings: Settings | None = None,
+    *,
+    files: Sequence[ModelFiles] = (),
+    trust: ssl.SSLContext | None = None,
+    **limits: float,
 ) -> Iterator[Listening]:
-    """A service with these settings and limits on its connections."""
+    """A service with these settings and limits on its connections. files: its models, in place of a tiny one."""
     settings = settings or Settings(device="cpu")
-    serving = assemble([files_of(lookup(man=1.5))], settings)
+    serving = assemble(files or [files_of(lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
     connections = Connections(bounds, serving.models.default.engine.metrics)
     tls = tls_context(settings)

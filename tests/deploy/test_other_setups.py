@@ -1,0 +1,164 @@
+"""What the set-up jobs of the examples tell Elasticsearch and Weaviate, also when they run again, and how they fail."""
+
+import argparse
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import client
+import pytest
+import sample
+import set_up_elasticsearch
+import set_up_weaviate
+from support.elasticsearch import Elasticsearch
+from support.recording import Answer, RecordedCall, serving_calls
+from support.weaviate import Weaviate
+
+PASSWORD = "correct-horse"  # noqa: S105 -- of a stand-in
+Run = Callable[..., None]
+
+
+def equal_scores(call: RecordedCall) -> Any:
+    """The answer of a re-ranker that likes all texts alike, in the wire format of the question."""
+    if "texts" in call.body:
+        return [{"index": index, "score": 0.5} for index in range(len(call.body["texts"]))]
+    return {"scores": [{"document": text, "score": 0.5} for text in call.body["documents"]]}
+
+
+@pytest.fixture(scope="module")
+def reranker() -> Iterator[str]:
+    """Its address. The tests of test_search_demo.py have the real one."""
+    with serving_calls(equal_scores) as address:
+        yield address
+
+
+@pytest.fixture
+def run(tmp_path: Path, reranker: str) -> Run:
+    """Runs a set-up in this process, with the URL of the engine and perhaps further options."""
+    password_file = tmp_path / "password"
+    password_file.write_text(PASSWORD, encoding="ascii")
+
+    def run(set_up: Callable[[argparse.Namespace], None], url: str, **others: Any) -> None:
+        parser = client.command_line("test", url=url, user="elastic")
+        given = parser.parse_args(["--password-file", str(password_file), "--wait-s", "0", "--reranker", reranker])
+        set_up(argparse.Namespace(**{**vars(given), **others}))
+
+    return run
+
+
+class TestElasticsearch:
+    @pytest.fixture
+    def engine(self) -> Elasticsearch:
+        """A cluster without anything in it."""
+        return Elasticsearch(PASSWORD)
+
+    @pytest.fixture
+    def url(self, engine: Elasticsearch) -> Iterator[str]:
+        """Its address."""
+        with engine.serving() as address:
+            yield address
+
+    def test_an_empty_cluster_is_given_all_of_it(
+        self, engine: Elasticsearch, url: str, run: Run, reranker: str
+    ) -> None:
+        """An endpoint, an index and its documents; a second run changes nothing."""
+        run(set_up_elasticsearch.set_up, url)
+        state = copy.deepcopy(engine.state)
+        run(set_up_elasticsearch.set_up, url)
+
+        assert [(call.method, call.path) for call in engine.writes] == [
+            ("PUT", "/_inference/rerank/bandrank"),
+            ("PUT", "/sample"),
+            ("POST", "/sample/_bulk"),
+        ]
+        assert engine.state == state
+        assert state.endpoints["bandrank"] == {"api_key": "none", "url": f"{reranker}/rerank"}
+        assert state.documents["sample"] == sample.documents()
+
+    def test_an_interrupted_run_is_completed_by_the_next(self, run: Run) -> None:
+        """Wherever it ended."""
+        for number in (1, 2):
+            engine = Elasticsearch(PASSWORD)
+
+            def end(_: RecordedCall, engine: Elasticsearch = engine, number: int = number) -> None:
+                if len(engine.writes) == number:
+                    engine.interrupt = lambda _: None
+                    raise Answer(500, {"error": "interrupted"})
+
+            engine.interrupt = end
+            with engine.serving() as address:
+                with pytest.raises(client.SetUpError, match="interrupted"):
+                    run(set_up_elasticsearch.set_up, address)
+                run(set_up_elasticsearch.set_up, address)
+            assert len(engine.writes) == 3
+
+    def test_an_endpoint_elsewhere_is_made_anew(self, engine: Elasticsearch, url: str, run: Run, reranker: str) -> None:
+        """Its address cannot be changed."""
+        engine.state.endpoints["bandrank"] = {"api_key": "x", "url": "http://elsewhere"}
+        run(set_up_elasticsearch.set_up, url)
+
+        assert engine.state.endpoints["bandrank"]["url"] == f"{reranker}/rerank"
+
+    def test_a_basic_licence_is_not_enough(self, engine: Elasticsearch, url: str, run: Run) -> None:
+        """That is said before anything is changed, and what would help."""
+        engine.state.licence = "basic"
+
+        with pytest.raises(client.SetUpError, match=r"licence is basic .* POST /_license/start_trial"):
+            run(set_up_elasticsearch.set_up, url)
+        assert engine.writes == []
+
+
+class TestWeaviate:
+    @pytest.fixture
+    def engine(self, reranker: str) -> Weaviate:
+        """A server without anything in it."""
+        return Weaviate(PASSWORD, reranker)
+
+    @pytest.fixture
+    def url(self, engine: Weaviate) -> Iterator[str]:
+        """Its address."""
+        with engine.serving() as address:
+            yield address
+
+    def test_an_empty_server_is_given_all_of_it(self, engine: Weaviate, url: str, run: Run) -> None:
+        """A collection and its documents; a second run changes nothing."""
+        run(set_up_weaviate.set_up, url)
+        stored = copy.deepcopy((engine.collections, engine.objects))
+        run(set_up_weaviate.set_up, url)
+
+        assert [call.path for call in engine.writes] == ["/v1/schema", "/v1/batch/objects"]
+        assert (engine.collections, engine.objects) == stored
+        assert engine.collections["Sample"]["moduleConfig"] == {"reranker-transformers": {}}
+        properties = [each["properties"] for each in engine.objects.values()]
+        assert properties == list(sample.documents().values())
+
+    def test_missing_and_changed_documents_are_stored(self, engine: Weaviate, url: str, run: Run) -> None:
+        """And those alone."""
+        run(set_up_weaviate.set_up, url)
+        changed, lost, *_ = engine.objects
+        engine.objects[changed]["properties"] = {"title": "x", "text": "y"}
+        del engine.objects[lost]
+        run(set_up_weaviate.set_up, url)
+
+        assert {each["id"] for each in engine.writes[-1].body["objects"]} == {changed, lost}
+
+    def test_a_server_without_the_module_is_refused(self, engine: Weaviate, url: str, run: Run) -> None:
+        """The settings that it lacks are named."""
+        engine.modules.clear()
+
+        with pytest.raises(client.SetUpError, match="ENABLE_MODULES=reranker-transformers and RERANKER_INFERENCE_API"):
+            run(set_up_weaviate.set_up, url)
+        assert engine.writes == []
+
+    def test_a_re_ranker_that_fails_is_told(self, engine: Weaviate, url: str, run: Run) -> None:
+        """GraphQL answers with 200 and a list of errors."""
+
+        def fail(call: RecordedCall) -> None:
+            if "rerank(" in str(call.body):
+                raise Answer(200, {"data": {"Get": {"Sample": None}}, "errors": [{"message": "connection refused"}]})
+
+        engine.interrupt = fail
+
+        with pytest.raises(client.SetUpError, match=r"a search of the sample fails.*connection refused"):
+            run(set_up_weaviate.set_up, url)
