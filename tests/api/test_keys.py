@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 BODY = {"query": "who", "candidates": ["man", "she"]}
 ENDPOINTS = [
     ("POST", "/rerank", BODY, "rank"),
+    ("POST", "/explain", {"query": "who", "candidate": "man"}, "rank"),
     ("GET", "/v1/models", None, "rank"),
     ("PUT", "/candidates", {"candidates": [{"id": "a", "text": "man"}]}, "register"),
     ("DELETE", "/candidates", {"ids": ["a"]}, "register"),

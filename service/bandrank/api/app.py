@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, rerank, status
+from bandrank.api import candidates, explain, rerank, status
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
@@ -54,7 +54,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    for router in (*map(rerank.router_of, DIALECTS), status.router, candidates.router):
+    for router in (*map(rerank.router_of, DIALECTS), explain.router, status.router, candidates.router):
         app.include_router(router)
         for route in router.routes:
             if isinstance(route, Route):
@@ -78,7 +78,9 @@ class _App(FastAPI):
         description = super().openapi()
         requests = [dialect.request for dialect in DIALECTS]
         description["components"]["securitySchemes"] = SECURITY_SCHEMES
-        description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
+        description["components"]["schemas"].update(
+            shared_schemas(*requests, explain.ExplainRequest, candidates.RegisterRequest)
+        )
         return description
 
 

@@ -51,7 +51,7 @@ def router_of(dialect: Dialect) -> APIRouter:
         budget_s = call.budget_s if call.budget_s is not None else header_s
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
         work = answer(replace(call, budget_s=left_s, account=account), service.models, service.registry)
-        answered = await _unless_gone(request, work)
+        answered = await unless_gone(request, work)
         size = await service.pace.run(_texts_size, call, answered, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)
         return JsonInParts(await service.pace.run(dialect.write, call, answered, time.monotonic() - start))
@@ -92,7 +92,7 @@ def _budget_of_header(request: Request) -> float | None:
         raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}") from None
 
 
-async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
 
     async def hung_up() -> None:
