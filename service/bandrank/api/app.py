@@ -19,6 +19,7 @@ from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS, PATHS
 from bandrank.api.failures import CLIENT_GONE, add_handlers
+from bandrank.api.page.router import page_router
 from bandrank.api.parsing import shared_schemas
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.service import Service
@@ -54,7 +55,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    for router in (*map(rerank.router_of, DIALECTS), explain.router, status.router, candidates.router):
+    for router in (*map(rerank.router_of, DIALECTS), explain.router, status.router, candidates.router, page_router()):
         app.include_router(router)
         for route in router.routes:
             if isinstance(route, Route):
