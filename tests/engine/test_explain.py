@@ -10,7 +10,7 @@ from support.server import Scrape
 from support.serving import served
 from support.variants import VARIANTS
 
-from bandrank.engine.explain import MOST_GAPS, Explanation, explain
+from bandrank.engine.explain import FEWEST_GAPS, MOST_GAPS, MOST_ROWS, Explanation, explain
 from bandrank.engine.occlusion import without
 from bandrank.engine.served import ServedModel
 from bandrank.errors import DeadlineExceeded, UnknownStrategy
@@ -65,6 +65,19 @@ async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
         assert len(explained.contributions) == 50 <= MOST_GAPS
         assert [stage.candidate.read_to for stage in explained.stages] == [len(text)]
         await check_differences(model, text, explained)
+
+
+async def test_the_work_for_a_long_text_is_bounded() -> None:
+    """Its windows are fewer, so that all texts with a gap together have about so many rows; but there are some."""
+    async with served(tiny_cross_encoder(num_layers=1)) as model:
+        text = random_text(random.Random(4), 900)
+        await model.rank(QUERY, [text])  # which shows how many tokens a character is
+        long = await explain(model, QUERY, text)
+        longer = await explain(model, QUERY, text * 5)
+
+    assert FEWEST_GAPS < len(long.contributions) < MOST_GAPS
+    assert sum(report.num_tokens for report in long.occlusion) < 1.2 * MOST_ROWS
+    assert len(longer.contributions) == FEWEST_GAPS
 
 
 async def test_what_is_cut_is_left_out_and_counted() -> None:

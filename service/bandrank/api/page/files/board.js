@@ -105,20 +105,25 @@ function glide(results, rows) {
 function draw() {
   const box = byId("moves").getBoundingClientRect();
   if (!box.width) return;
+  levelOut();
   const middle = (row) => {
     const { top, height } = (row.querySelector("button") ?? row).getBoundingClientRect();
     return top + height / 2 - box.top;
   };
-  // What is open on the right leaves a gap on the left, so that the places stay side by side.
-  const after = byId("after").children;
-  [...byId("before").children].forEach((row, place) => {
-    const gap = after[place] ? after[place].offsetHeight - row.offsetHeight : 0;
-    row.style.marginBottom = `${Math.max(0, gap)}px`;
+  // All places are read before anything is changed: the browser lays the page out once.
+  const places = lines.map(({ from, to }) => [middle(from), middle(to)]);
+  const [bend, end] = [box.width / 2, box.width - 4];
+  lines.forEach(({ path }, index) => {
+    const [start, stop] = places[index];
+    path.setAttribute("d", `M4 ${start}C${bend} ${start} ${bend} ${stop} ${end} ${stop}`);
   });
-  for (const { from, to, path } of lines) {
-    const [start, end, bend] = [middle(from), middle(to), box.width / 2];
-    path.setAttribute("d", `M4 ${start}C${bend} ${start} ${bend} ${end} ${box.width - 4} ${end}`);
-  }
+}
+
+/** What is open on the right leaves a gap on the left, so that the places stay side by side. */
+function levelOut() {
+  const [before, after] = ["before", "after"].map((id) => [...byId(id).children]);
+  const gaps = before.map((row, place) => (after[place] ? after[place].offsetHeight - row.offsetHeight : 0));
+  before.forEach((row, place) => (row.style.marginBottom = gaps[place] > 0 ? `${gaps[place]}px` : ""));
 }
 
 /** The arrow keys go from result to result. */

@@ -9,13 +9,14 @@ const EVERY_MS = 5000;
 const WINDOW_MS = 60_000;
 const LEAST_S = 10; // of a window; before, and while nothing happens, all that the service has counted is shown
 const PARTS = [0.5, 0.9, 0.99];
+// The histograms that are shown, each of which names its rows.
 const ROWS = [
-  ["/rerank", /^bandrank_http_request_seconds\{path=(\/rerank)\}$/],
-  ["/explain", /^bandrank_http_request_seconds\{path=(\/explain)\}$/],
-  ["stage", /^bandrank_stage_seconds\{stage=(.*)\}$/],
-  ["tokenize", /^bandrank_(tokenize)_seconds$/],
-  ["queue", /^bandrank_(queue)_seconds$/],
-  ["score", /^bandrank_(score)_seconds$/],
+  /^bandrank_http_request_seconds\{path=(\/rerank)\}$/,
+  /^bandrank_http_request_seconds\{path=(\/explain)\}$/,
+  /^bandrank_stage_seconds\{stage=(.*)\}$/,
+  /^bandrank_(tokenize)_seconds$/,
+  /^bandrank_(queue)_seconds$/,
+  /^bandrank_(score)_seconds$/,
 ];
 
 const scrapes = []; // [milliseconds, histograms], the oldest first
@@ -46,16 +47,18 @@ export async function refresh() {
 
 function show() {
   const [, latest] = scrapes.at(-1);
-  const rows = ROWS.flatMap(([, pattern]) => [...latest.keys()].filter((key) => pattern.test(key)).map((key) => [pattern.exec(key)[1], key]));
+  const keys = [...latest.keys()];
+  const rows = ROWS.flatMap((row) => keys.flatMap((key) => (row.test(key) ? [[row.exec(key)[1], key]] : [])));
   const recent = new Map(rows.map(([, key]) => [key, since(latest.get(key), scrapes[0][1].get(key))]));
   const seconds = Math.round((scrapes.at(-1)[0] - scrapes[0][0]) / 1000);
   const live = seconds >= LEAST_S && [...recent.values()].some((buckets) => total(buckets) > 0);
   const counted = live ? recent : latest;
-  byId("latency-note").textContent = live ? `Of the last ${seconds} s, from /metrics.` : "Since the service started, from /metrics.";
+  const window = live ? `Of the last ${seconds} s` : "Since the service started";
+  byId("latency-note").textContent = `${window}, from /metrics.`;
   byId("latency").hidden = false;
   byId("latency").replaceChildren(
     element("thead", {}, element("tr", {}, ...["", "p50", "p90", "p99", "count", "1 ms to 10 s"].map(heading))),
-    element("tbody", {}, ...rows.map(([name, key]) => row(name, counted.get(key))).filter(Boolean)),
+    element("tbody", {}, ...rows.map(([name, key]) => row(name, counted.get(key)))),
   );
 }
 

@@ -23,7 +23,9 @@ byId("key").addEventListener("input", () => service.useKey(byId("key").value));
 byId("key").addEventListener("change", () => connect().then(run));
 byId("model").addEventListener("change", showStrategies);
 byId("run").addEventListener("click", run);
-for (const name of ["query", "candidates", "model", "strategy", "budget", "key"]) byId(name).addEventListener("input", showRequest);
+for (const name of ["query", "candidates", "model", "strategy", "budget", "key"]) {
+  byId(name).addEventListener("input", showRequest);
+}
 byId("query").addEventListener("keydown", (event) => event.key === "Enter" && !event.isComposing && run());
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -109,17 +111,18 @@ async function run() {
 function show(body, answer, seconds) {
   byId("result").hidden = false;
   showSummary(answer, seconds);
-  const explained = new Map();
+  const asked = new Set();
   showBoard(body.candidates, answer, async (result, panel) => {
-    if (explained.has(result.index)) return;
-    explained.set(result.index, true);
+    if (asked.has(result.index)) return;
+    asked.add(result.index);
     panel.replaceChildren(element("p", { class: "note" }, "Scoring it without each of its words …"));
     const candidate = body.candidates[result.index];
     try {
-      const why = await service.post("explain", { query: body.query, candidate, ...(body.model && { model: body.model }), strategy: strategyOf(result, answer) });
-      showWhy(panel, why, typeof candidate === "string" ? candidate : candidate.text);
+      const { query, model } = body;
+      const why = await service.post("explain", { query, candidate, model, strategy: strategyOf(result, answer) });
+      showWhy(panel, why, typeof candidate === "string" ? candidate : candidate.text ?? undefined);
     } catch (problem) {
-      explained.delete(result.index);
+      asked.delete(result.index);
       panel.replaceChildren(element("p", { class: "note" }, problem.message));
     }
   });

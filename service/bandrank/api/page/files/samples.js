@@ -34,7 +34,8 @@ function build() {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step) choose((chosen + step + tabs.length) % tabs.length).focus();
   });
-  const panel = element("div", { role: "tabpanel", id: "sample-panel" }, element("pre", { tabindex: "0", "aria-label": "Code" }, element("code", { id: "sample" })));
+  const code = element("pre", { tabindex: "0", "aria-label": "Code" }, element("code", { id: "sample" }));
+  const panel = element("div", { role: "tabpanel", id: "sample-panel" }, code);
   byId("samples").append(element("div", { class: "bar" }, list, copy), panel);
   choose(chosen);
 
@@ -68,7 +69,8 @@ const texts = () => request.candidates.map(textOf);
 
 function curl() {
   const key = secured ? ' -H "authorization: Bearer $BANDRANK_KEY"' : "";
-  return `curl -s ${origin()}/rerank -H 'content-type: application/json'${key} -d @- <<'JSON'\n${JSON.stringify(request, null, 2)}\nJSON\n`;
+  const body = JSON.stringify(request, null, 2);
+  return `curl -s ${origin()}/rerank -H 'content-type: application/json'${key} -d @- <<'JSON'\n${body}\nJSON\n`;
 }
 
 function python() {
@@ -120,10 +122,12 @@ const apiKey = () => (secured ? 'os.environ["BANDRANK_KEY"]' : '"none"');
 /** A value in Python, at this depth of indentation. */
 function literal(value, depth = 0) {
   const [inner, outer] = ["    ".repeat(depth + 1), "    ".repeat(depth)];
-  const block = (open, items, close) => (items.length ? `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${outer}${close}` : open + close);
+  const block = (open, items, close) =>
+    items.length ? `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${outer}${close}` : open + close;
   if (Array.isArray(value)) return block("[", value.map((item) => literal(item, depth + 1)), "]");
   if (value && typeof value === "object") {
-    return block("{", Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${literal(item, depth + 1)}`), "}");
+    const pairs = Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${literal(item, depth + 1)}`);
+    return block("{", pairs, "}");
   }
   return { null: "None", true: "True", false: "False" }[value] ?? JSON.stringify(value);
 }

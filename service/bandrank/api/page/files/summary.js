@@ -9,8 +9,8 @@ export function showSummary(answer, seconds) {
   const { results, meta, usage } = answer;
   const done = `${counted(results.length, "candidate")} in ${duration(meta.timings_ms.total / 1000)}`;
   byId("headline").replaceChildren(element("strong", {}, done), ` ${story(results)}`);
-  const pairs = facts(meta, usage).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
-  byId("facts").replaceChildren(...pairs);
+  const pair = ([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value));
+  byId("facts").replaceChildren(...facts(meta, usage).map(pair));
   showTimings(meta.timings_ms, seconds);
 }
 

@@ -54,9 +54,10 @@ function formula({ stages, raw_score: raw, relevance_score: shown }) {
 
 function facts({ stages, meta, usage }) {
   const cached = stages.filter((stage) => "cached" in stage);
+  const cost = [counted(usage.total_tokens, "token"), duration(meta.timings_ms.total / 1000)];
   const said = [
     ...cached.map((stage) => `Its representation for ${stage.stage} was ${stage.cached ? "" : "not "}cached before.`),
-    `${counted(meta.occluded, "text")} without some words, ${counted(usage.total_tokens, "token")}, ${duration(meta.timings_ms.total / 1000)}.`,
+    `${counted(meta.occluded, "text")} without some words, ${cost.join(", ")}.`,
   ];
   return element("ul", { class: "plain" }, ...said.map((sentence) => element("li", {}, sentence)));
 }
@@ -100,10 +101,12 @@ function tokens(stage) {
       "p",
       { class: "tokens" },
       ...read.map(({ id, piece, start, end }) =>
-        element("span", { class: start === undefined ? "added" : false, title: `${id}${start === undefined ? "" : `, ${start}–${end}`}` }, piece),
+        start === undefined
+          ? element("span", { class: "added", title: id }, piece)
+          : element("span", { title: `${id}, ${start}–${end}` }, piece),
       ),
     ),
-    cut ? element("p", { class: "note" }, `Cut: ${counted(cut.tokens, "piece")}, characters ${count(cut.start)} to ${count(cut.end)}.`) : "",
+    cut ? element("p", { class: "note" }, `Cut from character ${count(cut.start)} on: ${counted(cut.tokens, "piece")}.`) : "",
   ];
   return element(
     "details",
