@@ -64,9 +64,10 @@ class Page:
             self.errors.append(str(parameters["args"]))
 
     def open(self, url: str) -> None:
-        """Goes to a page and forgets the errors of the one before."""
-        self.send("Page.navigate", url=url)
+        """Goes to a page, forgets the errors of the one before, and returns when it has loaded."""
         self.errors.clear()
+        self.send("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
         """The value of an expression, awaited if it is a promise. Raises RuntimeError if it throws."""

@@ -1,11 +1,13 @@
 // Numbers as they are shown.
 
+const SPACE = "\u00a0"; // at which no line ends
+
 /** 0.0312 -> "31.2 ms", 2.5 -> "2.50 s"; three digits. */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "–";
   const ms = seconds * 1000;
-  if (ms >= 1000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
-  return `${ms.toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0)} ms`;
+  if (ms >= 1000) return `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)}${SPACE}s`;
+  return `${ms.toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0)}${SPACE}ms`;
 }
 
 /** With a real minus sign, and a plus sign if asked for. */

@@ -15,10 +15,10 @@ export function showWhy(panel, explained, text) {
     element(
       "div",
       { class: "told" },
-      element("div", {}, words(spans, most, text), formula(explained), facts(explained)),
-      spans.length ? strongest(explained, most) : "",
+      element("div", {}, words(spans, most, text), formula(explained)),
+      element("div", {}, spans.length ? strongest(explained, most) : "", facts(explained)),
     ),
-    ...explained.stages.map(tokens),
+    element("div", { class: "reads" }, ...explained.stages.map(tokens)),
   );
 }
 
