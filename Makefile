@@ -9,10 +9,11 @@
 #   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
 #   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (twelve minutes)
 #   make fuzz     ten thousand requests drawn from /openapi.json, and the answers compared with it (SEED=1)
+#   make test-page  the page at / in a headless Chromium: keyboard, widths, themes, axe; pictures in build/page (half a minute)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test check bench overload gpu-check chaos fuzz soak lock clean
+.PHONY: help serve demo test test-page check bench overload gpu-check chaos fuzz soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -77,6 +78,17 @@ test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pytest
+
+AXE := build/axe.min.js
+$(AXE):
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then cd $(@D) && npm pack --silent axe-core@4.14.1 >/dev/null && \
+	  tar -xzf axe-core-*.tgz --strip-components=1 package/axe.min.js && rm axe-core-*.tgz; \
+	else echo "there is no npm: accessibility is not checked"; fi
+
+test-page: PROGRAMS := chromium
+test-page: $(VENV)/dev.stamp programs $(AXE)
+	@$(VENV)/bin/pytest -m page tests/page
 
 soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s

@@ -60,6 +60,7 @@ class Metrics:
         self.stage_candidates = counter("stage_candidates", "Candidates that a stage scored.", stage=())
         self.stage_seconds = seconds("stage_seconds", "Per stage of a request.", stage=())
         self.degraded = counter("degraded", "Answers of which the budget or the load cut a stage short.")
+        self.occluded_texts = counter("occluded_texts", "Texts without some of their words, scored to explain others.")
         self.dropped_tasks = counter(
             "dropped_tasks", "Requests given up before they were scored.", reason=("cancelled", "expired")
         )
@@ -105,20 +106,7 @@ class Metrics:
             outcome=("stored", "failed", "dropped"),
         )
         self.cache_pending_write_bytes = gauge("cache_pending_write_bytes", "Size of what waits to be sent to Redis.")
-        redis_seconds = partial(self._add, partial(Histogram, buckets=REDIS_SECONDS))
-        self.redis_seconds = redis_seconds(
-            "redis_seconds", "Per call to Redis, however it ended.", operation=OPERATIONS
-        )
-        self.redis_errors = counter(
-            "redis_errors", "Calls that failed, took too long, or were refused in part.", operation=OPERATIONS
-        )
-        self.redis_bytes = counter(
-            "redis_bytes", "Size of values read from Redis and written to it.", direction=("read", "written")
-        )
-        self.redis_breaker_state = gauge(
-            "redis_breaker_state", "0: Redis is used; 1: it is tried again; 2: it does not answer and is left alone."
-        )
-
+        self._add_redis()
         self._add_shadow()
         self.proxy = ProxyMetrics(counter, seconds)
         ProcessCollector(registry=self.registry, namespace="bandrank")
@@ -160,6 +148,22 @@ class Metrics:
     def exposition(self) -> bytes:
         """All series in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _add_redis(self) -> None:
+        counter, gauge = partial(self._add, Counter), partial(self._add, Gauge)
+        redis_seconds = partial(self._add, partial(Histogram, buckets=REDIS_SECONDS))
+        self.redis_seconds = redis_seconds(
+            "redis_seconds", "Per call to Redis, however it ended.", operation=OPERATIONS
+        )
+        self.redis_errors = counter(
+            "redis_errors", "Calls that failed, took too long, or were refused in part.", operation=OPERATIONS
+        )
+        self.redis_bytes = counter(
+            "redis_bytes", "Size of values read from Redis and written to it.", direction=("read", "written")
+        )
+        self.redis_breaker_state = gauge(
+            "redis_breaker_state", "0: Redis is used; 1: it is tried again; 2: it does not answer and is left alone."
+        )
 
     def _add_shadow(self) -> None:
         """What a shadow model does, and how far it agrees with the models that answered."""

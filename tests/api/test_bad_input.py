@@ -248,7 +248,7 @@ async def test_several_faults_are_named_together() -> None:
         ("PUT", "/rerank", 405),
         ("POST", "/metrics", 405),
         ("GET", "/nothing", 404),
-        ("POST", "/", 404),
+        ("POST", "/", 405),
         ("TRACE", "/rerank", 405),
         ("OPTIONS", "/candidates", 405),
         ("QUERY", "/v1/models", 405),

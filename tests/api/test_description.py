@@ -14,6 +14,7 @@ pytestmark = pytest.mark.anyio
 
 WHO = {"query": "who"}
 GOOD = WHO | {"candidates": ["man"]}
+EXPLAINED = WHO | {"candidate": "man"}
 BODIES: dict[tuple[str, str], list[Any]] = {
     ("POST", "/rerank"): [
         GOOD,
@@ -65,6 +66,21 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         [GOOD],
         None,
     ],
+    ("POST", "/explain"): [
+        EXPLAINED,
+        EXPLAINED | {"model": None, "strategy": None, "more": 1},
+        EXPLAINED | {"candidate": {"id": "a", "text": "man"}, "strategy": "cascade"},
+        EXPLAINED | {"candidate": {"id": "a"}},
+        EXPLAINED | {"candidate": ""},
+        EXPLAINED | {"candidate": None},
+        EXPLAINED | {"candidate": ["man"]},
+        EXPLAINED | {"candidate": {"text": "man"}},
+        EXPLAINED | {"query": " "},
+        EXPLAINED | {"model": 1},
+        EXPLAINED | {"strategy": "best"},
+        WHO,
+        [],
+    ],
     ("PUT", "/candidates"): [
         {"candidates": []},
         {"candidates": [{"id": "a", "text": ""}]},
@@ -108,7 +124,9 @@ async def test_a_body_is_allowed_if_it_is_answered(method: str, path: str) -> No
     is_allowed = Draft202012Validator(schema | {"components": document["components"]}).is_valid
     told = [(body, answer.status_code in {200, 404}) for body, answer in zip(bodies, answers, strict=True)]
     assert told == [(body, is_allowed(body)) for body in bodies]
-    assert {answer.status_code for answer in answers} == {200, 422} | ({404} if path == "/rerank" else set())
+    assert {answer.status_code for answer in answers} == {200, 422} | (
+        {404} if path in {"/rerank", "/explain"} else set()
+    )
 
 
 async def test_every_endpoint_has_the_answers_of_its_connection() -> None:

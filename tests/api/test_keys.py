@@ -19,12 +19,13 @@ pytestmark = pytest.mark.anyio
 BODY = {"query": "who", "candidates": ["man", "she"]}
 ENDPOINTS = [
     ("POST", "/rerank", BODY, "rank"),
+    ("POST", "/explain", {"query": "who", "candidate": "man"}, "rank"),
     ("GET", "/v1/models", None, "rank"),
     ("PUT", "/candidates", {"candidates": [{"id": "a", "text": "man"}]}, "register"),
     ("DELETE", "/candidates", {"ids": ["a"]}, "register"),
     ("GET", "/metrics", None, "admin"),
 ]
-OPEN = ["/healthz", "/readyz", "/openapi.json"]
+OPEN = ["/healthz", "/readyz", "/openapi.json", "/", "/page/main.js"]
 
 
 def with_keys(path: Path, **tables: str) -> Settings:
@@ -58,7 +59,7 @@ async def test_a_key_opens_what_its_scope_names_and_nothing_else(
 async def test_probes_need_no_key(tmp_path: Path) -> None:
     """Those who ask have none; and the description of the API is no secret."""
     async with running_app(lookup(), settings=with_keys(tmp_path)) as running:
-        assert [(await running.client.get(path)).status_code for path in OPEN] == [200] * 3
+        assert [(await running.client.get(path)).status_code for path in OPEN] == [200] * len(OPEN)
 
 
 @pytest.mark.parametrize("name", ["Authorization", "authorization", "X-API-Key", "x-api-key", "api-key", "API-KEY"])

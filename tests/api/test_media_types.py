@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 BODY = json.dumps({"query": "who", "candidates": ["man"]}).encode()
 LINES = b'{"id": "a", "text": "man"}\n{"id": "b", "text": "she"}\n'
-ENDPOINTS = [("POST", "/rerank"), ("PUT", "/candidates"), ("DELETE", "/candidates")]
+ENDPOINTS = [("POST", "/rerank"), ("POST", "/explain"), ("PUT", "/candidates"), ("DELETE", "/candidates")]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_anything_else_is_refused(
 ) -> None:
     """With a message that says what to send; of a client that has a key, as a page has none to register with."""
     settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
-    key = KEYS["rank" if path == "/rerank" else "register"]
+    key = KEYS["register" if path == "/candidates" else "rank"]
     async with running_app(lookup(), settings=settings) as running:
         response = await running.client.request(method, path, content=BODY, headers=headers | {"X-API-Key": key})
 

@@ -98,11 +98,6 @@ def answers(commands: str, documented: str, url: str, password_file: Path) -> li
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def needs_dialect(name: str) -> None:
-    """Skips the test where the service does not speak a wire format."""
-    pytest.importorskip(f"bandrank.api.dialects.{name}", reason=f"no dialect {name}")
-
-
 class TestSample:
     def test_documents_are_short_and_distinct(self) -> None:
         """Each has a title, and a text that is read whole."""
@@ -194,7 +189,6 @@ class TestElasticsearch:
 
     def test_the_answer_comes_first(self, bandrank: str, password_file: Path) -> None:
         """In what the set-up prints, and in what the commands of the example print."""
-        needs_dialect("tei")
         section = (DEPLOY / "examples" / "elasticsearch" / "README.md").read_text(encoding="utf-8")
         with Elasticsearch(PASSWORD).serving() as url:
             said = set_up("set_up_elasticsearch.py", url, password_file, bandrank)
@@ -212,14 +206,12 @@ class TestWeaviate:
 
     def test_bandrank_says_that_it_is_ready(self, bandrank: str) -> None:
         """Weaviate starts when these have answered."""
-        needs_dialect("weaviate")
         for path in ("/.well-known/ready", "/.well-known/live"):
             assert httpx.get(f"{bandrank}{path}", timeout=30.0).is_success
         assert isinstance(httpx.get(f"{bandrank}/meta", timeout=30.0).json(), dict)
 
     def test_the_answer_comes_first(self, bandrank: str, password_file: Path) -> None:
         """In what the set-up prints, and in what the commands of the example print."""
-        needs_dialect("weaviate")
         section = (DEPLOY / "examples" / "weaviate" / "README.md").read_text(encoding="utf-8")
         with Weaviate(PASSWORD, bandrank).serving() as url:
             said = set_up("set_up_weaviate.py", url, password_file, bandrank)

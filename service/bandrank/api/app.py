@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, foreign_status, rerank, status
+from bandrank.api import candidates, explain, foreign_status, rerank, status
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
@@ -20,6 +20,7 @@ from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS
 from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.pace import Paced
+from bandrank.api.page.router import page_router
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
@@ -55,7 +56,8 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    for router in (*rerank.routers(), status.router, foreign_status.router, candidates.router):
+    own = (explain.router, status.router, foreign_status.router, candidates.router, page_router())
+    for router in (*rerank.routers(), *own):
         app.include_router(router)
         for route in router.routes:
             if isinstance(route, Route):
@@ -80,7 +82,9 @@ class _App(FastAPI):
         description = super().openapi()
         requests = {dialect.request for dialects in DIALECTS.values() for dialect in dialects}
         description["components"]["securitySchemes"] = SECURITY_SCHEMES
-        description["components"]["schemas"].update(shared_schemas(*requests, candidates.RegisterRequest))
+        description["components"]["schemas"].update(
+            shared_schemas(*requests, explain.ExplainRequest, candidates.RegisterRequest)
+        )
         return description
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
+from bandrank.api.hardening import PAGE_PATH, headers_of_page
 from bandrank.api.only_probes import OnlyProbes
 from bandrank.api.places import Connection, Places, client_at
 from bandrank.api.upgrades import WithoutUpgrades
@@ -188,6 +189,8 @@ class BoundedProtocol(WithoutUpgrades):
         self._header_bytes = 0
         self._enter(Phase.BODY)
         super().on_headers_complete()
+        if self.scope.get("path") == PAGE_PATH:
+            self.cycle.default_headers = headers_of_page(self.cycle.default_headers)
         if not self.pipeline:
             self._answering = self.cycle
 

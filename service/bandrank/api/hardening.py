@@ -1,18 +1,25 @@
 """What uvicorn is told for the sake of security: whom to believe, and the headers of every answer."""
 
+from collections.abc import Sequence
 from ipaddress import ip_network
 from typing import Any
 
 from bandrank.errors import BadSetting
 from bandrank.settings import Settings
 
-# No answer is a page: nothing may take it for one, load anything by it, show it in a frame or keep a copy of it.
+# No answer but one is a page: nothing may take it for one, load anything by it, show it in a frame or keep a copy.
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
+# The page at / may load its own files and ask this service, and no text can become a script in it.
+PAGE_PATH = "/"
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
 OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
 
 
@@ -26,6 +33,12 @@ def hardening(settings: Settings) -> dict[str, Any]:
         "forwarded_allow_ips": proxies,
         "ws": "none",  # there are none, and a connection that became one would be bounded by nothing
     }
+
+
+def headers_of_page(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers of other answers, with the policy of the page."""
+    policy = b"content-security-policy"
+    return [(name, PAGE_POLICY.encode() if name.lower() == policy else value) for name, value in headers]
 
 
 def _addresses(proxies: str) -> list[str]:

@@ -79,7 +79,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
             budget_s=None if budget_s is None else budget_s - (time.monotonic() - start),
             account=account,
         )
-        answered = await _unless_gone(request, answer(call, service.models, service.registry))
+        answered = await unless_gone(request, answer(call, service.models, service.registry))
         exchange = Exchange(wanted, call, answered, time.monotonic() - start)
         size = await service.pace.run(_documents_size, dialect, exchange, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)
@@ -122,7 +122,7 @@ def _budget_of_header(request: Request) -> float | None:
         raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}") from None
 
 
-async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
 
     async def hung_up() -> None:

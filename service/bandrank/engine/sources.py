@@ -52,11 +52,12 @@ class CandidateSource(Protocol[Candidate]):
         """The candidates of a batch, end to end."""
 
     async def fetch(
-        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder
+        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder, keep: bool = True
     ) -> Sourced[Candidate]:
         """The scorer's input for distinct texts.
 
-        ticket: the request's.  recorder: gets the spans of the steps.
+        ticket: the request's.  recorder: gets the spans of the steps.  keep: False for texts that nobody will ask for
+        again: no cache is asked for them or gets them, and no average counts them.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
@@ -77,10 +78,12 @@ class TokenIdSource:
     def to_ragged(self, candidates: Sequence[TokenIds]) -> Ragged:
         return Ragged.from_token_ids(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder) -> Sourced[TokenIds]:
+    async def fetch(
+        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder, keep: bool = True
+    ) -> Sourced[TokenIds]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, texts, client=ticket.client)
+                tokens = await self._tokenizer.tokenize(query, texts, client=ticket.client, keep=keep)
         lengths = [len(ids) for ids in tokens.candidates]
         return Sourced(
             query=tokens.query,
@@ -121,11 +124,17 @@ class RepresentationSource:
     def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
         return self._codec.decode(candidates)
 
-    async def fetch(self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder) -> Sourced[Payload]:
+    async def fetch(
+        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder, keep: bool = True
+    ) -> Sourced[Payload]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [], client=ticket.client)
-            payloads, misses = await self._payloads(texts, ticket, recorder)
+            if keep:
+                payloads, misses = await self._payloads(texts, ticket, recorder)
+            else:
+                with recorder.span("encode"):
+                    payloads, misses = await self._encode(texts, ticket, keep=False), len(texts)
         counts = self._codec.counts(payloads)
         return Sourced(
             query=tokens.query,
@@ -164,7 +173,7 @@ class RepresentationSource:
         missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
 
         async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
-            return await self._encode([missing[key] for key in unclaimed], ticket)
+            return await self._encode([missing[key] for key in unclaimed], ticket, keep=True)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode, ticket.client) if missing else {}
@@ -174,8 +183,8 @@ class RepresentationSource:
         self._missed = DECAY * self._missed + misses
         return payloads, misses
 
-    async def _encode(self, texts: Sequence[str], ticket: Ticket) -> list[Payload]:
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client)
+    async def _encode(self, texts: Sequence[str], ticket: Ticket, *, keep: bool) -> list[Payload]:
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, keep=keep)
         lengths = [len(ids) for ids in tokens.candidates]
         task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), ticket)
         payloads = await submit(self._queue, task)

@@ -9,11 +9,12 @@ from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource
-from bandrank.engine.submit import submit
+from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import AnyLane, Candidate, Payload, Task, TokenIds
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
+from bandrank.models.readings import Reading
 
 CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
@@ -38,21 +39,29 @@ class TextScorer(Generic[Candidate]):
         self.lane = ScoreLane(f"{name} score", prepared, source.to_ragged)
 
     async def score(
-        self, stage: str, query: str, texts: Sequence[str], *, ticket: Ticket, answer_by: float = math.inf
+        self,
+        stage: str,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        answer_by: float = math.inf,
+        keep: bool = True,
     ) -> tuple[list[float], StageReport]:
         """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
 
         A text that comes twice is scored once: at another index of a batch its products may round differently, and the
         two would not tie.
 
-        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.
+        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  keep: whether caches may
+        keep what the texts become.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder)
+        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder, keep=keep)
         rows = self._rows(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, answer_by)
         scores: list[float] = []
@@ -93,11 +102,20 @@ class TextScorer(Generic[Candidate]):
             return self.queue.throughput.seconds(self.source.encode_lane.name, sum(self._estimate_tokens(texts)))
         return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts))
 
-    def expected(self, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:
-        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted."""
+    def expected(self, query: str, texts: Sequence[str], *, keep: bool = True) -> dict[AnyLane, float]:
+        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted.
+
+        keep: as for `score`.
+        """
         if self.source.encode_lane is None:
             return {self.lane: self.estimate_rows(query, texts)}
-        return {self.source.encode_lane: self.source.miss_rate * sum(self._estimate_tokens(texts))}
+        miss_rate = self.source.miss_rate if keep else 1.0
+        return {self.source.encode_lane: miss_rate * sum(self._estimate_tokens(texts))}
+
+    async def read(self, query: str, candidate: str, *, ticket: Ticket) -> tuple[Reading, Reading]:
+        """What the scorer reads of a query and a candidate. Raises Overloaded, InputTooLarge and DeadlineExceeded."""
+        async with timeout(ticket.deadline - self.queue.clock()):
+            return await self.tokenizer.read(query, candidate, client=ticket.client)
 
     def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""

@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from bandrank.engine.cache.keys import digest
@@ -16,6 +17,7 @@ from bandrank.engine.clients import Client
 from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
+from bandrank.models.readings import Reading, read_pair
 from bandrank.models.texts import TextEncoder
 
 # What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
@@ -77,32 +79,52 @@ class RequestTokenizer:
         """The average number of token ids per character of recent texts."""
         return self._tokens / self._characters
 
-    async def tokenize(self, query: str, candidates: Sequence[str], *, client: Client) -> TokenizedRequest:
+    async def tokenize(
+        self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True
+    ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. Raises what `Turns.admit` raises.
+        after the slice under way. keep: as for `tokenize_now`.  Raises what `Turns.admit` raises.
         """
         query_size = min(len(query), self._limits.query)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = slices(sizes, SLICE_CHARACTERS)
 
-            async def run(part: slice, work: Callable[..., Result], *arguments: object) -> Result:
+            async def run(part: slice, work: Callable[[], Result]) -> Result:
                 async with self._turns.slot(turn, sum(sizes[part])):
-                    return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+                    return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            request = await run(first, self.tokenize_now, query, candidates[first])
+            request = await run(first, partial(self.tokenize_now, query, candidates[first], keep=keep))
             for part in rest:
-                applied = await run(part, self._apply, candidates[part], len(request.query))
+                applied = await run(part, partial(self._apply, candidates[part], len(request.query), keep=keep))
                 request.candidates.extend(ids for ids, _ in applied)
                 request.truncated_candidate_tokens.extend(cut for _, cut in applied)
             return request
 
-    def tokenize_now(self, query: str, candidates: Sequence[str]) -> TokenizedRequest:
+    async def read(self, query: str, candidate: str, *, client: Client) -> tuple[Reading, Reading]:
+        """The tokens of a query and a candidate with their places in the texts. Raises what `Turns.admit` raises."""
+        limits = self._limits
+        size = min(len(query), limits.query) + min(len(candidate), limits.candidate)
+        work = partial(
+            read_pair,
+            self._encoder,
+            query,
+            candidate,
+            query_characters=limits.query,
+            candidate_characters=limits.candidate,
+        )
+        with self._turns.admit(client, size) as turn:
+            async with self._turns.slot(turn, size):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def tokenize_now(self, query: str, candidates: Sequence[str], *, keep: bool = True) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
+
+        keep: False leaves the cache and the averages of recent texts as they are.
         """
         query_ids, query_cut = self._encoder.query(query[: self._limits.query])
-        applied = self._apply(candidates, len(query_ids))
+        applied = self._apply(candidates, len(query_ids), keep=keep)
         return TokenizedRequest(
             query=query_ids,
             candidates=[ids for ids, _ in applied],
@@ -114,10 +136,11 @@ class RequestTokenizer:
         """Ends the pool's threads."""
         self._pool.shutdown()
 
-    def _apply(self, texts: Sequence[str], query_tokens: int) -> list[tuple[list[int], int]]:
+    def _apply(self, texts: Sequence[str], query_tokens: int, *, keep: bool) -> list[tuple[list[int], int]]:
         """The token ids of each candidate, and the number of its word pieces that were cut."""
         limit = self._limits.candidate
-        pieces = self._pieces([text[:limit] for text in texts])
+        read = [text[:limit] for text in texts]
+        pieces = self._pieces(read) if keep else self._encoder.pieces(read)
         applied = self._encoder.candidates(pieces, query_tokens=query_tokens)
         return [
             (ids, cut + self._estimate_cut(len(text) - limit)) for (ids, cut), text in zip(applied, texts, strict=True)

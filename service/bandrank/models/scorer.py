@@ -34,10 +34,14 @@ class TokenTemplate:
 
     def apply(self, pieces: Sequence[int], *, limit: int | None = None) -> tuple[list[int], int]:
         """Token ids of a text, and the number of its pieces that were cut to stay within `limit`, or max_tokens."""
-        limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
-        room = max(0, limit - len(self.prefix) - len(self.suffix))
+        room = self.room(limit)
         cut = sum(piece != self.sentence_token for piece in pieces[room:])
         return [*self.prefix, *pieces[:room], *self.suffix], cut
+
+    def room(self, limit: int | None = None) -> int:
+        """The most pieces of a text within `limit`, or max_tokens."""
+        limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
+        return max(0, limit - len(self.prefix) - len(self.suffix))
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,10 @@ class TextEncoder:
         """Token ids of candidates that share a sequence with a query of `query_tokens` token ids, each with the number
         of its pieces that did not fit. The query is never cut to make room for a candidate.
         """
-        limit = self.scorer.candidate_limit(query_tokens)
-        if self.max_candidate_tokens is not None:
-            limit = min(limit, self.max_candidate_tokens)
+        limit = self.candidate_limit(query_tokens)
         return [self.scorer.candidate_template.apply(each, limit=limit) for each in pieces]
+
+    def candidate_limit(self, query_tokens: int) -> int:
+        """The most token ids of a candidate beside a query of `query_tokens`."""
+        limit = self.scorer.candidate_limit(query_tokens)
+        return limit if self.max_candidate_tokens is None else min(limit, self.max_candidate_tokens)

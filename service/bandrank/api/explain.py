@@ -1,0 +1,237 @@
+"""The endpoint that explains a score: one query and one candidate in, and what each stage made of them out."""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+import numpy as np
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bandrank.api.admission import REFUSALS, SECURED, account_for
+from bandrank.api.description import errors
+from bandrank.api.dialects.costs import Usage
+from bandrank.api.dialects.dialect import sigmoid
+from bandrank.api.dialects.fields import NOT_BLANK
+from bandrank.api.dialects.native import TextOrCandidate
+from bandrank.api.keys import Scope
+from bandrank.api.parsing import media_type, parse, read_body
+from bandrank.api.rerank import unless_gone
+from bandrank.api.responses import JsonInParts
+from bandrank.api.schemas import body_schema
+from bandrank.api.service import Service, ServiceOfApp
+from bandrank.engine.explain import Explanation, StageExplanation, explain
+from bandrank.engine.memory import Account
+from bandrank.engine.policy import AUTO
+from bandrank.engine.registry import CallCandidate
+from bandrank.engine.reports import StageReport
+from bandrank.models.readings import Reading
+
+router = APIRouter()
+
+
+class ExplainRequest(BaseModel):
+    """A query and the candidate whose score is to be explained. Fields not named here are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"query": "how do bees find their way home?", "candidate": "Bees navigate by the sun."}]
+        }
+    )
+
+    query: str = Field(json_schema_extra={"pattern": NOT_BLANK})
+    candidate: TextOrCandidate = Field(description="A text, or an object with id and text, or a registered id alone.")
+    model: str | None = Field(default=None, description="As for /rerank.")
+    strategy: str | None = Field(default=AUTO, description="As for /rerank, for this candidate alone.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.query or self.query.isspace():
+            raise ValueError("query must not be empty")
+        return self
+
+
+@dataclass(slots=True)
+class TokenOut:
+    """A token id, its piece of the vocabulary, and the characters that it stands for; one that was added has none."""
+
+    id: int
+    piece: str
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class CutOut:
+    """What is not read: the characters from `start` up to `end`, which are `tokens` word pieces.
+
+    Of what lies beyond the characters that are looked at, the word pieces are estimated.
+    """
+
+    start: int
+    end: int
+    tokens: int
+
+
+class TextOut(BaseModel):
+    """A text as a stage reads it. cut: what it does not read of the text, if it does not read all."""
+
+    tokens: list[TokenOut]
+    cut: CutOut | None = None
+
+
+class StageOut(BaseModel):
+    """What a stage gave and read.
+
+    raw_score: its own. weight: its factor in the result, 0 for a stage that only chooses who goes on. cached: whether
+    the candidate's representation was there before this request; absent for a scorer that does not precompute.
+    """
+
+    stage: str
+    raw_score: float
+    weight: float
+    cached: bool | None = None
+    query: TextOut
+    candidate: TextOut
+
+
+@dataclass(slots=True)
+class SpanOut:
+    """Words of the candidate, and how much lower the raw score is without them; negative where it is higher.
+
+    stages: the same for each stage that counts, by itself.
+    """
+
+    start: int
+    end: int
+    text: str
+    contribution: float
+    stages: dict[str, float]
+
+
+class WordsOut(BaseModel):
+    """Which words the score rests on.
+
+    A contribution is raw_score less the raw score of the same text without the characters of the span, as /rerank gives
+    it; of a text that is cut, of its part that is read. The stages' contributions times their weights add up to it. The
+    contributions of all spans need not add up to the score: words act together. Long texts are left out in windows of
+    several words, at most 64 of them.
+    """
+
+    method: str = "occlusion"
+    spans: list[SpanOut]
+
+
+class ExplainTimingsMs(BaseModel):
+    """Milliseconds of the score itself, of scoring the texts without some of their words, and of the whole request."""
+
+    score: float
+    words: float
+    total: float
+
+
+class ExplainMeta(BaseModel):
+    """What the answer cost. occluded: how many texts without some of their words were scored."""
+
+    timings_ms: ExplainTimingsMs
+    strategy: str
+    occluded: int
+
+
+class ExplainResponse(BaseModel):
+    """A candidate's score as /rerank shows it, and where it comes from. All places are Unicode code points.
+
+    relevance_score is the sigmoid of raw_score, which is the sum of the stages' raw scores times their weights.
+    """
+
+    id: str
+    model: str
+    relevance_score: float
+    raw_score: float
+    stages: list[StageOut]
+    words: WordsOut
+    usage: Usage
+    meta: ExplainMeta
+
+
+@router.post(
+    "/explain",
+    response_model=ExplainResponse,
+    responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504),
+    openapi_extra=body_schema(ExplainRequest) | SECURED,
+)
+async def explain_score(
+    request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
+) -> Response:
+    """Explains the score of a candidate for a query: what each stage read and gave, and which words the score rests on.
+
+    It takes as much work as ranking up to 65 candidates. What is computed for texts without some of their words is kept
+    in no cache.
+    """
+    start = time.monotonic()
+    media_type(request)
+    content = await read_body(request, service.max_body_bytes, account, service.pace)
+    body = await service.pace.run(parse, ExplainRequest, content)
+    text, explained = await unless_gone(request, _explain(body, service, account))
+    answer = await service.pace.run(_write, body.query, text, explained, time.monotonic() - start)
+    return JsonInParts(answer)
+
+
+async def _explain(body: ExplainRequest, service: Service, account: Account) -> tuple[str, Explanation]:
+    """The candidate's text, and the explanation of its score."""
+    item = body.candidate
+    candidate = CallCandidate(item) if isinstance(item, str) else CallCandidate(item.text, item.id)
+    model = service.models.find(body.model)
+    [text], _ = await service.registry.resolve([candidate], account)
+    assert text is not None, "a candidate without a text is unknown. This is a bug."
+    return text, await explain(model, body.query, text, strategy=body.strategy or AUTO, account=account)
+
+
+def _write(query: str, text: str, explained: Explanation, total_s: float) -> str:
+    """The JSON of the ExplainResponse."""
+    response = ExplainResponse(
+        id=f"explain-{uuid.uuid4().hex}",
+        model=explained.model,
+        relevance_score=sigmoid(np.array([explained.score], np.float32)).item(),
+        raw_score=np.float32(explained.score).item(),
+        stages=[_stage(stage, query, text) for stage in explained.stages],
+        words=WordsOut(
+            spans=[
+                SpanOut(each.start, each.end, text[each.start : each.end], each.score, dict(each.stages))
+                for each in explained.contributions
+            ]
+        ),
+        usage=Usage(prompt_tokens=explained.num_tokens, total_tokens=explained.num_tokens),
+        meta=ExplainMeta(
+            timings_ms=ExplainTimingsMs(
+                score=_ms([stage.report for stage in explained.stages]),
+                words=_ms(explained.occlusion),
+                total=round(total_s * 1000, 3),
+            ),
+            strategy=explained.strategy,
+            occluded=len(explained.contributions),
+        ),
+    )
+    return response.model_dump_json(exclude_none=True)
+
+
+def _stage(stage: StageExplanation, query: str, text: str) -> StageOut:
+    return StageOut(
+        stage=stage.stage,
+        raw_score=stage.score,
+        weight=stage.weight,
+        cached=stage.cached,
+        query=_text(stage.query, query, stage.report.truncated_query_tokens),
+        candidate=_text(stage.candidate, text, stage.report.truncated_candidate_tokens[0]),
+    )
+
+
+def _text(reading: Reading, text: str, num_cut: int) -> TextOut:
+    tokens = [TokenOut(token.id, token.piece, token.start, token.end) for token in reading.tokens]
+    return TextOut(tokens=tokens, cut=CutOut(reading.read_to, len(text), num_cut) if num_cut else None)
+
+
+def _ms(reports: Sequence[StageReport]) -> float:
+    return round(sum(report.total_s for report in reports) * 1000, 3)

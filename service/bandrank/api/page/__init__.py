@@ -1,0 +1,1 @@
+"""The page at /: a re-ranking that one can look at."""

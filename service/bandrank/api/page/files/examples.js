@@ -1,0 +1,71 @@
+// Examples, each in the order of a search by words: what repeats the words of the query comes first.
+
+export const EXAMPLES = [
+  {
+    name: "How bees find their way home",
+    query: "how do bees find their way home?",
+    candidates: [
+      "Beehives stand best out of the wind, with the entrance facing south-east and a free way in front of it.",
+      "Honey is made from the nectar of flowers, which bees carry in a second stomach and thicken in the comb.",
+      "The house stands at the end of a long way lined with lime trees.",
+      "Bees see ultraviolet light, which shows them markings on petals that we cannot see.",
+      "A colony may have fifty thousand workers in summer and five thousand in winter.",
+      "Bees navigate by the position of the sun and by landmarks around the hive that they remember from earlier flights.",
+      "Ants lay a trail of scent from their nest to a source of food and follow it back.",
+      "Even under clouds, bees can tell where the sun is from the polarisation of the light, so they fly back to the hive in a straight line.",
+      "Bumblebees nest in the ground, often in the burrow of a mouse.",
+      "By the waggle dance a forager tells other bees the direction and the distance of a source of food.",
+      "Pigeons are thought to find their home by the sun, by the magnetic field of the earth, and by smell.",
+      "A queen lays up to two thousand eggs a day.",
+    ].join("\n"),
+  },
+  {
+    name: "Help centre, as JSON with ids",
+    query: "my parcel never arrived, can I get my money back?",
+    candidates: JSON.stringify(
+      [
+        { id: "track", text: "Follow your parcel with the number in the e-mail that we sent when it left our warehouse." },
+        { id: "pay", text: "Pay by card, by direct debit, or with a gift voucher." },
+        { id: "times", text: "A parcel arrives within two to four days. To islands it takes up to a week longer." },
+        { id: "return", text: "You may send an article back within 30 days. We pay for the parcel if it was damaged." },
+        { id: "change", text: "An order can be changed for an hour. For that, open My orders and choose Edit." },
+        { id: "lost", text: "Lost parcels: if it has not arrived after ten working days, report it as missing, and we refund the full price." },
+        { id: "refund", text: "A refund is paid the same way as the order was, and takes three to five days." },
+        { id: "gift", text: "Gift vouchers cannot be exchanged for money." },
+        { id: "address", text: "Change the address of a parcel before it is sent." },
+      ],
+      null,
+      1,
+    ),
+  },
+  {
+    name: "The first photograph",
+    query: "who took the first photograph",
+    candidates: [
+      "A photograph is made by light that falls on film or on a sensor.",
+      "A phone takes a photograph of many millions of pixels, and throws most of them away.",
+      "A photograph is first developed, then fixed, and finally washed.",
+      "Colour photography became common after the first colour films were sold in 1935.",
+      "Louis Daguerre made the first process for photographs public in 1839; its pictures are called daguerreotypes.",
+      "The oldest photograph was taken by Nicéphore Niépce around 1827, from a window of his house.",
+      "A pinhole in the wall of a dark room throws an upside-down image on the wall behind.",
+      "Anna Atkins published the first book that was illustrated with photographs.",
+      "Portraits took minutes, so sitters were held by a clamp behind the neck.",
+    ].join("\n"),
+  },
+  {
+    name: "A slow database",
+    query: "why are queries slow after upgrading the database",
+    candidates: [
+      "Upgrading the database: stop all writers, take a backup, then run the installer.",
+      "The database is queried by a service that caches the answers for a minute.",
+      "Slow queries are written to the log if they take longer than the threshold.",
+      "After upgrading, check that all clients support the new protocol.",
+      "An upgrade does not carry the planner's statistics over. Until ANALYZE has run, queries are planned badly and can be slow.",
+      "The cluster was upgraded on Sunday night, without an interruption.",
+      "Tables bloat while autovacuum is switched off, and scans of them get slower.",
+      "Each connection takes ten megabytes; use a pool in front of the database.",
+      "Indexes on text that were built with another collation are invalid after an upgrade of the operating system.",
+    ].join("\n"),
+  },
+];

@@ -1,0 +1,78 @@
+"""What a scorer reads of a text: its token ids, each with the characters that it stands for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from bandrank.models.scorer import TokenTemplate
+from bandrank.models.texts import SENTENCE_END, TextEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token id and its piece of the vocabulary.
+
+    start, end: of its characters in the text, in code points; None for a token that a template added.
+    """
+
+    id: int
+    piece: str
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The token ids of a text as a scorer gets them. read_to: the code point from which nothing of the text is read."""
+
+    tokens: tuple[Token, ...]
+    read_to: int
+
+
+def read_pair(
+    encoder: TextEncoder, query: str, candidate: str, *, query_characters: int, candidate_characters: int
+) -> tuple[Reading, Reading]:
+    """The readings of a query and of a candidate that is scored for it. *_characters: the most that are looked at.
+
+    Their ids are those of `TextEncoder.query` and `TextEncoder.candidates`.
+    """
+    scorer = encoder.scorer
+    asked = _read(encoder, scorer.query_template, query[:query_characters])
+    limit = encoder.candidate_limit(len(asked.tokens))
+    return asked, _read(encoder, scorer.candidate_template, candidate[:candidate_characters], limit)
+
+
+def _read(encoder: TextEncoder, template: TokenTemplate, text: str, limit: int | None = None) -> Reading:
+    def added(tokens: tuple[int, ...]) -> list[Token]:
+        return [Token(token, _piece(encoder, token)) for token in tokens]
+
+    pieces = _pieces(encoder, template, text)
+    kept = list(islice(pieces, template.room(limit)))
+    cut = (piece.start for piece in pieces if piece.start is not None)
+    return Reading((*added(template.prefix), *kept, *added(template.suffix)), next(cut, len(text)))
+
+
+def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterator[Token]:
+    """The pieces of a text before it is cut, with a sentence token where the template wants one."""
+    sentences = [(0, text)] if template.sentence_token is None else _sentences(text)
+    encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in sentences], add_special_tokens=False)
+    for (begin, _), encoding in zip(sentences, encodings, strict=True):
+        if template.sentence_token is not None:
+            yield Token(template.sentence_token, _piece(encoder, template.sentence_token))
+        for index, token in enumerate(encoding.ids):
+            place = encoding.token_to_chars(index)
+            assert place is not None, "only added tokens have no place, and none was added. This is a bug."
+            yield Token(token, _piece(encoder, token), begin + place[0], begin + place[1])
+
+
+def _piece(encoder: TextEncoder, token: int) -> str:
+    return encoder.tokenizer.id_to_token(token) or ""
+
+
+def _sentences(text: str) -> list[tuple[int, str]]:
+    """The sentences of a text as `TextEncoder.pieces` tells them apart, each with the code point where it begins."""
+    begin = len(text) - len(text.lstrip())
+    text = text.strip()
+    gaps = [match.span() for match in SENTENCE_END.finditer(text)]
+    bounds = zip([0, *(end for _, end in gaps)], [*(start for start, _ in gaps), len(text)], strict=True)
+    return [(begin + start, text[start:end]) for start, end in bounds]

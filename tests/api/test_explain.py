@@ -1,0 +1,172 @@
+"""POST /explain: what a client sends and gets back."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+from support.app import RunningApp, assert_error, running_app
+from support.models import tiny_bi_encoder, tiny_cross_encoder
+from support.scorers import encoded_lookup, lookup
+
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+QUERY = "who is the man"
+TEXT = "  The 🐝 man! She\u2003said über.\n"
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+
+
+async def ask(running: RunningApp, **fields: Any) -> httpx.Response:
+    """POST /explain for QUERY and TEXT, unless `fields` says otherwise."""
+    return await running.client.post("/explain", json={"query": QUERY, "candidate": TEXT} | fields)
+
+
+async def rank(running: RunningApp, text: str, **fields: Any) -> Any:
+    """The only result of /rerank for one candidate."""
+    answer = await running.rerank({"query": QUERY, "candidates": [text]} | fields)
+    [result] = answer.json()["results"]
+    return result["relevance_score"]
+
+
+async def test_the_answer_has_this_shape() -> None:
+    """It has exactly the documented fields, and what is null is absent."""
+    async with running_app(lookup(man=3.0), fast=encoded_lookup(man=2.0)) as running:
+        answer = (await ask(running, candidate="man she", strategy="cascade")).json()
+
+    assert list(answer) == ["id", "model", "relevance_score", "raw_score", "stages", "words", "usage", "meta"]
+    assert re.fullmatch(r"explain-[0-9a-f]{32}", answer["id"])
+    assert (answer["model"], answer["raw_score"]) == ("tiny", 3.0)
+    fast, accurate = answer["stages"]
+    assert fast.pop("cached") is False
+    assert list(fast) == list(accurate) == ["stage", "raw_score", "weight", "query", "candidate"]
+    assert [(stage["stage"], stage["raw_score"], stage["weight"]) for stage in (fast, accurate)] == [
+        ("fast", 2.0, 0.0),
+        ("accurate", 3.0, 1.0),
+    ]
+    tokens = accurate["candidate"].pop("tokens")
+    assert accurate["candidate"] == {}
+    assert [(token["piece"], token.get("start"), token.get("end")) for token in tokens] == [
+        ("man", 0, 3),
+        ("she", 4, 7),
+        ("[PAD]", None, None),
+    ]
+    assert answer["words"] == {
+        "method": "occlusion",
+        "spans": [
+            {"start": 0, "end": 3, "text": "man", "contribution": 3.0, "stages": {"accurate": 3.0}},
+            {"start": 4, "end": 7, "text": "she", "contribution": 0.0, "stages": {"accurate": 0.0}},
+        ],
+    }
+    assert answer["usage"]["total_tokens"] == 2 * (5 + 3) + (5 + 2 * 2)
+    assert (answer["meta"]["strategy"], answer["meta"]["occluded"]) == ("cascade", 2)
+    timings = answer["meta"]["timings_ms"]
+    assert 0 < timings["score"] + timings["words"] <= timings["total"] + 0.01  # rounded to 1 us
+
+
+async def test_the_scores_are_those_of_rerank() -> None:
+    """Its own, and of the text without each span."""
+    async with running_app(tiny_cross_encoder()) as running:
+        answer = (await ask(running)).json()
+
+        assert answer["relevance_score"] == await rank(running, TEXT)
+        assert answer["raw_score"] == await rank(running, TEXT, raw_scores=True)
+        for span in answer["words"]["spans"]:
+            rest = await rank(running, TEXT[: span["start"]] + TEXT[span["end"] :], raw_scores=True)
+            assert span["contribution"] == pytest.approx(answer["raw_score"] - rest, abs=TOLERANCE)
+
+
+async def test_places_are_unicode_code_points() -> None:
+    """Of words and of tokens, also behind characters that take two units of UTF-16."""
+    async with running_app(tiny_cross_encoder()) as running:
+        answer = (await ask(running)).json()
+
+    spans = answer["words"]["spans"]
+    assert [span["text"] for span in spans] == TEXT.split()
+    assert all(TEXT[span["start"] : span["end"]] == span["text"] for span in spans)
+    [stage] = answer["stages"]
+    said = [token for token in stage["candidate"]["tokens"] if "start" in token]
+    assert "".join(TEXT[token["start"] : token["end"]] for token in said) == "".join(TEXT.split())
+    asked = [token["piece"] for token in stage["query"]["tokens"]]
+    assert asked == [*QUERY.split(), "[SEP]"]
+
+
+async def test_the_score_is_the_sum_of_its_stages() -> None:
+    """A scorer that precomputes says whether it had the candidate."""
+    async with running_app(tiny_cross_encoder(), fast=tiny_bi_encoder()) as running:
+        first, second = [(await ask(running, strategy="cascade")).json() for _ in "ab"]
+
+    assert [stage.get("cached") for answer in (first, second) for stage in answer["stages"]] == [
+        False, None, True, None,
+    ]  # fmt: skip
+    assert first["words"] == second["words"]
+    total = sum(stage["weight"] * stage["raw_score"] for stage in first["stages"])
+    assert first["raw_score"] == pytest.approx(total, abs=TOLERANCE)
+
+
+async def test_what_is_cut_is_shown() -> None:
+    """In the query and in the candidate: where, and how many pieces; no span is in what is not read."""
+    model = tiny_cross_encoder(positions=32, max_query_tokens=4, long_candidates="truncate")
+    async with running_app(model) as running:
+        answer = (await ask(running, candidate="he " * 40)).json()
+
+    [stage] = answer["stages"]
+    assert stage["query"]["cut"] == {"start": 11, "end": 14, "tokens": 1}
+    room = 32 - 1 - 4 - 1
+    assert stage["candidate"]["cut"] == {"start": 3 * room, "end": 120, "tokens": 40 - room}
+    assert max(span["end"] for span in answer["words"]["spans"]) < 3 * room
+
+
+async def test_a_registered_candidate_is_explained_by_its_id() -> None:
+    """An id that is not known gets 404, a text beside an id is what counts."""
+    async with running_app(lookup(man=3.0)) as running:
+        await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man she"}]})
+        by_id = (await ask(running, candidate={"id": "a"})).json()
+        with_text = (await ask(running, candidate={"id": "a", "text": "she"})).json()
+        unknown = await ask(running, candidate={"id": "b"})
+
+    assert [span["text"] for span in by_id["words"]["spans"]] == ["man", "she"]
+    assert [span["text"] for span in with_text["words"]["spans"]] == ["she"]
+    assert_error(unknown, 404, "unknown_candidates")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "error_type"),
+    [
+        ({"query": " \n"}, 422, "invalid_input"),
+        ({"query": None}, 422, "invalid_input"),
+        ({"candidate": None}, 422, "invalid_input"),
+        ({"candidate": ["man"]}, 422, "invalid_input"),
+        ({"candidate": {"text": "man"}}, 422, "invalid_input"),
+        ({"model": "gpt"}, 404, "unknown_model"),
+        ({"strategy": "best"}, 404, "unknown_strategy"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_explained_is_refused(fields: dict[str, Any], status: int, error_type: str) -> None:
+    """As in /rerank."""
+    async with running_app(lookup()) as running:
+        assert_error(await ask(running, **fields), status, error_type)
+
+
+async def test_the_memory_of_an_explanation_is_bounded() -> None:
+    """The texts with gaps and the tokens count, before they are made; all of it is given back."""
+    settings = Settings(device="cpu", max_in_flight_bytes=400_000)
+    async with running_app(lookup(), settings=settings) as running:
+        assert_error(await ask(running, candidate="man " * 5000), 413, "input_too_large")
+        assert (await ask(running)).status_code == 200
+        assert (await running.scrape()).value("bandrank_memory_in_flight_bytes") == 0
+
+
+async def test_explanations_are_counted_apart() -> None:
+    """By their path, and not as answers of /rerank."""
+    async with running_app(lookup()) as running:
+        await ask(running)
+        await ask(running, query="")
+        seen = await running.scrape()
+
+    assert seen.value("bandrank_http_requests_total", path="/explain", status="200") == 1
+    assert seen.value("bandrank_http_request_seconds_count", path="/explain") == 2
+    assert seen.value("bandrank_occluded_texts_total") == 6
+    assert seen.value("bandrank_requests_total") == seen.value("bandrank_candidates_total") == 0

@@ -1,0 +1,173 @@
+"""Explanations of scores: they are the served scores, and each contribution is a difference of two of them."""
+
+import random
+
+import pytest
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
+from support.redis_server import RedisServer
+from support.scorers import encoded_lookup, lookup
+from support.server import Scrape
+from support.serving import served
+from support.variants import VARIANTS
+
+from bandrank.engine.explain import FEWEST_GAPS, MOST_GAPS, MOST_ROWS, Explanation, explain
+from bandrank.engine.occlusion import without
+from bandrank.engine.served import ServedModel
+from bandrank.errors import DeadlineExceeded, UnknownStrategy
+from bandrank.models.fusion import Fusion
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+QUERY = "who is the man"
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+WEIGHT = 0.5
+
+
+async def score_of(model: ServedModel, text: str, strategy: str = "auto") -> float:
+    """The score of a candidate that is ranked alone."""
+    [candidate] = (await model.rank(QUERY, [text], strategy=strategy)).candidates
+    return candidate.score
+
+
+async def check_differences(model: ServedModel, text: str, explained: Explanation) -> None:
+    """Each contribution is what the served score loses with its words."""
+    for each in explained.contributions:
+        rest = await score_of(model, without(text, (each.start, each.end)))
+        assert each.score == pytest.approx(explained.score - rest, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "variant", ["cross_encoder sparse", "cross_encoder sentences", "bi_encoder mean", "mix_encoder b", "colbert v2"]
+)
+async def test_a_contribution_is_what_the_score_loses(variant: str) -> None:
+    """For every kind of scorer, as anybody can ask for both scores; twice the same."""
+    text = "The man! She said that " + random_text(random.Random(1), 12)
+    async with served(VARIANTS[variant]()) as model:
+        explained, again = await explain(model, QUERY, text), await explain(model, QUERY, text)
+        alone = await score_of(model, text)
+
+        assert explained.score == alone
+        assert len(explained.contributions) == 17
+        await check_differences(model, text, explained)
+    assert [each.score for each in again.contributions] == [each.score for each in explained.contributions]
+    [stage] = explained.stages
+    assert (stage.score, stage.weight) == (alone, 1.0)
+
+
+async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
+    """Its score is that of the best passage, and so is that of each text with a gap; windows of words are left out."""
+    text = random_text(random.Random(2), 150)
+    async with served(VARIANTS["cross_encoder sparse"]()) as model:  # of at most 64 tokens
+        explained = await explain(model, QUERY, text)
+
+        assert explained.score == await score_of(model, text)
+        assert len(explained.contributions) == 50 <= MOST_GAPS
+        assert [stage.candidate.read_to for stage in explained.stages] == [len(text)]
+        await check_differences(model, text, explained)
+
+
+async def test_the_work_for_a_long_text_is_bounded() -> None:
+    """Its windows are fewer, so that all texts with a gap together have about so many rows; but there are some."""
+    async with served(tiny_cross_encoder(num_layers=1)) as model:
+        text = random_text(random.Random(4), 900)
+        await model.rank(QUERY, [text])  # which shows how many tokens a character is
+        long = await explain(model, QUERY, text)
+        longer = await explain(model, QUERY, text * 5)
+
+    assert FEWEST_GAPS < len(long.contributions) < MOST_GAPS
+    assert sum(report.num_tokens for report in long.occlusion) < 1.2 * MOST_ROWS
+    assert len(longer.contributions) == FEWEST_GAPS
+
+
+async def test_what_is_cut_is_left_out_and_counted() -> None:
+    """No window lies in what is not read, nor does the gap of one let any of that in."""
+    text = "he " * 30 + "man " * 30
+    async with served(tiny_cross_encoder(positions=32, max_query_tokens=8, long_candidates="truncate")) as model:
+        explained = await explain(model, QUERY, text)
+        [stage] = explained.stages
+
+        assert stage.report.truncated_candidate_tokens == [60 - 25]
+        assert (stage.candidate.read_to, explained.contributions[-1].end) == (75, 74)
+        await check_differences(model, text[:75], explained)
+
+
+async def test_stages_add_up_where_their_scores_are_added() -> None:
+    """With their weights, to the score and to every contribution."""
+    text = random_text(random.Random(3), 9)
+    accurate, fast = tiny_cross_encoder(), tiny_bi_encoder(similarity="dot")
+    async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:
+        explained = await explain(model, QUERY, text)
+
+        assert explained.score == await score_of(model, text)
+        await check_differences(model, text, explained)
+    assert [(stage.stage, stage.weight) for stage in explained.stages] == [("fast", WEIGHT), ("accurate", 1.0)]
+    assert explained.score == sum(stage.weight * stage.score for stage in explained.stages)
+    for each in explained.contributions:
+        assert each.score == WEIGHT * each.stages["fast"] + each.stages["accurate"]
+
+
+async def test_a_stage_that_only_chooses_counts_nothing() -> None:
+    """Its score is shown, and no text with a gap is scored by it."""
+    async with served(lookup(man=3.0), fast=encoded_lookup(man=2.0)) as model:
+        explained = await explain(model, QUERY, "man she", strategy="cascade")
+        accurate = await explain(model, QUERY, "man she")
+        with pytest.raises(UnknownStrategy):
+            await explain(model, QUERY, "man", strategy="best")
+
+    assert [(stage.stage, stage.score, stage.weight) for stage in explained.stages] == [
+        ("fast", 2.0, 0.0),
+        ("accurate", 3.0, 1.0),
+    ]
+    assert [(each.score, each.stages) for each in explained.contributions] == [
+        (3.0, {"accurate": 3.0}),
+        (0.0, {"accurate": 0.0}),
+    ]
+    assert [report.stage for report in explained.occlusion] == ["accurate"]
+    assert [stage.stage for stage in accurate.stages] == ["accurate"]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_a_candidate_without_words_has_a_score_alone(text: str) -> None:
+    """There is nothing to leave out."""
+    async with served(tiny_cross_encoder(), fast=tiny_bi_encoder(), fusion=Fusion("tiny-fast", 1.0)) as model:
+        explained = await explain(model, QUERY, text)
+
+        assert explained.score == await score_of(model, text)
+    assert (explained.contributions, explained.occlusion) == ([], [])
+
+
+async def test_texts_with_a_gap_stay_out_of_all_caches(server: RedisServer) -> None:
+    """The candidate itself is kept as if it had been ranked; what others look up is not pushed out."""
+    encoded: list[int] = []
+    fast = encoded_lookup(lambda tokens: encoded.append(len(tokens)), man=2.0)
+    async with served(fast, settings=Settings(device="cpu", redis_url=server.url)) as model:
+        cold = await explain(model, QUERY, "man she he")
+        warm = await explain(model, QUERY, "man she he")
+        await model.rank(QUERY, ["she he"])
+        seen = Scrape(model.engine.metrics.exposition().decode())
+        miss_rate = model.stages[0].scorer.source.miss_rate
+
+    assert [explained.stages[0].cached for explained in (cold, warm)] == [False, True]
+    assert encoded == [1, 3, 3, 1]
+    assert seen.value("bandrank_occluded_texts_total") == 6
+    assert seen.value("bandrank_cache_lookups_total", tier="memory") == 3
+    assert seen.value("bandrank_cache_memory_entries") == 2
+    assert seen.value("bandrank_token_cache_lookups_total") == 2
+    assert server.do("DBSIZE") == 2
+    assert miss_rate < 0.9  # a candidate of three was cached
+
+
+async def test_an_explanation_has_a_deadline() -> None:
+    """That of any request."""
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    settings = Settings(device="cpu", request_timeout_s=1.0)
+    async with served(tiny_cross_encoder(), settings=settings, clock=clock) as model:
+        with pytest.raises(DeadlineExceeded):
+            await explain(model, QUERY, "man she")

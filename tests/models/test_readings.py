@@ -1,0 +1,82 @@
+"""What a scorer reads of a text: the same token ids as it is served with, each at its place in the text."""
+
+import random
+
+import pytest
+from support.models import random_text, tiny_cross_encoder, tiny_tokenizer
+from support.tokenizer import SENTENCE_ID
+from support.variants import VARIANTS
+
+from bandrank.models.readings import Reading, read_pair
+from bandrank.models.texts import TextEncoder
+
+FAR = 1 << 20
+TEXTS = ["", "  ", "The man!  She said: über 🐝 they're\n", " Who. Is he? \u2003She was.  ", "蜜蜂 and the man"]
+
+
+def read(encoder: TextEncoder, query: str, text: str, characters: int = FAR) -> tuple[Reading, Reading]:
+    """The readings of a query and a candidate."""
+    return read_pair(encoder, query, text, query_characters=characters, candidate_characters=characters)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_ids_are_those_that_are_served(variant: str) -> None:
+    """For every architecture and template, cut or whole."""
+    encoder = TextEncoder(tiny_tokenizer(), VARIANTS[variant]())
+    rng = random.Random(1)
+    for text in [*TEXTS, random_text(rng, 300), " ".join(f"{random_text(rng, 9)}." for _ in range(40))]:
+        for query in ("who is the man", random_text(rng, 600)):
+            asked, candidate = read(encoder, query, text)
+            query_ids, _ = encoder.query(query)
+            [(ids, cut)] = encoder.candidates(encoder.pieces([text]), query_tokens=len(query_ids))
+
+            assert [token.id for token in asked.tokens] == query_ids
+            assert [token.id for token in candidate.tokens] == ids
+            assert (candidate.read_to < len(text)) == (cut > 0)
+
+
+@pytest.mark.parametrize("variant", ["cross_encoder sparse long", "cross_encoder sentences", "bi_encoder mean"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_places_are_those_of_the_pieces(variant: str, text: str) -> None:
+    """A piece stands for the characters at its place, in code points; a token that was added has none."""
+    _, candidate = read(TextEncoder(tiny_tokenizer(), VARIANTS[variant]()), "who", text)
+
+    placed = [token for token in candidate.tokens if token.start is not None]
+    for token in placed:
+        assert token.start is not None
+        assert token.end is not None
+        assert token.start < token.end
+        characters = text[token.start : token.end].lower().replace("ü", "u")
+        assert token.piece in {characters, f"##{characters}", "[UNK]"}
+    starts = [token.start for token in placed]
+    assert starts == sorted(starts, key=lambda start: start or 0)
+    kept = "".join(text[token.start : token.end] for token in placed)
+    assert kept == "".join(text.split())
+    assert all(token.piece.startswith("[") for token in candidate.tokens if token.start is None)
+
+
+def test_what_is_cut_begins_where_reading_ends() -> None:
+    """In the cut query, in a cut candidate, and at the characters that are not even looked at."""
+    model = tiny_cross_encoder(positions=32, max_query_tokens=5, long_candidates="truncate")
+    encoder = TextEncoder(tiny_tokenizer(), model)
+    query, text = "who is the man that she was", "he " * 50
+    asked, candidate = read(encoder, query, text)
+    _, first = read(encoder, "who", text, characters=6)
+
+    assert query[: asked.read_to] == "who is the man "
+    assert len(candidate.tokens) == 32 - 1 - 5
+    assert candidate.read_to == 3 * 25
+    assert (first.read_to, len(first.tokens)) == (6, 3)
+
+
+def test_a_sentence_token_stands_for_no_characters() -> None:
+    """And is where each sentence begins."""
+    encoder = TextEncoder(tiny_tokenizer(), VARIANTS["cross_encoder sentences"]())
+    _, candidate = read(encoder, "who", "  He is. She was! ")
+
+    before = [
+        following.start
+        for token, following in zip(candidate.tokens, candidate.tokens[1:], strict=False)
+        if token.id == SENTENCE_ID
+    ]
+    assert before == [2, 9]
