@@ -126,7 +126,10 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
-        results=[CohereResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked],
+        results=[
+            CohereResult(index, score, None if text is None else document(exchange, index))
+            for index, score, text in exchange.ranked
+        ],
         usage=usage_of(ranking),
         meta=CohereMeta(
             **vars(meta_of(exchange)),

@@ -46,8 +46,9 @@ class Exchange(Generic[Request]):
     @property
     def ranked(self) -> Iterator[tuple[int, float, str | None]]:
         """Of each result the candidate's index in the request, its score, and its text if the call asks for texts."""
+        texts = self.answer.texts if self.call.return_texts else None
         for candidate, score in zip(self.results, self.scores, strict=True):
-            yield candidate.index, score, self.text(candidate.index)
+            yield candidate.index, score, None if texts is None else texts[candidate.index]
 
     def text(self, index: int) -> str | None:
         """The text of a candidate that was ranked, if the call asks for texts."""
