@@ -1,13 +1,16 @@
 """POST /explain: what a client sends and gets back."""
 
+import asyncio
+import json
 import re
 from typing import Any
 
 import httpx
 import pytest
-from support.app import RunningApp, assert_error, running_app
+from starlette.types import Message
+from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
 from support.models import tiny_bi_encoder, tiny_cross_encoder
-from support.scorers import encoded_lookup, lookup
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 
 from bandrank.settings import Settings
 
@@ -157,6 +160,36 @@ async def test_the_memory_of_an_explanation_is_bounded() -> None:
         assert_error(await ask(running, candidate="man " * 5000), 413, "input_too_large")
         assert (await ask(running)).status_code == 200
         assert (await running.scrape()).value("bandrank_memory_in_flight_bytes") == 0
+
+
+async def test_an_explanation_is_as_much_work_as_its_texts() -> None:
+    """One of a candidate that may be ranked is refused if all its texts with a gap are more than may be asked for."""
+    text = "man " * 60
+    async with running_app(tiny_cross_encoder(), settings=Settings(device="cpu", max_waiting_rows=1000)) as running:
+        assert 0 < await rank(running, text) < 1
+        assert_error(await ask(running, candidate=text), 413, "input_too_large")
+
+
+async def test_a_client_that_hangs_up_is_explained_nothing() -> None:
+    """Its work leaves the queue; the next request is answered."""
+    gate = Gate()
+    gate.let_through()  # the self-test of the start
+    async with running_app(WatchedScorer(tiny_cross_encoder(), gate)) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        body = json.dumps({"query": QUERY, "candidate": TEXT}).encode()
+        message: Message = {"type": "http.request", "body": body, "more_body": False}
+        gone = asyncio.Event()
+        asking = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait, path="/explain"))
+        await asyncio.to_thread(gate.wait_for_batch)
+        gone.set()
+        await asking
+        gate.let_through(2)
+        assert 0 < await rank(running, TEXT) < 1
+        seen = await running.scrape()
+
+    assert seen.value("bandrank_http_requests_total", path="/explain", status="499") == 1
+    assert seen.value("bandrank_occluded_texts_total") == 0
+    assert seen.value("bandrank_memory_in_flight_bytes") == 0
 
 
 async def test_explanations_are_counted_apart() -> None:

@@ -70,16 +70,18 @@ async def running_app(
         yield RunningApp(app, service, await at_end.enter_async_context(client))
 
 
-async def ask_and_hang_up(app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any]) -> list[Message]:
-    """Sends `messages` to POST /rerank, hangs up once `hung_up` returns, and returns the messages of the answer."""
+async def ask_and_hang_up(
+    app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any], path: str = "/rerank"
+) -> list[Message]:
+    """Sends `messages` to POST `path`, hangs up once `hung_up` returns, and returns the messages of the answer."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": "POST",
         "scheme": "http",
-        "path": "/rerank",
-        "raw_path": b"/rerank",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
         "headers": [],
