@@ -20,6 +20,7 @@ from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
 from bandrank.api.service import Service
 from bandrank.api.tls import over_tls, tls_context
+from bandrank.models.scorer import Scorer
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
@@ -69,11 +70,15 @@ class Listening:
 
 @contextmanager
 def listening(
-    settings: Settings | None = None, *, trust: ssl.SSLContext | None = None, **limits: float
+    settings: Settings | None = None,
+    *,
+    scorer: Scorer | None = None,
+    trust: ssl.SSLContext | None = None,
+    **limits: float,
 ) -> Iterator[Listening]:
     """A service with these settings and limits on its connections."""
     settings = settings or Settings(device="cpu")
-    serving = assemble([files_of(lookup(man=1.5))], settings)
+    serving = assemble([files_of(scorer or lookup(man=1.5))], settings)
     bounds = ConnectionLimits(**{"patience_s": PATIENCE_S, "max_connections": 50, "reserved": 4} | limits)  # type: ignore[arg-type]
     connections = Connections(bounds, serving.models.default.engine.metrics)
     tls = tls_context(settings)
