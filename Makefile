@@ -1,19 +1,20 @@
 # Each verb does its own set-up, in .venv and quick when nothing changed.
 #   make serve [PORT=8123] [MODEL=folder-or-hub-id]   answers on http://localhost:8000
 #   make demo     re-ranks real questions over HTTP and shows the lists before and after
-#   make test     what CI runs: linters, types, import rules, tests (under ten minutes on two cores)
+#   make test     what CI runs first: linters, types, import rules, tests (under ten minutes on two cores)
+#   make test-clients  the client libraries that people use, through their public calls (CI runs it too; about three minutes)
 #   make check    what would be served here, and a self-test
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results (PYTHON=python3: with that machine's own packages)
-#   make lock     pins what the images install, by hash: writes deploy/lock (UPGRADE=--upgrade: in the newest versions)
+#   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)
 #   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (twelve minutes)
 #   make fuzz     ten thousand requests drawn from /openapi.json, and the answers compared with it (SEED=1)
 #   make test-page  the page at / in a headless Chromium: keyboard, widths, themes, axe; pictures in build/page (half a minute)
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-page check bench overload gpu-check chaos fuzz soak lock clean
+.PHONY: help serve demo test test-page test-clients check bench overload gpu-check chaos fuzz soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -90,6 +91,20 @@ test-page: PROGRAMS := chromium
 test-page: $(VENV)/dev.stamp programs $(AXE)
 	@$(VENV)/bin/pytest -m page tests/page
 
+# An environment for each group of client libraries, which is named for the pin that keeps it apart from the others.
+CLIENTS := .venv-clients
+CLIENT_PINS := tests/clients/requirements
+CLIENT_GROUPS := $(basename $(notdir $(wildcard $(CLIENT_PINS)/*.in)))
+$(CLIENTS)/%/stamp: $(CLIENT_PINS)/%.txt | $(VENV)/dev.stamp
+	@echo "installing the clients of $<"
+	@$(VENV)/bin/python -m venv --clear --without-pip $(@D)
+	@if $(PIP) --python $(@D) install --no-compile --no-deps --only-binary :all: --requirement $<; then touch $@; \
+	elif $(PIP) --retries 1 download --no-cache-dir --no-deps --dest $(@D)/probe idna 2>/dev/null; then exit 1; \
+	else echo "no package index can be reached: the clients of $< are not installed, and their tests are skipped"; fi
+
+test-clients: $(VENV)/dev.stamp $(CLIENT_GROUPS:%=$(CLIENTS)/%/stamp)
+	@$(VENV)/bin/pytest -m clients tests/clients
+
 soak: $(VENV)/dev.stamp
 	@$(VENV)/bin/pytest -m soak tests/soak -s
 
@@ -115,16 +130,18 @@ gpu-check:
 
 # CPU_TORCH: a folder or a page of links with the CPU build of torch, which PyPI does not have.
 CPU_TORCH ?= $(PIP_FIND_LINKS)
-COMPILE := $(VENV)/bin/uv pip compile --quiet --system-certs --custom-compile-command 'make lock' --generate-hashes \
-  --annotation-style line --no-strip-extras --only-binary :all: --python-platform linux --python-version 3.11 $(UPGRADE)
+COMPILE := $(VENV)/bin/uv pip compile --quiet --system-certs --custom-compile-command 'make lock' --annotation-style line \
+  --only-binary :all: --python-version 3.11 $(UPGRADE)
+LOCK := $(COMPILE) --generate-hashes --no-strip-extras --python-platform linux
 $(VENV)/bin/uv: | $(VENV)/runtime.stamp
 	@$(PIP) install 'uv>=0.13'
 
 lock: $(VENV)/bin/uv
-	@echo '$(TORCH)' | $(COMPILE) pyproject.toml --extra gpu --constraint - --output-file deploy/lock/gpu.txt
-	@echo '$(TORCH)+cpu' | $(COMPILE) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file deploy/lock/cpu.txt
+	@echo '$(TORCH)' | $(LOCK) pyproject.toml --extra gpu --constraint - --output-file deploy/lock/gpu.txt
+	@echo '$(TORCH)+cpu' | $(LOCK) pyproject.toml --constraint - --find-links '$(CPU_TORCH)' --output-file deploy/lock/cpu.txt
 	@$(VENV)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
-	  | $(COMPILE) - --output-file deploy/lock/build.txt
+	  | $(LOCK) - --output-file deploy/lock/build.txt
+	@for group in $(CLIENT_GROUPS); do $(COMPILE) --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 LIVE = ["/.well-known/live", "/v1/health/live"]
 READY = ["/health", "/ping", "/infinity/health", "/.well-known/ready", "/v1/health/ready"]
-FOR_RANKERS = ["/models", "/infinity/models", "/info", "/meta"]
+FOR_RANKERS = ["/models", "/infinity/models", "/info", "/meta", "/v1/models/tiny"]
 
 
 async def test_probes_are_answered_without_a_key(tmp_path: Path) -> None:
@@ -60,3 +60,12 @@ async def test_weaviate_starts() -> None:
 
     assert ready.status_code <= httpx.codes.NO_CONTENT
     assert meta.json()["model"] == "tiny"
+
+
+async def test_xinferences_clients_learn_whether_to_send_a_key(tmp_path: Path) -> None:
+    """Without having sent one."""
+    settings = Settings(device="cpu", keys=write_keys(tmp_path / "keys.toml"))
+    async with running_app(lookup()) as opened, running_app(lookup(), settings=settings) as keyed:
+        answers = [(await running.client.get("/v1/cluster/auth")).json() for running in (opened, keyed)]
+
+    assert answers == [{"auth": False}, {"auth": True}]

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from support.app import assert_error
+from support.app import assert_error, running_app
 from support.scorers import encoded_lookup, lookup
 from support.serving import files_of
 
@@ -68,3 +68,20 @@ async def test_the_models_are_listed() -> None:
         ["auto", "fast", "accurate", "cascade"],
     ]
     assert all(isinstance(model["created"], int) for model in listed["data"])
+
+
+@pytest.mark.parametrize(("name", "expected"), [("women", "women"), ("default", "men"), ("bge/reranker", "men")])
+async def test_a_model_is_described(name: str, expected: str) -> None:
+    """The one that a request in another service's dialect would get; Xinference's clients ask what it is for."""
+    async with two_models() as client:
+        described = (await client.get(f"/v1/models/{name}")).json()
+
+    assert (described["id"], described["model_type"]) == (expected, "rerank")
+
+
+async def test_a_model_that_is_not_served_has_no_description_where_it_is_refused() -> None:
+    """As a request for it would be."""
+    async with running_app(lookup(), settings=Settings(device="cpu", unknown_model="refuse")) as running:
+        response = await running.client.get("/v1/models/women")
+
+    assert_error(response, 404, "unknown_model")

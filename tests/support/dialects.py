@@ -74,6 +74,7 @@ SPEAKERS = [
         Speaker("voyage", path, sends("documents", truncation=True), reads("data"))
         for path in ("/v1/rerank", "/rerank")
     ),
+    Speaker("litellm's voyage", "/voyage/v1/rerank", DOCUMENTS, reads("data")),
     *(
         Speaker("mixedbread", path, sends("input", top_k=None), SCORES, texts="input")
         for path in ("/v1/reranking", "/reranking")

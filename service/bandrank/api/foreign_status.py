@@ -6,8 +6,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from bandrank import __version__
+from bandrank.api.admission import REFUSALS
+from bandrank.api.description import errors
 from bandrank.api.service import ServiceOfApp
-from bandrank.api.status import FOR_RANKERS, answers_get, readyz
+from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, readyz
 from bandrank.errors import NotReady
 
 router = APIRouter()
@@ -57,6 +59,18 @@ class WeaviateMeta(BaseModel):
 
     model: str
     version: str
+
+
+class XinferenceAuth(BaseModel):
+    """Whether clients must send a key, which those of Xinference ask before they do."""
+
+    auth: bool
+
+
+class XinferenceModel(ModelOut):
+    """A served model, and what it is for."""
+
+    model_type: str = "rerank"
 
 
 @answers_get(router, "/health", "/ping")
@@ -119,3 +133,16 @@ async def tei_info(service: ServiceOfApp) -> TeiInfo:
         max_client_batch_size=service.max_candidates,
         version=__version__,
     )
+
+
+@answers_get(router, "/v1/cluster/auth")
+async def xinference_auth(service: ServiceOfApp) -> XinferenceAuth:
+    """Tells Xinference's clients whether there are keys."""
+    return XinferenceAuth(auth=service.admission.keys is not None)
+
+
+@answers_get(router, "/v1/models/{name:path}", **FOR_RANKERS | {"responses": errors(*REFUSALS, 404, 422)})
+async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
+    """Describes the model that a request with this name would get, without which Xinference's clients send none."""
+    model = service.models.find(name, or_default=service.unknown_models)
+    return XinferenceModel(id=model.name, created=service.created, strategies=model.strategies)

@@ -24,6 +24,8 @@ def bodies_schema(dialects: Sequence[Dialect[Any]]) -> Schema:
     schemas = []
     for dialect in dict.fromkeys(dialects):
         schema = _schema(dialect.request)
+        if dialect is not dialects[-1] and not {*dialect.fields} & {*schema["required"]}:
+            schema |= {"allOf": [_one_of(dialect.fields)]}
         schemas.append(schema | {"properties": earlier | schema["properties"]})
         earlier |= {name: {"type": "null"} for name in dialect.fields}
     return _body({JSON: schemas[0] if len(schemas) == 1 else {"anyOf": schemas}})
@@ -41,6 +43,11 @@ def shared_schemas(*kinds: type[BaseModel]) -> Schema:
 def _body(schemas: Mapping[str, Schema]) -> Schema:
     content = {media: {"schema": schema} for media, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _one_of(names: Sequence[str]) -> Schema:
+    """Of an object that has one of these fields, and not null."""
+    return {"anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]}
 
 
 def _schema(kind: type[BaseModel]) -> Schema:

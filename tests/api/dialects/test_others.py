@@ -90,12 +90,21 @@ async def test_sglang_under_its_prefix() -> None:
     "path", ["/v1/ranking", "/ranking", "/v1/retrieval/nvidia/reranking", "/v1/retrieval/nvidia/a-b_2/reranking"]
 )
 async def test_nim_gets_logits(path: str) -> None:
-    """For every passage, best first; what its clients add is ignored."""
+    """For every passage, best first; what is added is ignored."""
     body = {"model": "nvidia/rerank", "query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
-    answer = (await ask(path, body | {"truncate": "END", "top_k": 2})).json()
+    answer = (await ask(path, body | {"truncate": "END"})).json()
 
     assert column(answer["rankings"], "index") == BEST_FIRST
     assert column(answer["rankings"], "logit") == [4.0, 1.5, 0.0, -2.0]
+
+
+@pytest.mark.parametrize("top_k", [2, 0, None, 9])
+async def test_nim_gets_as_many_as_litellm_asks_for(top_k: int | None) -> None:
+    """By `top_k`; that client does not cut what comes back."""
+    body = {"query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
+    answer = (await ask("/v1/ranking", body | {"top_k": top_k})).json()
+
+    assert column(answer["rankings"], "index") == (BEST_FIRST[:2] if top_k == 2 else BEST_FIRST)
 
 
 async def test_nim_ranks_no_images() -> None:

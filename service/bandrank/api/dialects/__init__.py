@@ -33,6 +33,7 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/inference/cross/{model:path}": (METARANK,),
     "/infinity/rerank": (INFINITY,),
     "/sglang/v1/rerank": (SGLANG,),
+    "/voyage/v1/rerank": (VOYAGE,),
 }
 
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import Query
+from bandrank.api.dialects.fields import Count, Query
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
@@ -30,10 +30,11 @@ class NimPassage:
 
 
 class NimRequest(NamesModel):
-    """A query and passages. Fields not named here are ignored, such as `truncate` and `top_k`."""
+    """A query and passages. Fields not named here are ignored, such as `truncate`; `top_k` is what litellm adds."""
 
     query: NimQuery
     passages: Annotated[list[NimPassage], Field(fail_fast=True, min_length=1)]
+    top_k: Count | None = None
 
 
 @dataclass(slots=True)
@@ -57,6 +58,7 @@ def read(request: NimRequest, max_candidates: int) -> Call:
     return Call(
         query=request.query.text,
         candidates=[CallCandidate(passage.text) for passage in request.passages],
+        top_n=request.top_k,
         model=request.model,
         any_model=True,
         raw_scores=True,

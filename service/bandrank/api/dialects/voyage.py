@@ -1,9 +1,12 @@
-"""Voyage's dialect: like Cohere's, but for `top_k`, and `data` where Cohere has `results`."""
+"""Voyage's dialect: like Cohere's, but for `top_k`, and `data` where Cohere has `results`.
+
+A request without `top_k` and `truncation`, such as litellm sends for all documents, is told by its path alone: the base
+URL of that client ends with /voyage.
+"""
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.config import JsonDict
+from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
@@ -11,16 +14,9 @@ from bandrank.api.dialects.fields import Count, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
 
-FIELDS = ("top_k", "truncation")  # by one of which it is told from Cohere's
-ONE_OF_THEM: JsonDict = {
-    "anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in FIELDS]
-}
-
 
 class VoyageRequest(ForeignRequest):
-    """A query and documents, with `top_k` or `truncation`. No document is too long, whatever `truncation` says."""
-
-    model_config = ConfigDict(json_schema_extra=ONE_OF_THEM)
+    """A query and documents. No document is too long, whatever `truncation` says."""
 
     documents: Texts
     top_k: Count | None = None
@@ -63,4 +59,4 @@ def write(exchange: Exchange[VoyageRequest]) -> str:
     return response.model_dump_json(exclude_none=True)
 
 
-VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=FIELDS)
+VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=("top_k", "truncation"))

@@ -1,0 +1,48 @@
+"""The SDK of Cohere: both versions of its API, with and without await."""
+
+import asyncio
+from typing import Any
+
+import cohere
+from answering import Question, Ranked, answer_questions
+
+
+def v1(question: Question) -> list[Ranked]:
+    """`Client.rerank`, which can ask for the documents."""
+    client = cohere.Client(question.key, base_url=question.url)
+    return ranked(client.rerank(**arguments(question), return_documents=True))
+
+
+def v2(question: Question) -> list[Ranked]:
+    """`ClientV2.rerank`."""
+    return ranked(cohere.ClientV2(question.key, base_url=question.url).rerank(**arguments(question)))
+
+
+def v1_async(question: Question) -> list[Ranked]:
+    """`AsyncClient.rerank`."""
+    client = cohere.AsyncClient(question.key, base_url=question.url)
+    return ranked(asyncio.run(client.rerank(**arguments(question), return_documents=True)))
+
+
+def v2_async(question: Question) -> list[Ranked]:
+    """`AsyncClientV2.rerank`."""
+    client = cohere.AsyncClientV2(question.key, base_url=question.url)
+    return ranked(asyncio.run(client.rerank(**arguments(question))))
+
+
+def arguments(question: Question) -> dict[str, Any]:
+    """Those that both versions have."""
+    optional = {} if question.top_n is None else {"top_n": question.top_n}
+    return {"model": question.model, "query": question.query, "documents": question.documents, **optional}
+
+
+def ranked(response: Any) -> list[Ranked]:
+    """The results of an answer of either version."""
+    documents = [getattr(result, "document", None) for result in response.results]
+    return [
+        Ranked(result.index, result.relevance_score, document.text if document else None)
+        for result, document in zip(response.results, documents, strict=True)
+    ]
+
+
+answer_questions({"v1": v1, "v2": v2, "v1 async": v1_async, "v2 async": v2_async})
