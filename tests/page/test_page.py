@@ -25,7 +25,7 @@ WIDTHS = [360, 640, 820, 1080, 1600]
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "build" / "page"
 AXE = ROOT / "build" / "axe.min.js"
-SHOWN = "[...document.querySelectorAll('#after > li .text')].map(text => text.firstChild.data)"
+SHOWN = "[...document.querySelectorAll('#after > li .text')].map(text => text.lastChild.data)"
 
 
 def ranked(service: RunningService) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ function rankedRow(candidate, result, place, explain) {
     { type: "button", "aria-expanded": "false", "aria-controls": panel.id },
     element("span", { class: "rank" }, String(place + 1)),
     move(steps, result.index),
-    element("span", { class: "text" }, textOf(candidate), result.id === undefined ? "" : element("small", {}, result.id)),
+    element("span", { class: "text" }, result.id ? element("small", {}, result.id) : "", textOf(candidate)),
     element("span", { class: "tag" }, result.stage),
     score,
   );

@@ -120,7 +120,7 @@ function show(body, answer, seconds) {
     try {
       const { query, model } = body;
       const why = await service.post("explain", { query, candidate, model, strategy: strategyOf(result, answer) });
-      showWhy(panel, why, typeof candidate === "string" ? candidate : candidate.text ?? undefined);
+      showWhy(panel, why, typeof candidate === "string" ? candidate : candidate.text ?? undefined, result.relevance_score);
     } catch (problem) {
       asked.delete(result.index);
       panel.replaceChildren(element("p", { class: "note" }, problem.message));

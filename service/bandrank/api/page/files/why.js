@@ -7,8 +7,8 @@ const LEVELS = 5;
 const FAINT = 0.08; // of the strongest; words below it are not marked
 const STRONGEST = 6;
 
-/** Fills a panel. text: the candidate's, if it is known. */
-export function showWhy(panel, explained, text) {
+/** Fills a panel. text: the candidate's, if it is known. listed: its score in the list. */
+export function showWhy(panel, explained, text, listed) {
   const { spans } = explained.words;
   const most = Math.max(...spans.map((span) => Math.abs(span.contribution)), 0);
   panel.replaceChildren(
@@ -16,7 +16,7 @@ export function showWhy(panel, explained, text) {
       "div",
       { class: "told" },
       element("div", {}, words(spans, most, text), formula(explained)),
-      element("div", {}, spans.length ? strongest(explained, most) : "", facts(explained)),
+      element("div", {}, spans.length ? strongest(explained, most) : "", facts(explained, listed)),
     ),
     element("div", { class: "reads" }, ...explained.stages.map(tokens)),
   );
@@ -52,11 +52,13 @@ function formula({ stages, raw_score: raw, relevance_score: shown }) {
   return element("p", { class: "formula" }, `${sum} `, element("strong", {}, `→ ${decimal(shown, 4)}`));
 }
 
-function facts({ stages, meta, usage }) {
+function facts({ stages, meta, usage, relevance_score: alone }, listed) {
   const cached = stages.filter((stage) => "cached" in stage);
   const cost = [counted(usage.total_tokens, "token"), duration(meta.timings_ms.total / 1000)];
+  const shifted = Math.abs(listed - alone) > 1e-4; // by a cascade, where rounding is far less
   const said = [
     ...cached.map((stage) => `Its representation for ${stage.stage} was ${stage.cached ? "" : "not "}cached before.`),
+    ...(shifted ? [`In the list it is ${decimal(listed, 4)}, to lie below what later stages scored.`] : []),
     `${counted(meta.occluded, "text")} without some words, ${cost.join(", ")}.`,
   ];
   return element("ul", { class: "plain" }, ...said.map((sentence) => element("li", {}, sentence)));
