@@ -12,7 +12,7 @@ from bandrank.api.description import errors
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, check_values, media_type, parse, read_body
 from bandrank.api.schemas import body_schema
-from bandrank.api.service import Service, ServiceOfApp
+from bandrank.api.service import ServiceOfApp
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
 from bandrank.engine.registry import CandidateRegistry
@@ -23,6 +23,9 @@ router = APIRouter()
 Registering = Annotated[Account, Depends(account_for(Scope.REGISTER))]
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together; a stream is read no faster
+# Lines of a stream that are read before others have their turn, in those that are empty: a real pause, in which the
+# scoring thread gets hold of the interpreter.
+MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
 STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
 LINES = {  # OpenAPI 3.1 has no word for a body of several values
@@ -101,7 +104,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     """
     if media_type(request, NDJSON) in NDJSON:
         account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
-        return await _register_lines(service, _lines(request, service.max_line_bytes), account.client)
+        return await _register_lines(service.registry, _lines(request, service.max_line_bytes), account.client)
     content = await read_body(request, service.max_body_bytes, account, service.pace)
     body = await service.pace.run(parse, RegisterRequest, content)
     for candidate in body.candidates:
@@ -131,28 +134,31 @@ async def _register(
     return RegisterResponse(registered=len(texts), encoded=await registry.register(texts, client=client))
 
 
-async def _register_lines(service: Service, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
+async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
-    number = stored_lines = queued_bytes = 0
+    number = stored_lines = queued_bytes = effort = 0
     queued: list[RegisteredCandidate] = []
 
     async def flush() -> None:
-        nonlocal stored_lines, queued_bytes
+        nonlocal stored_lines, queued_bytes, effort
         while True:
             try:
-                part = await _register(service.registry, queued, client)
+                part = await _register(registry, queued, client)
                 break
             except Overloaded as error:  # a stream can wait: meanwhile it is not read any further
                 await asyncio.sleep(max(0.1, error.retry_after_s))
         answer.registered += part.registered
         answer.encoded += part.encoded
-        stored_lines, queued_bytes = number, 0
+        stored_lines, queued_bytes, effort = number, 0, 0
         queued.clear()
 
     try:
         async for line in lines:
             number += 1
-            await service.pace.turn()  # a chunk may hold thousands of lines with nothing to wait for
+            effort += LINE_EFFORT if line else 1
+            if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
+                await asyncio.sleep(PAUSE_S)
+                effort = 0
             if line.strip():
                 try:
                     check_values(line)
