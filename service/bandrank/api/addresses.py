@@ -1,5 +1,6 @@
 """Network addresses, as those of clients."""
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 
@@ -9,6 +10,7 @@ def is_loopback(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
+@lru_cache(maxsize=1024)  # asked for each connection and each request
 def network_of(host: str) -> str:
     """What counts as one client: an IPv4 address, or the /64 that an IPv6 address is in, as a subscriber has them all.
 
