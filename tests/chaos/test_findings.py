@@ -85,7 +85,8 @@ def test_a_pause_of_the_machine_does_not_close_the_service(model: str, tmp_path:
         while not stop.is_set():
             ask(url, "POST", "/rerank", json=small)
 
-    with running_service(tmp_path, arguments=["--model", model, "--patience", "100"]) as service, ThreadPoolExecutor(10) as clients:
+    arguments = ["--model", model, "--patience", "100"]  # not refused for what else waits
+    with running_service(tmp_path, arguments=arguments) as service, ThreadPoolExecutor(10) as clients:
         loads = [clients.submit(keep_asking, service.url) for _ in range(4)]
         answers = []
         for _ in range(8):  # not every pause comes in the middle of a batch
