@@ -57,7 +57,7 @@ async def test_a_body_counts_from_its_first_byte_to_its_answer() -> None:
         wait = asyncio.Event()
         slow = asyncio.ensure_future(running.client.post("/rerank", content=body_in_parts(body, wait), headers=JSON))
         while not (await running.scrape()).value("bandrank_memory_in_flight_bytes"):  # noqa: ASYNC110  # no event says so
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         refused = await running.client.post("/rerank", content=body, headers=JSON)
         wait.set()
         answered = await slow

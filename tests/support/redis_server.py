@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from support.tasks import HANG_S
 
 READY = b"Ready to accept connections"
@@ -67,7 +69,8 @@ class RedisServer:
 
     def do(self, *command: Any, **login: Any) -> Any:
         """The answer to one command, sent on a separate connection."""
-        with redis.Redis(port=self.port, socket_timeout=HANG_S, **login) as client:
+        never = Retry(NoBackoff(), 0)  # a wrong password would be tried for seconds
+        with redis.Redis(port=self.port, socket_timeout=HANG_S, retry=never, **login) as client:
             return client.execute_command(*command)
 
     def _signal(self, number: int) -> None:

@@ -54,7 +54,10 @@ def task_of(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Runs the event loop until `holds` is true. Raises TimeoutError if it never is."""
+    """Runs the event loop until `holds` is true. Raises TimeoutError if it never is.
+
+    With pauses: a loop that is always busy would keep other threads, such as the scoring thread, from the interpreter.
+    """
     async with asyncio.timeout(HANG_S):
         while not holds():  # noqa: ASYNC110  # what is waited for has no event of its own
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
