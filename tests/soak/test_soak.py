@@ -50,7 +50,8 @@ def test_under_load_every_answer_is_right_and_every_request_is_accounted_for(tmp
     """64 clients get the offline scores and nothing is lost, also when some hang up and when the service stops."""
     model = MODEL or str(tiny_cross_encoder(tmp_path / "model"))
     pool = Pool.scored_by(model)
-    with running_service(tmp_path, arguments=["--model", model]) as service:
+    patient = ["--patience", "1000"]  # every request is to be answered, however many others wait
+    with running_service(tmp_path, arguments=["--model", model, *patient]) as service:
         asyncio.run(soak(service, pool))
 
 
