@@ -14,7 +14,7 @@ from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
-from bandrank.api.dialects.fields import NOT_BLANK
+from bandrank.api.dialects.fields import NOT_BLANK, not_blank
 from bandrank.api.dialects.native import TextOrCandidate
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import media_type, parse, read_body
@@ -48,8 +48,7 @@ class ExplainRequest(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.query or self.query.isspace():
-            raise ValueError("query must not be empty")
+        not_blank(self.query)
         return self
 
 

@@ -9,8 +9,7 @@ from bandrank import __version__
 from bandrank.api.admission import REFUSALS
 from bandrank.api.description import errors
 from bandrank.api.service import ServiceOfApp
-from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, readyz
-from bandrank.errors import NotReady
+from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, readyz
 
 router = APIRouter()
 
@@ -89,8 +88,7 @@ async def infinity_health(service: ServiceOfApp) -> InfinityHealth:
 @answers_get(router, "/v1/health/live")
 async def nim_live(service: ServiceOfApp) -> NimHealth:
     """Says what /healthz says."""
-    if (reason := service.why_not_alive()) is not None:
-        raise NotReady(reason)
+    await healthz(service)
     return NimHealth(message="the service is alive", status="live")
 
 
@@ -104,7 +102,7 @@ async def nim_ready(service: ServiceOfApp) -> NimHealth:
 @answers_get(router, "/.well-known/live", status_code=204)
 async def weaviate_live(service: ServiceOfApp) -> Response:
     """Says what /healthz says."""
-    await nim_live(service)
+    await healthz(service)
     return Response(status_code=204)
 
 

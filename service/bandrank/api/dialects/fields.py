@@ -9,8 +9,9 @@ NOT_BLANK = r"[^\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u2
 TRUTHS = {"true": True, "True": True, "false": False, "False": False}  # as some clients write them
 
 
-def _not_blank(query: str) -> str:
-    if not query.strip():
+def not_blank(query: str) -> str:
+    """The query. Raises ValueError for one of whitespace alone, and copies none, as it may have megabytes."""
+    if not query or query.isspace():
         raise ValueError("query must not be empty")
     return query
 
@@ -26,7 +27,7 @@ def _as_flag(value: object) -> object:
     return TRUTHS.get(value, value) if isinstance(value, str) else value
 
 
-Query = Annotated[str, Field(json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(_not_blank)]
+Query = Annotated[str, Field(json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(not_blank)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_as_number)]
 Flag = Annotated[
     StrictBool | None,

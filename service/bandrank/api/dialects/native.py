@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import NOT_BLANK, Count
+from bandrank.api.dialects.fields import NOT_BLANK, Count, not_blank
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.registry import CallCandidate, Unresolved
@@ -82,8 +82,7 @@ class RerankRequest(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.query or self.query.isspace():
-            raise ValueError("query must not be empty")
+        not_blank(self.query)
         if self.documents is not None:
             raise ValueError("give the texts to rank in candidates (or documents), and not in both")
         if not self.candidates:
