@@ -7,31 +7,17 @@ import httpx
 import pytest
 from starlette.types import Message
 from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
-from support.scorers import Gate, WatchedScorer, contains, lookup, word_id
+from support.poison import dies, fails
+from support.scorers import Gate, WatchedScorer, lookup
 from support.tasks import until
-from support.working import Dies
 
-from bandrank.models.batch import ScoreBatch
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
-POISON = word_id("p")
 BODY = {"query": "who", "candidates": ["man"]}
 POISONED = {"query": "who", "candidates": ["p"]}
 BYTES = b'{"query": "who", "candidates": ["man"]}'
-
-
-def fails(batch: ScoreBatch) -> None:
-    """A batch with a poisoned candidate raises an ordinary error."""
-    if contains(batch, POISON):
-        raise RuntimeError("choked")
-
-
-def dies(batch: ScoreBatch) -> None:
-    """A batch with a poisoned candidate ends the scoring thread."""
-    if contains(batch, POISON):
-        raise Dies
 
 
 async def counted(running: RunningApp, status: str) -> float:

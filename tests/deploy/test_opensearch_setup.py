@@ -145,13 +145,7 @@ def test_an_interrupted_run_is_completed_by_the_next(set_up: SetUp) -> None:
 
     for number in range(1, len(whole.writes)):
         engine = OpenSearch(PASSWORD)
-
-        def end(_: RecordedCall, engine: OpenSearch = engine, number: int = number) -> None:
-            if len(engine.writes) == number:
-                engine.interrupt = lambda _: None
-                raise Answer(500, {"error": "interrupted"})
-
-        engine.interrupt = end
+        engine.interrupt_after(number)
         with engine.serving() as address:
             with pytest.raises(client.SetUpError, match="interrupted"):
                 set_up(address)

@@ -80,13 +80,7 @@ class TestElasticsearch:
         """Wherever it ended."""
         for number in (1, 2):
             engine = Elasticsearch(PASSWORD)
-
-            def end(_: RecordedCall, engine: Elasticsearch = engine, number: int = number) -> None:
-                if len(engine.writes) == number:
-                    engine.interrupt = lambda _: None
-                    raise Answer(500, {"error": "interrupted"})
-
-            engine.interrupt = end
+            engine.interrupt_after(number)
             with engine.serving() as address:
                 with pytest.raises(client.SetUpError, match="interrupted"):
                     run(set_up_elasticsearch.set_up, address)

@@ -8,21 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
+from support.poison import dies, fails
 from support.proxied import Proxied, proxied
-from support.scorers import Gate, WatchedScorer, contains, encoded_lookup, lookup, word_id
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.scripted_server import ScriptedServer, scripted_server
 from support.search_engine import SearchEngine, running_engine
 from support.tasks import HANG_S
-from support.working import Dies
 
-from bandrank.models.batch import ScoreBatch
 from bandrank.proxy.app import HEALTH, READY
 
 DOCUMENTS = ['{"title":"man"}', '{"title":"he"}', '{"title":"she"}']
 POISONED = [*DOCUMENTS, '{"title":"p"}']
 BODY: dict[str, Any] = {"query": {"match": {"title": "who"}}, "size": 2, "_source": False}
 HEADERS = {"x-rerank": "title"}
-POISON = word_id("p")
 
 
 @pytest.fixture(scope="module")
@@ -73,18 +71,6 @@ def assert_in_the_order_of_the_engine(response: httpx.Response, reason: str) -> 
     hits = response.json()["hits"]["hits"]
     assert [hit["_id"] for hit in hits] == ["0", "1"]
     assert all(hit.keys() == {"_index", "_id", "_score"} for hit in hits)
-
-
-def fails(batch: ScoreBatch) -> None:
-    """A batch with a poisoned candidate raises an ordinary error."""
-    if contains(batch, POISON):
-        raise RuntimeError("choked")
-
-
-def dies(batch: ScoreBatch) -> None:
-    """A batch with a poisoned candidate ends the scoring thread."""
-    if contains(batch, POISON):
-        raise Dies
 
 
 def test_a_re_ranker_that_fails_costs_nothing_but_the_order(engine: SearchEngine) -> None:

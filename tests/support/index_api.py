@@ -2,12 +2,11 @@
 
 import base64
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jsonschema
-from support.recording import Answer, Json, RecordedCall, serving_calls
+from support.recording import Answer, Json, RecordedCall, RecordingServer
 from support.shapes import TEXT, shape
 
 Route = tuple[str, str, Callable[..., Json]]  # method, pattern of the path, what answers
@@ -21,29 +20,16 @@ class IndexState:
     documents: dict[str, dict[str, Json]] = field(default_factory=dict)
 
 
-class IndexApi:
-    """A cluster that keeps indexes and documents, and a record of the calls.
-
-    interrupt: called before each call; what it raises is the answer.
-    """
+class IndexApi(RecordingServer):
+    """A cluster that keeps indexes and documents."""
 
     def __init__(self, state: IndexState, user: str, password: str) -> None:
+        super().__init__()
         self.state = state
-        self.calls: list[RecordedCall] = []
-        self.writes: list[RecordedCall] = []
-        self.interrupt: Callable[[RecordedCall], None] = lambda _: None
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-    @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Its URL while it listens."""
-        with serving_calls(self.answer) as url:
-            yield url
 
     def answer(self, call: RecordedCall) -> Json:
         """The JSON of an answer. Raises Answer for another status than 200."""
-        self.calls.append(call)
-        self.interrupt(call)
         if call.headers.get("authorization") != self._login:
             raise Answer(401, "Unauthorized")
         for method, pattern, handle in self._routes():

@@ -75,3 +75,42 @@ def serving_calls(answer: Callable[[RecordedCall], Json]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class RecordingServer:
+    """A stand-in for a server, whose subclass answers.
+
+    calls: all of them.  writes: those that changed something, which the subclass adds.  interrupt: called before each
+    call; what it raises is the answer.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[RecordedCall] = []
+        self.writes: list[RecordedCall] = []
+        self.interrupt: Callable[[RecordedCall], None] = lambda _: None
+
+    def answer(self, call: RecordedCall) -> Json:
+        """The JSON of an answer. Raises Answer for another status than 200."""
+        raise NotImplementedError
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        """Its URL while it listens."""
+
+        def record(call: RecordedCall) -> Json:
+            self.calls.append(call)
+            self.interrupt(call)
+            return self.answer(call)
+
+        with serving_calls(record) as url:
+            yield url
+
+    def interrupt_after(self, num_writes: int) -> None:
+        """Lets one call fail, the first after so many changes."""
+
+        def end(_: RecordedCall) -> None:
+            if len(self.writes) == num_writes:
+                self.interrupt = lambda _: None
+                raise Answer(500, {"error": "interrupted"})
+
+        self.interrupt = end

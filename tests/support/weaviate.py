@@ -2,13 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import httpx
 import jsonschema
 from support import bm25
-from support.recording import Answer, Json, RecordedCall, serving_calls
+from support.recording import Answer, Json, RecordedCall, RecordingServer
 from support.shapes import TEXT, shape
 
 PROPERTY = shape({"name": TEXT, "dataType": {"enum": [["text"]]}}, {"tokenization": {"enum": ["word"]}})
@@ -25,29 +23,19 @@ QUERY = re.compile(
 CHUNK = 32  # documents in a call of the module
 
 
-class Weaviate:
-    """The stand-in, which asks a re-ranker at an origin. interrupt: called before each call."""
+class Weaviate(RecordingServer):
+    """The stand-in, which asks a re-ranker at an origin."""
 
     def __init__(self, key: str, reranker: str) -> None:
+        super().__init__()
         self.modules: dict[str, Json] = {"reranker-transformers": {}}
         self.collections: dict[str, Json] = {}
         self.objects: dict[str, Json] = {}
-        self.calls: list[RecordedCall] = []
-        self.writes: list[RecordedCall] = []
-        self.interrupt: Callable[[RecordedCall], None] = lambda _: None
         self._login = f"Bearer {key}"
         self._reranker = reranker
 
-    @contextmanager
-    def serving(self) -> Iterator[str]:
-        """Its URL while it listens."""
-        with serving_calls(self.answer) as url:
-            yield url
-
     def answer(self, call: RecordedCall) -> Json:
         """The JSON of an answer. Raises Answer for another status than 200."""
-        self.calls.append(call)
-        self.interrupt(call)
         if call.path == "/v1/.well-known/ready":
             return None
         if call.headers.get("authorization") != self._login:
