@@ -86,4 +86,5 @@ def add_prepared(  # noqa: PLR0917
         source = RepresentationSource(tokenizer, engine.queue, cache=cache, lane=lane)
         scorer = TextScorer(name, prepared, tokenizer, engine.queue, source)
     engine.text_scorers.append(scorer)
+    engine.metrics.cuda_kernels.labels(name).set(prepared.why_no_kernels is None)
     return scorer

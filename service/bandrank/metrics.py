@@ -112,6 +112,9 @@ class Metrics:
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())
+        self.cuda_kernels = gauge(
+            "cuda_kernels", "1 where CUDA kernels compute a scorer's attention, 0 where plain torch does.", scorer=()
+        )
         gauge("process_memory_bytes", "Resident memory of the process.").set_function(_resident_bytes)
         self._device_memory = gauge(
             "device_memory_bytes", "Memory of the scoring device; 0 on a CPU.", kind=DEVICE_MEMORY

@@ -54,6 +54,20 @@ def test_why_there_are_no_kernels() -> None:
     assert without.why_no_kernels == "it has no encoder"
 
 
+def test_kernels_that_fail_their_trial_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Plain torch runs instead, without graphs, and an error in the log says why."""
+    monkeypatch.setattr("bandrank.models.prepared._why_no_kernels", lambda *_: None)
+    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: "they differ")
+    scorer = tiny_cross_encoder(pattern=sparse(4))
+    prepared = prepare(scorer, device=CPU, dtype=torch.float32, graphs=True)
+
+    assert prepared.why_no_kernels == prepared.why_no_graphs() == "they differ"
+    assert scorer.encoder.execution.backend == "vectorized"  # type: ignore[attr-defined]
+    assert [record.levelname for record in caplog.records if "they differ" in record.getMessage()] == ["ERROR"]
+
+
 def test_every_layer_is_told_how_to_compute() -> None:
     """The encoder and each norm get the backend, and weights are laid out."""
     scorer = tiny_cross_encoder()

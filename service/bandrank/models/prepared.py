@@ -1,5 +1,6 @@
 """Scorers on their device, ready for inference."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, cast, runtime_checkable
@@ -16,6 +17,7 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank_kernels import Backend
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
+from bandrank_kernels.trial import why_distrusted
 from bandrank_kernels.windowed_attention import (
     AttentionPlan,
     Capacity,
@@ -23,6 +25,8 @@ from bandrank_kernels.windowed_attention import (
     why_no_kernels,
     why_not_one_launch,
 )
+
+log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -103,7 +107,8 @@ def prepare(
     and tells each layer that can compute in several ways which one to use.
 
     The caller may still read the scorer's templates, costs and weights, but must not change it.
-    backend: of the kernels; "auto" falls back to plain torch and gives the reason in `why_no_kernels`.
+    backend: of the kernels; "auto" and "cuda" fall back to plain torch where they cannot run, or where a trial shows
+    that they compute something else, and give the reason in `why_no_kernels`.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     scorer.to(device).eval().requires_grad_(requires_grad=False)
@@ -111,6 +116,8 @@ def prepare(
         if name != "head":
             module.to(dtype)
     without_kernels = _why_no_kernels(scorer, backend)
+    if without_kernels is None and (distrust := _why_distrusted(scorer)):
+        without_kernels, backend = distrust, "vectorized"
     if not isinstance(scorer, Capturable):
         replay: GraphRunner | str = f"a {scorer.architecture} is not captured"
     elif graphs is False:
@@ -138,3 +145,18 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
     return why_no_kernels(
         scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
     )
+
+
+def _why_distrusted(scorer: Scorer) -> str | None:
+    """Why the kernels that the scorer would run are not used after all, logged as an error; None if they are."""
+    config = scorer.encoder.config
+    reason = why_distrusted(
+        scorer.attention,
+        device=scorer.encoder.device,
+        dtype=scorer.encoder.dtype,
+        num_heads=config.num_heads,
+        head_dim=config.head_dim,
+    )
+    if reason is not None:
+        log.error("the CUDA kernels are not used: %s", reason)
+    return reason

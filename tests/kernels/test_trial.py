@@ -1,0 +1,67 @@
+"""The trial trusts what computes the same as plain torch, and nothing else."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bandrank_kernels.row_norms import add_norm
+from bandrank_kernels.trial import why_distrusted
+from bandrank_kernels.windowed_attention import AttentionPattern
+from bandrank_kernels.windowed_attention.reference import ReferencePlan
+
+CPU = torch.device("cpu")
+SPARSE = AttentionPattern.sparse(4)
+
+
+def tried(pattern: AttentionPattern = SPARSE, dtype: torch.dtype = torch.float32) -> str | None:
+    """What a trial of the slow reference says, which stands for the kernels."""
+    return why_distrusted(pattern, device=CPU, dtype=dtype, num_heads=2, head_dim=32, backend="reference")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("pattern", [SPARSE, AttentionPattern.sparse(None), AttentionPattern()])
+def test_what_is_right_is_trusted(pattern: AttentionPattern, dtype: torch.dtype) -> None:
+    """The rounding of each dtype is allowed, with and without shared queries."""
+    assert tried(pattern, dtype) is None
+
+
+@pytest.mark.parametrize("row", [0, 30, -1])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 9.0])
+def test_one_wrong_row_is_seen(row: int, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of [CLS], of a query or of a candidate."""
+    attend = ReferencePlan.attend
+
+    def attend_wrongly(plan: ReferencePlan, qkv: Tensor) -> Tensor:
+        result = attend(plan, qkv)
+        result[row] = wrong
+        return result
+
+    monkeypatch.setattr(ReferencePlan, "attend", attend_wrongly)
+
+    assert "the attention of a layer differed from plain torch by" in (tried() or "")
+
+
+def test_a_wrong_last_layer_and_norm_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each operation is named."""
+    attend_cls = ReferencePlan.attend_cls
+    with monkeypatch.context() as patch:
+        patch.setattr(ReferencePlan, "attend_cls", lambda *arguments: 1.01 * attend_cls(*arguments))
+        assert "the attention of the last layer differed" in (tried() or "")
+
+    def norm_wrongly(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, *, eps: float, backend: str) -> Tensor:
+        result = add_norm(x, y, weight, bias, eps=eps, backend="vectorized")
+        return result + bias if backend == "reference" else result
+
+    monkeypatch.setattr("bandrank_kernels.trial.add_norm", norm_wrongly)
+    assert "its norm differed" in (tried() or "")
+
+
+def test_what_fails_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason has the error: a kernel may fail to compile."""
+
+    def fail(*_: object) -> Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(ReferencePlan, "attend", fail)
+
+    assert tried() == "in a trial, the attention of a layer failed: RuntimeError: no compiler"
