@@ -193,9 +193,21 @@ class _LoadedKernel:
     def allow(self, shared_bytes: int) -> None:
         """Raises the limit on dynamic shared memory once. This cannot be captured, so a warm-up must come first."""
         if shared_bytes > self._allowed_bytes:
-            with _current(self._device):
-                self._raw.max_dynamic_shared_size_bytes = shared_bytes
-            self._allowed_bytes = shared_bytes
+            with _loading:  # of two threads that raise it, the one with the lower limit may come last
+                if shared_bytes > self._allowed_bytes:
+                    with _current(self._device):
+                        self._raw.max_dynamic_shared_size_bytes = shared_bytes
+                    self._allowed_bytes = shared_bytes
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """What the kernel takes, by the driver: registers and spilled bytes of a thread, shared bytes of a block."""
+        raw = self._raw
+        return {
+            "registers": raw.num_regs,
+            "spilled_bytes": raw.local_size_bytes,
+            "static_shared_bytes": raw.shared_size_bytes,
+        }
 
 
 _loaded: dict[tuple[Kernel, int], _LoadedKernel] = {}

@@ -77,9 +77,11 @@ template <class T>
 __device__ __forceinline__ void arrive_and_merge(const AbsorbedParams& params, const Tile& tile, void* shared) {
   int* const before = static_cast<int*>(shared);
   int* const arrivals = params.arrivals + tile.candidate;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) *before = atomicAdd(arrivals, 1);
+  if (threadIdx.x == 0) {
+    __threadfence();  // behind the barrier it covers what the other threads wrote
+    *before = atomicAdd(arrivals, 1);
+  }
   __syncthreads();
   if (*before != tile.num_tiles - 1) return;  // @last-tile
   __threadfence();

@@ -78,9 +78,11 @@ __device__ __forceinline__ void arrive_and_merge(const AttentionParams& params, 
   const int lane = threadIdx.x % 32;
   int* arrivals = params.arrivals + (long long)tile.candidate * params.num_heads + head;
   int before = 0;
-  __threadfence();
   __syncwarp();
-  if (lane == 0) before = atomicAdd(arrivals, 1);
+  if (lane == 0) {
+    __threadfence();  // behind the barrier it covers what the other lanes wrote
+    before = atomicAdd(arrivals, 1);
+  }
   before = __shfl_sync(kAllLanes, before, 0);
   if (before != tile.num_tiles - 1) return;  // @last-tile
   __threadfence();

@@ -135,17 +135,18 @@ def plan_forward(
     capability: tuple[int, int],
     max_shared_bytes: int = MAX_SHARED_BYTES,
     capacity: Capacity | None = None,
+    variant: Variant | None = None,
 ) -> ForwardPlan:
     """The launches of a batch, one for each layer: Schlatt et al. 2024, section 3, in one kernel.
 
     max_shared_bytes: the most that a block may use.  capacity: what all but the contents of the tiles is planned for,
-    instead of the batch itself.
+    instead of the batch itself.  variant: the kernel, if not the one that `choose_variant` names.
     Raises ValueError for the reasons of `why_unsupported`, or if the tiles do not fit.
     """
     if reason := why_unsupported(pattern, head_dim=head_dim, dtype=dtype, capability=capability):
         raise ValueError(reason)
     room = capacity or Capacity.exactly(rows)
-    variant = choose_variant(
+    variant = variant or choose_variant(
         dtype=dtype,
         head_dim=head_dim,
         capability=capability,
