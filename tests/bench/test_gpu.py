@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bandrank_bench.gpu import check, goals, report, watched
+from bandrank_bench.gpu import check, goals, launches, operations, report, sweep, watched
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 from bandrank_bench.gpu.supervise import DEVICE_LOST, supervise
 from bandrank_bench.gpu.whole_model import LENGTHS, passage_lengths
+from bandrank_kernels.windowed_attention.cuda.variants import choose_variant
 
 LAB = Lab(dry=False)
 RESULTS = Path(__file__).resolve().parents[2] / "kernels" / "results"
@@ -53,6 +54,61 @@ def test_a_dry_run_goes_through_all_stages(tmp_path: Path, capsys: pytest.Captur
     assert all(statuses.values())
     assert capsys.readouterr().out.count("not measured") == len(goals.GOALS)
     assert report.page(tmp_path) == report.page(tmp_path / "empty")
+
+
+def test_the_stages_fit_the_budget() -> None:
+    """Each gets its whole time, even if all of them take it."""
+    assert sum(stage.cap_s for stage in STAGES) <= check.BUDGET_S
+
+
+def test_a_baseline_that_cannot_be_imported_costs_no_case_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails where it is built, behind all cases of ours."""
+    monkeypatch.setitem(sys.modules, "bandrank_bench.gpu.baselines", None)
+    names = [case.name for case in operations.cases(Lab(dry=False))]
+    first = next(number for number, name in enumerate(names) if name.startswith(("full", "paper", "varlen", "flex")))
+
+    assert not any("ours" in name for name in names[first:])
+    with pytest.raises(ImportError):
+        operations.baseline("varlen", LAB, Shape(164, 4, 32))
+
+
+def test_what_is_swept_is_what_ships_and_its_neighbours() -> None:
+    """Each shape's own kernel is among those that are tried on it, no kernel is tried twice, and all names differ."""
+    tried = [(shape, variant.name_expression) for shape, variant in sweep.choices()]
+    for shape in (*sweep.NARROW_SHAPES, *sweep.WIDE_SHAPES):
+        shipped = choose_variant(
+            dtype="float16",
+            head_dim=shape.head_dim,
+            capability=(9, 0),
+            window=shape.window,
+            query_rows=shape.num_globals - 1,
+            candidate_rows=shape.candidate_rows,
+        )
+        assert (shape, shipped.name_expression) in tried
+    assert len(set(tried)) == len(tried)
+
+
+def test_a_trace_is_summed_up() -> None:
+    """By hand: 10 us from the first to the last event, 3 of them idle; an event of the host does not count."""
+    kernel = {"cat": "kernel", "args": {"registers per thread": 64, "device": 0}}
+    events = [
+        {**kernel, "name": "norm", "ts": 104.0, "dur": 1.0},
+        {**kernel, "name": "attend", "ts": 100.0, "dur": 2.0},
+        {**kernel, "name": "attend", "ts": 106.0, "dur": 4.0},
+        {"cat": "cpu_op", "name": "launch", "ts": 0.0, "dur": 500.0},
+    ]
+
+    assert launches.summary(events) == {
+        "device_us": 10.0,
+        "idle_us": 3.0,
+        "launches": 3,
+        "kernels": {
+            "attend": {"launches": 2, "us": 6.0, "registers per thread": 64},
+            "norm": {"launches": 1, "us": 1.0, "registers per thread": 64},
+        },
+    }
+    with pytest.raises(RuntimeError, match="saw nothing"):
+        launches.summary(events[3:])
 
 
 def test_a_failure_is_on_record_and_the_next_case_runs(broken: Stage, tmp_path: Path) -> None:

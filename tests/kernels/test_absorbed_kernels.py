@@ -8,8 +8,9 @@ from emulation.mistakes import Mistake, assert_noticed, plant
 from hypothesis import given
 from hypothesis import strategies as st
 from support.absorbed import Sizes, attend_cls, exact, is_right
+from support.drawn_layouts import layouts
 from support.forward_kernels import AMPERE, TURING
-from support.layouts import layouts, packed_rows
+from support.layouts import packed_rows
 
 from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows

@@ -5,7 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layouts import BACKENDS, CPU, EXACT, HEAD_DIM, NUM_HEADS, layouts, packed_rows, patterns, random_qkv
+from support.drawn_layouts import layouts, patterns
+from support.layouts import BACKENDS, CPU, EXACT, HEAD_DIM, NUM_HEADS, packed_rows, random_qkv
 from torch import Tensor
 
 from bandrank_kernels import Backend

@@ -5,8 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.drawn_layouts import layouts
 from support.forward_kernels import AMPERE, TURING
-from support.layouts import CPU, layouts
+from support.layouts import CPU
 
 from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, Capacity, PackedRows

@@ -9,6 +9,7 @@ from emulation.compiled import Schedule, needs_compiler
 from emulation.mistakes import Mistake, assert_noticed, plant
 from hypothesis import given
 from hypothesis import strategies as st
+from support.drawn_layouts import layouts
 from support.forward_kernels import (
     BARS,
     LSE_BAR,
@@ -22,7 +23,7 @@ from support.forward_kernels import (
     random_qkv,
     relative_error,
 )
-from support.layouts import layouts, packed_rows
+from support.layouts import packed_rows
 
 from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows

@@ -10,18 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layouts import (
-    BACKENDS,
-    CPU,
-    EXACT,
-    HEAD_DIM,
-    NUM_HEADS,
-    WINDOWS,
-    layouts,
-    packed_rows,
-    patterns,
-    random_qkv,
-)
+from support.drawn_layouts import WINDOWS, layouts, patterns
+from support.layouts import BACKENDS, CPU, EXACT, HEAD_DIM, NUM_HEADS, packed_rows, random_qkv
 
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, plan_attention, windowed_attention
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layouts import BACKENDS, EXACT, layouts, packed_rows, patterns, random_qkv
+from support.drawn_layouts import layouts, patterns
+from support.layouts import BACKENDS, EXACT, packed_rows, random_qkv
 
 from bandrank_kernels import Backend
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows, windowed_attention

@@ -1,16 +1,14 @@
-"""Layouts, patterns and inputs for tests of attention, chosen by hand or drawn by hypothesis."""
+"""Layouts, patterns and inputs for tests of attention, chosen by hand; drawn_layouts.py draws them."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 from bandrank_kernels import Backend
-from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
+from bandrank_kernels.windowed_attention import PackedRows
 
-WINDOWS = (0, 1, 3, 4, 16, 64, None)
 CPU = torch.device("cpu")
 BACKENDS: list[Backend] = ["reference", "vectorized"]
 NUM_HEADS, HEAD_DIM = 2, 4
@@ -43,20 +41,3 @@ def random_qkv(rows: PackedRows, seed: int = 0, dtype: torch.dtype = torch.float
     """Queries, keys and values whose softmax is uneven."""
     generator = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(rows.num_rows, 3, NUM_HEADS, HEAD_DIM, dtype=dtype, generator=generator)
-
-
-@st.composite
-def patterns(draw: st.DrawFn) -> AttentionPattern:
-    """Any window of `WINDOWS` with any of the 64 settings of the switches."""
-    return AttentionPattern(draw(st.sampled_from(WINDOWS)), *(draw(st.booleans()) for _ in range(6)))
-
-
-@st.composite
-def layouts(draw: st.DrawFn, pattern: AttentionPattern) -> PackedRows:
-    """Up to four queries with up to four candidates; lengths around the window's borders come up often."""
-    window = pattern.window or 0
-    border = [length for length in (0, 1, window, window + 1, 2 * window, 2 * window + 1, 63) if length <= 130]
-    length = st.one_of(st.sampled_from(border), st.integers(0, 40))
-    queries = draw(st.lists(st.integers(0, 12), max_size=4))
-    candidates = [draw(st.lists(length, max_size=4)) for _ in queries]
-    return packed_rows(queries, candidates, shared=pattern.shares_queries)

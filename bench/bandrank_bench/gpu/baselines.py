@@ -1,7 +1,6 @@
 """The systems that the fused operation is compared with, each in the layout that suits it best."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from inspect import signature
@@ -13,30 +12,17 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from bandrank_bench.gpu.lab import Lab, Skipped
 from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.system import System
 from bandrank_kernels import Backend
 from bandrank_kernels.band_products import band_pv, band_qk
 from bandrank_kernels.windowed_attention import AttentionPlan
 
-FULL_BACKENDS = {
+BACKENDS = {
     "full flash": SDPBackend.FLASH_ATTENTION,
     "full cudnn": SDPBackend.CUDNN_ATTENTION,
     "full efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "full math": SDPBackend.MATH,
 }
-DRY_BACKENDS = {"full math": SDPBackend.MATH}
-
-
-@dataclass(frozen=True)
-class System:
-    """One way to compute the attention of a layer.
-
-    arrange: its layout, from packed qkv (num_rows, 3, num_heads, head_dim); not timed, as a model could keep it.
-    attend: the timed part.  pack: its results as packed rows, to be compared with ours; None if its function differs.
-    """
-
-    name: str
-    arrange: Callable[[Tensor], Sequence[Tensor]]
-    attend: Callable[..., Sequence[Tensor]]
-    pack: Callable[[Sequence[Tensor]], Tensor] | None = None
 
 
 def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
@@ -44,8 +30,10 @@ def heads(shape: Shape, qkv: Tensor) -> list[Tensor]:
     return [rows.contiguous().transpose(1, 2) for rows in shape.sequences(qkv).unbind(2)]
 
 
-def full(shape: Shape, name: str, backend: SDPBackend) -> System:
-    """Full attention over padded pairs, by one of torch's backends: every row sees every other."""
+def full(lab: Lab, shape: Shape, name: str) -> System:
+    """Full attention over padded pairs, by torch's backend of this name: every row sees every other."""
+    del lab
+    backend = BACKENDS[name]
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Sequence[Tensor]:
         with sdpa_kernel(backend):

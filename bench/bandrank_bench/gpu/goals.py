@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bandrank_bench.gpu.baselines import FULL_BACKENDS
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import Record
+from bandrank_bench.gpu.system import FULL_BACKENDS
 
 Measured = float | None  # None for what was not measured
 

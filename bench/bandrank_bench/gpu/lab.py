@@ -14,8 +14,10 @@ from torch import Tensor
 
 from bandrank_kernels import Backend
 
-REPEATS = (5, 50)  # replays of which the median is taken, within these and TIMING_US
+REPEATS = (5, 50)  # measurements of which the median is taken, within these and TIMING_US
 TIMING_US = 200_000.0
+SPAN_US, MOST_IN_A_SPAN = 1_000.0, 20  # replays between two events, whose ends then weigh little
+BUSY_CYCLES = 60_000  # 30 us at 2 GHz: more than the host takes to enqueue a replay
 COLD_BYTES = 256e6  # of inputs in rotation: five times the 50 MB of an H100's level 2 cache
 MOST_SETS = 32
 WARM_CALLS = 10  # of one replay on one input
@@ -80,24 +82,32 @@ class Lab:
         return graph.replay
 
     def median_us(self, run: Callable[[], object]) -> float:
-        """Microseconds of the work that `run` enqueues, once warm, by the clock of the device."""
-        run()
-        once = self._time_us(run)
-        least, most = REPEATS
-        repeats = 1 if self.dry else max(least, min(most, int(TIMING_US / max(once, 1.0))))
-        return statistics.median(self._time_us(run) for _ in range(repeats))
+        """Microseconds of the work that `run` enqueues, once warm, by the clock of the device.
 
-    def _time_us(self, run: Callable[[], object]) -> float:
+        The device is kept busy until the host has enqueued all that is timed, so that it waits for nothing meanwhile.
+        """
+        run()
+        once = max(1.0, self._time_us(run, 1))
+        if self.dry:
+            return once
+        calls = max(1, min(MOST_IN_A_SPAN, int(SPAN_US / once)))
+        least, most = REPEATS
+        repeats = max(least, min(most, int(TIMING_US / (calls * once))))
+        return statistics.median(self._time_us(run, calls) for _ in range(repeats))
+
+    def _time_us(self, run: Callable[[], object], calls: int) -> float:
         if self.dry:
             started = time.perf_counter()
             run()
             return (time.perf_counter() - started) * 1e6
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # likewise
+        torch.cuda._sleep(BUSY_CYCLES * (1 + calls))  # type: ignore[no-untyped-call]  # likewise
         start.record()
-        run()
+        for _ in range(calls):
+            run()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
+        return float(start.elapsed_time(end)) * 1e3 / calls
 
     def num_sets(self, input_bytes: int) -> int:
         """The number of inputs to rotate over, for a cold cache."""

@@ -1,9 +1,12 @@
 """The versions and the card of a run, its speed at copies and matrix products, and whether all kernels compile."""
 
+import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -19,7 +22,9 @@ from bandrank_kernels.launch import Kernel, load
 PACKAGES = ("torch", "cupy-cuda13x", "numpy", "triton", "transformers")
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "temperature.gpu", "power.draw", "pstate")
 COPY_NUMBERS = 2**31  # float16: 4 GiB, nothing of which a cache can hold
+SMALL_COPY_NUMBERS = 6_250_000  # 12.5 MB read and as much written: what the attention of 100 passages moves
 PRODUCT_SIZE = 8192
+MOST_COMPILERS = 8  # processes, each with a CUDA context of its own
 
 
 def cases(lab: Lab) -> Iterator[Case]:
@@ -27,6 +32,7 @@ def cases(lab: Lab) -> Iterator[Case]:
     yield Case("versions", versions)
     yield Case("card", partial(card, lab))
     yield Case("copy", partial(copy, lab))
+    yield Case("copy of 25 MB", partial(small_copy, lab))
     for dtype in (torch.float16, torch.bfloat16):
         yield Case(f"product {dtype}".replace("torch.", ""), partial(product, lab, dtype))
 
@@ -61,6 +67,20 @@ def copy(lab: Lab) -> Facts:
     return {"bytes_per_s": 2 * source.nbytes / seconds}
 
 
+def small_copy(lab: Lab) -> Facts:
+    """The same for 25 MB a copy, over buffers that together exceed the cache: a launch's ends weigh more in it."""
+    numbers, buffers = (SMALL_COPY_NUMBERS >> 10, 2) if lab.dry else (SMALL_COPY_NUMBERS, 16)
+    sources = [lab.randn(numbers, seed=seed) for seed in range(buffers)]
+    targets = [torch.empty_like(source) for source in sources]
+
+    def run() -> None:
+        for source, target in zip(sources, targets, strict=True):
+            target.copy_(source)
+
+    seconds = lab.median_us(lab.capture(run)) / len(sources) / 1e6
+    return {"bytes_per_s_of_25_mb": 2 * sources[0].nbytes / seconds}
+
+
 def product(lab: Lab, dtype: torch.dtype) -> Facts:
     """Operations in a second of one large matrix product."""
     size = 64 if lab.dry else PRODUCT_SIZE
@@ -70,22 +90,41 @@ def product(lab: Lab, dtype: torch.dtype) -> Facts:
 
 
 def compilations(lab: Lab) -> Iterator[Case]:
-    """A case for every shipped kernel; those that each batch runs come first."""
-    kernels = [kernel for family in FAMILIES for kernel in family.kernels]
-    for kernel in kernels[: 2 if lab.dry else None]:
+    """All shipped kernels at once, in many processes, which leave them in cupy's cache; then a case for every kernel,
+    those that each batch runs first.
+    """
+    kernels = [kernel for family in FAMILIES for kernel in family.kernels][: 2 if lab.dry else None]
+    yield Case("all, side by side", partial(compiled_by_many, lab, kernels))
+    for kernel in kernels:
         yield Case(kernel.expression, partial(compiled, lab, kernel))
 
 
+def compiled_by_many(lab: Lab, kernels: Sequence[Kernel]) -> Facts:
+    """Seconds until every kernel is in cupy's cache: NVRTC compiles one program at a time in each process."""
+    started = time.perf_counter()
+    compile_one = partial(compiled, lab)
+    processes = min(MOST_COMPILERS, os.cpu_count() or 1)
+    if lab.dry:
+        for kernel in kernels[:1]:
+            compile_one(kernel)
+    else:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            for _ in pool.map(compile_one, kernels, chunksize=4):
+                pass
+    return {"kernels": len(kernels), "processes": processes, "all_compiled_s": round(time.perf_counter() - started, 3)}
+
+
 def compiled(lab: Lab, kernel: Kernel) -> Facts:
-    """Seconds to compile and load it as the service does, a fraction of one where cupy's cache has it. Dry: by NVRTC
-    alone, to machine code for sm_90.
+    """Seconds to compile and load it as the service does, a fraction of one where cupy's cache has it, and what the
+    driver says that it takes. Dry: by NVRTC alone, to machine code for sm_90.
     """
     started = time.perf_counter()
+    resources: Facts = {}
     if lab.dry:
         try:
             assemble(kernel.source, [kernel.expression], "sm_90")
         except AssemblerNotFound as error:
             raise Skipped(str(error)) from None
     else:
-        load(kernel, lab.device)
-    return {"compile_s": round(time.perf_counter() - started, 3)}
+        resources = dict(load(kernel, lab.device).resources)
+    return {"compile_s": round(time.perf_counter() - started, 3), **resources}

@@ -5,16 +5,16 @@ of a layer.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
-from bandrank_bench.gpu import baselines
-from bandrank_bench.gpu.baselines import DRY_BACKENDS, FULL_BACKENDS, System
 from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
 from bandrank_bench.gpu.parts import Part, attention, last_layer, norms
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_bench.gpu.system import FULL_BACKENDS, System
 from bandrank_kernels import Backend
 
 LENGTHS = (164, 4086, 54, 502, 2038)  # those that goals speak of first
@@ -32,33 +32,42 @@ Build = Callable[[], System]
 
 
 def cases(lab: Lab) -> Iterator[Case]:
-    """Ours on all shapes, then the baselines. Shapes with goals come first: the least important cases are cut off."""
+    """Ours on all shapes, then other parts of a layer, then the baselines. Shapes with goals come first: the least
+    important cases are cut off.
+    """
     shapes = [Shape(length, window, dim) for dim in HEAD_DIMS for length in LENGTHS for window in WINDOWS]
     if lab.dry:
         shapes = list(DRY)
     for shape in shapes:
         yield _case(lab, shape, "ours", partial(ours, lab, shape))
-    for shape in DRY[:1] if lab.dry else FLEX:
-        yield _case(lab, shape, "flex", partial(baselines.flex, lab, shape))
-    backends = DRY_BACKENDS if lab.dry else FULL_BACKENDS
-    for shape in shapes:
-        if shape.window == shapes[0].window:  # full attention knows no window
-            for name, backend in backends.items():
-                yield _case(lab, shape, name, partial(baselines.full, shape, name, backend))
-        for name, as_written in (("paper", False), ("paper as written", True)):
-            yield _case(lab, shape, name, partial(baselines.paper, lab, shape, name, as_written=as_written))
-        yield _case(lab, shape, "varlen", partial(baselines.varlen, lab, shape))
     parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
     parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
     for part in parts:
         for name, other in (("ours", lab.backend), ("torch", "vectorized")):
             yield Case(f"{part.name}, {name}", partial(timed_part, lab, part, other))
+    backends = ("full math",) if lab.dry else FULL_BACKENDS
+    for shape in shapes:
+        if shape.window == shapes[0].window:  # full attention knows no window
+            for name in backends:
+                yield _case(lab, shape, name, partial(baseline, "full", lab, shape, name))
+        for name, as_written in (("paper", False), ("paper as written", True)):
+            yield _case(lab, shape, name, partial(baseline, "paper", lab, shape, name, as_written=as_written))
+        yield _case(lab, shape, "varlen", partial(baseline, "varlen", lab, shape))
+        if shape in (DRY[:1] if lab.dry else FLEX):
+            yield _case(lab, shape, "flex", partial(baseline, "flex", lab, shape))
 
 
 def ours(lab: Lab, shape: Shape) -> System:
     """The fused operation."""
     call = attention(lab, shape).prepare(lab.backend)
     return System("ours", lambda qkv: [qkv], call, lambda results: results[0])
+
+
+def baseline(kind: str, *arguments: object, **options: object) -> System:
+    """What a function of `baselines` builds. It is imported by the case itself: what it lacks fails no other case."""
+    system = getattr(import_module("bandrank_bench.gpu.baselines"), kind)(*arguments, **options)
+    assert isinstance(system, System)
+    return system
 
 
 def _case(lab: Lab, shape: Shape, name: str, build: Build) -> Case:

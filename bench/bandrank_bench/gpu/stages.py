@@ -82,14 +82,17 @@ class Stage:
         return list(getattr(import_module(self.module), self.listing)(lab))
 
 
-STAGES = (
-    Stage("machine", "bandrank_bench.gpu.machine", 30),
-    Stage("compile", "bandrank_bench.gpu.machine", 75, gate=True, listing="compilations"),
-    Stage("tests", "bandrank_bench.gpu.watched", 150, gate=True, listing="tests"),
-    Stage("sanitizer", "bandrank_bench.gpu.watched", 110, gate=True, listing="sanitizers"),
-    Stage("operation", "bandrank_bench.gpu.operations", 140),
-    Stage("model", "bandrank_bench.gpu.whole_model", 100),
-    Stage("profile", "bandrank_bench.gpu.watched", 60, listing="profiles"),
+STAGES = (  # within the budget of a run, in all
+    Stage("machine", "bandrank_bench.gpu.machine", 25),
+    Stage("compile", "bandrank_bench.gpu.machine", 45, gate=True, listing="compilations"),
+    Stage("tests", "bandrank_bench.gpu.watched", 100, gate=True, listing="tests"),
+    Stage("parity", "bandrank_bench.gpu.parity", 30, gate=True),
+    Stage("sanitizer", "bandrank_bench.gpu.watched", 75, gate=True, listing="sanitizers"),
+    Stage("operation", "bandrank_bench.gpu.operations", 95),
+    Stage("model", "bandrank_bench.gpu.whole_model", 85),
+    Stage("launches", "bandrank_bench.gpu.launches", 25),
+    Stage("sweep", "bandrank_bench.gpu.sweep", 50),
+    Stage("profile", "bandrank_bench.gpu.watched", 40, listing="profiles"),
 )
 
 

@@ -1,0 +1,78 @@
+"""Every kernel of one served request, by torch's profiler: how often it runs, for how long, on how many registers; and
+for how long none runs.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from bandrank.models.layers.patterns import sparse
+from bandrank_bench.gpu.lab import Lab
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_bench.gpu.whole_model import DRY_LENGTHS, DRY_SIZE, LENGTHS, SIZE, WINDOW, build, request
+
+WARM_REQUESTS = 3
+TAKEN = ("registers per thread", "shared memory", "blocks per SM", "est. achieved occupancy %")
+DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
+NAME_LENGTH = 80
+
+Event = Mapping[str, Any]
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """A case for each shape of request."""
+    for name in DRY_LENGTHS if lab.dry else ("passages", "164", "4086"):
+        yield Case(f"request: {name}", partial(traced, lab, name))
+
+
+@torch.inference_mode()
+def traced(lab: Lab, name: str) -> Facts:
+    """The table of one request as the service runs it. Raises RuntimeError if the profiler saw no kernel."""
+    size, lengths = (DRY_SIZE, DRY_LENGTHS[name]) if lab.dry else (SIZE, LENGTHS[name])
+    (_, prepared), batch = build(lab, size, sparse(WINDOW), graphs=True), request(lengths)
+    lab.require_gpu()
+    for _ in range(WARM_REQUESTS):
+        prepared.score(batch)
+    lab.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        prepared.score(batch)
+        lab.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return {"lengths": name, **summary(events)}
+
+
+def summary(events: Sequence[Event]) -> Facts:
+    """Microseconds from the first to the last event on the device and those in which none ran; for each kernel by its
+    name, the longest first: launches, microseconds, and what it takes.
+
+    Raises RuntimeError if there is none.
+    """
+    ran = sorted((event for event in events if event.get("cat") in DEVICE_KINDS), key=lambda event: float(event["ts"]))
+    if not ran:
+        raise RuntimeError("the profiler saw nothing on the device")
+    start, busy_until, idle = float(ran[0]["ts"]), float(ran[0]["ts"]), 0.0
+    kernels: dict[str, dict[str, Any]] = {}
+    for event in ran:
+        begin, took = float(event["ts"]), float(event["dur"])
+        idle += max(0.0, begin - busy_until)
+        busy_until = max(busy_until, begin + took)
+        known = {key: event["args"][key] for key in TAKEN if key in event.get("args", {})}
+        entry = kernels.setdefault(str(event["name"])[:NAME_LENGTH], {"launches": 0, "us": 0.0, **known})
+        entry["launches"] += 1
+        entry["us"] = round(entry["us"] + took, 3)
+    longest_first = dict(sorted(kernels.items(), key=lambda item: -item[1]["us"]))
+    return {
+        "device_us": round(busy_until - start, 3),
+        "idle_us": round(idle, 3),
+        "launches": len(ran),
+        "kernels": longest_first,
+    }

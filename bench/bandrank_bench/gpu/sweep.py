@@ -1,0 +1,113 @@
+"""The windowed attention with other launch parameters than those that ship: rows of a tile, warps of a block, and the
+blocks that a multiprocessor's registers must allow for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bandrank_bench.gpu.lab import Lab, Skipped
+from bandrank_bench.gpu.operations import timed
+from bandrank_bench.gpu.shape import Shape
+from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_bench.gpu.system import System
+from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
+from bandrank_kernels.launch import device_capability, launch, load
+from bandrank_kernels.windowed_attention import AttentionPattern
+from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
+from bandrank_kernels.windowed_attention.cuda.variants import Narrow, Variant, Wide
+
+NARROW_SHAPES = {  # and the rows of a tile that are tried on them
+    Shape(164, 4, 32): (30, 45, 60, 90, 165),
+    Shape(54, 4, 32): (30, 60),
+    Shape(4086, 4, 32): (60, 120, 240),
+    Shape(164, 4, 64): (30, 60, 90),
+}
+NARROW_BLOCKS = {32: (4, 5, 6), 64: (2, 3, 4)}  # by the numbers of a head
+WIDE_SHAPES = (Shape(164, 64, 32), Shape(4086, 64, 32), Shape(164, 64, 64))
+WIDE_THREADS = {32: (256, 512, 768), 64: (256, 512)}  # of a multiprocessor
+WIDE_WARPS = (4, 8)
+
+
+@dataclass(frozen=True)
+class TunedNarrow(Narrow):
+    """The kernel for narrow windows with a choice of rows and blocks."""
+
+    tile_rows: int = Narrow.tile_rows
+    blocks: int = 1
+
+    @property
+    def min_blocks(self) -> int:
+        return self.blocks
+
+
+@dataclass(frozen=True)
+class TunedWide(Wide):
+    """The kernel for wide windows with a choice of blocks."""
+
+    blocks: int = 1
+
+    @property
+    def min_blocks(self) -> int:
+        return self.blocks
+
+
+def cases(lab: Lab) -> Iterator[Case]:
+    """A case for each choice, those of the shortest requests first."""
+    chosen = list(choices())
+    for shape, variant in chosen[:1] if lab.dry else chosen:
+        yield Case(f"{shape}: {variant.name_expression}", partial(measured, lab, shape, variant))
+
+
+def choices() -> Iterator[tuple[Shape, Variant]]:
+    """Each shape with each kernel that is tried on it."""
+    for shape, tile_rows in NARROW_SHAPES.items():
+        for rows, blocks in product(tile_rows, NARROW_BLOCKS[shape.head_dim]):
+            yield shape, TunedNarrow("float16", shape.head_dim, 3, 2, rows, blocks)
+    for shape in WIDE_SHAPES:
+        for warps, threads in product(WIDE_WARPS, WIDE_THREADS[shape.head_dim]):
+            yield shape, TunedWide("float16", shape.head_dim, warps, threads // (32 * warps))
+
+
+def measured(lab: Lab, shape: Shape, variant: Variant) -> Facts:
+    """Microseconds of a call, and what the driver says that the kernel takes. Raises AssertionError if its results are
+    not those of the kernel that ships. Dry: whether it can be assembled.
+    """
+    if lab.dry:
+        try:
+            used = assemble(variant.source, [variant.name_expression], "sm_90")[variant.name_expression]
+        except AssemblerNotFound as error:
+            raise Skipped(str(error)) from None
+        return {"registers": used.registers, "spilled_bytes": used.spilled_bytes}
+    times = timed(lab, shape, variant.name_expression, partial(system, lab, shape, variant))
+    return {**times, **load(variant.kernel, lab.device).resources}
+
+
+def system(lab: Lab, shape: Shape, variant: Variant) -> System:
+    """The attention of a layer by this kernel."""
+    plan = plan_forward(
+        shape.rows(),
+        AttentionPattern.sparse(shape.window),
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        dtype=variant.dtype,
+        capability=device_capability(lab.device),
+        variant=variant,
+    )
+    scratch: dict[str, Any] = {
+        "tiles": torch.from_numpy(plan.tiles).to(lab.device),
+        "partials": torch.empty(plan.num_partials, device=lab.device),
+        "arrivals": torch.zeros(plan.num_arrivals, dtype=torch.int32, device=lab.device),
+    }
+
+    def attend(qkv: Tensor) -> list[Tensor]:
+        out = torch.empty_like(qkv[:, 0])
+        launch(plan.launch(qkv, out, None, **scratch), lab.device)
+        return [out]
+
+    return System(variant.name_expression, lambda qkv: [qkv], attend, lambda results: results[0])
