@@ -21,6 +21,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._rng = random.Random(0)
         self._open: set[socket.socket] = set()
+        self._closed = False
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def calm(self) -> None:
@@ -28,14 +29,18 @@ class Proxy:
         self.delay_s, self.cut, self.instead = 0.0, 0.0, b""
 
     def run(self) -> None:
-        """Accepts connections until the listener is closed."""
-        with contextlib.suppress(OSError):
-            while True:
+        """Accepts connections until the relay is closed, whatever becomes of a single one."""
+        while not self._closed:
+            try:
                 client, _ = self._listener.accept()
+            except OSError:
+                time.sleep(0.01)  # there may be no descriptor free for it
+            else:
                 threading.Thread(target=self._relay, args=(client,), daemon=True).start()
 
     def close(self) -> None:
         """Ends all connections."""
+        self._closed = True
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for one in list(self._open):
