@@ -15,8 +15,11 @@ from support.redis_server import RedisServer, redis_server
 from support.server import RunningService, running_service
 from support.witness import witness
 
+from bandrank.engine.cache.keys import digest
+
 TEXTS = ["the man", "she was", "who would", "over there", "", "man " * 50]
 BODY = {"query": "who is the man", "candidates": TEXTS, "raw_scores": True}
+KEYS_END = tuple(b":" + digest(text).hex().encode() for text in TEXTS)
 IDS = [f"id {number}" for number in range(len(TEXTS))]
 BY_ID = BODY | {"candidates": [{"id": name} for name in IDS]}
 TOLERANCE = 1e-4
@@ -37,11 +40,28 @@ class Attacked:
         return {result["index"]: result["relevance_score"] for result in results_of(self.service.url, BODY)}
 
     def stored(self) -> list[bytes]:
-        """The keys of the texts' representations, once all are in Redis and the relay is calm."""
+        """The keys of the texts' representations, once all are in Redis and the relay is calm.
+
+        Those of other texts may come between, which a witness of before asked about and the service stores late.
+        """
         self.proxy.calm()
         self.server.do("FLUSHALL")
-        wait_for(lambda: self.scores() and len(self.keys("bandrank:r*")) == len(TEXTS))
-        return self.keys("bandrank:r*")
+
+        def found() -> list[bytes]:
+            self.scores()
+            return [key for key in self.keys("bandrank:r*") if key.endswith(KEYS_END)]
+
+        try:
+            wait_for(lambda: len(found()) == len(TEXTS))
+        except TimeoutError:
+            raise AssertionError(self.account()) from None
+        return found()
+
+    def account(self) -> str:
+        """What Redis holds, and what the service says of it."""
+        state = self.service.scrape().value("bandrank_redis_breaker_state")
+        log = self.service.log.read_text(errors="replace")
+        return f"keys: {self.keys('*')}; state of the circuit breaker: {state:.0f}; log of the service:\n{log}"
 
     def registered(self) -> None:
         """Registers the texts by their ids, once Redis is used."""
@@ -61,7 +81,10 @@ class Attacked:
             return self.service.scrape().value("bandrank_cache_lookups_total", tier="redis", outcome="hit")
 
         known = reads()
-        wait_for(lambda: reads() > known)
+        try:
+            wait_for(lambda: reads() > known)
+        except TimeoutError:
+            raise AssertionError(self.account()) from None
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,13 @@ class Proxy:
         self.delay_s, self.cut, self.instead = 0.0, 0.0, b""
 
     def run(self) -> None:
-        """Accepts connections until the relay is closed; one that ends before it is accepted ends no other."""
+        """Accepts connections until the relay is closed, whatever becomes of a single one."""
         while not self._closed:
-            with contextlib.suppress(OSError):
+            try:
                 client, _ = self._listener.accept()
+            except OSError:
+                time.sleep(0.01)  # there may be no descriptor free for it
+            else:
                 threading.Thread(target=self._relay, args=(client,), daemon=True).start()
 
     def close(self) -> None:

@@ -5,16 +5,18 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-import uvicorn
+from uvicorn import Config
+
+from bandrank.api.accepting import AcceptingServer
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(AcceptingServer):
     """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second.
 
     A load balancer that asks for readiness has this time to send requests elsewhere. on_drain: called when it begins.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain_s: float, on_drain: Callable[[], None]) -> None:
+    def __init__(self, config: Config, *, drain_s: float, on_drain: Callable[[], None]) -> None:
         super().__init__(config)
         self._drain_s = drain_s
         self._on_drain = on_drain

@@ -1,5 +1,6 @@
 """The circuit breaker: it opens, waits, lets one call probe, and believes what that call says."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import Clock
@@ -13,9 +14,15 @@ def opened(clock: Clock) -> CircuitBreaker:
     """A breaker that has just opened."""
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=8.0)
     for _ in range(3):
-        assert breaker.allows()
-        breaker.failed()
+        breaker.failed(permitted(breaker))
     return breaker
+
+
+def permitted(breaker: CircuitBreaker) -> int:
+    """The permit of a call that may be made."""
+    permit = breaker.permit()
+    assert permit is not None
+    return permit
 
 
 def test_it_opens_after_failures_in_a_row() -> None:
@@ -23,15 +30,15 @@ def test_it_opens_after_failures_in_a_row() -> None:
     breaker = CircuitBreaker(Clock(), threshold=3)
     states = []
     for fails in (True, True, False, True, True, True):
-        assert breaker.allows()
+        permit = permitted(breaker)
         if fails:
-            breaker.failed()
+            breaker.failed(permit)
         else:
-            breaker.succeeded()
+            breaker.succeeded(permit)
         states.append(breaker.state)
 
     assert states == [CLOSED] * 5 + [OPEN]
-    assert not breaker.allows()
+    assert breaker.permit() is None
     assert breaker.cooling
 
 
@@ -40,11 +47,11 @@ def test_one_call_probes_after_the_cool_down() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now = 0.99
-    assert not breaker.allows()
+    assert breaker.permit() is None
     clock.now = 1.0
 
     assert not breaker.cooling
-    assert [breaker.allows() for _ in range(3)] == [True, False, False]
+    assert [breaker.permit() is not None for _ in range(3)] == [True, False, False]
     assert breaker.state is HALF_OPEN
 
 
@@ -53,13 +60,12 @@ def test_a_probe_that_succeeds_closes() -> None:
     clock = Clock(5.0)
     breaker = opened(clock)
     clock.now = 6.0
-    assert breaker.allows()
-    breaker.succeeded()
+    breaker.succeeded(permitted(breaker))
 
     assert breaker.state is CLOSED
-    breaker.failed()
-    breaker.failed()
-    assert breaker.allows()
+    breaker.failed(permitted(breaker))
+    breaker.failed(permitted(breaker))
+    assert breaker.permit() is not None
 
 
 def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
@@ -69,19 +75,18 @@ def test_the_cool_down_doubles_with_each_probe_that_fails() -> None:
     waits = []
     for _ in range(6):
         started = clock.now
-        while not breaker.allows():
+        while (permit := breaker.permit()) is None:
             clock.now += 0.5
         waits.append(clock.now - started)
-        breaker.failed()
+        breaker.failed(permit)
     clock.now += 8.0
-    assert breaker.allows()
-    breaker.succeeded()
+    breaker.succeeded(permitted(breaker))
     for _ in range(3):
-        breaker.failed()
+        breaker.failed(permitted(breaker))
     clock.now += 1.0
 
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    assert breaker.allows()
+    assert breaker.permit() is not None
 
 
 def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
@@ -89,28 +94,33 @@ def test_a_probe_that_is_abandoned_leaves_the_next_one_to_another() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now = 1.0
-    assert breaker.allows()
-    breaker.abandoned()
+    breaker.abandoned(permitted(breaker))
 
     assert breaker.state is OPEN
-    assert breaker.allows()
-    breaker.failed()
+    breaker.failed(permitted(breaker))
     clock.now = 3.0
-    assert breaker.allows()
+    assert breaker.permit() is not None
 
 
-def test_calls_from_before_it_opened_change_nothing() -> None:
-    """They change neither the state nor its duration."""
+@pytest.mark.parametrize("probing", [False, True], ids=["while it is open", "beside the probe"])
+def test_calls_from_before_it_opened_change_nothing(*, probing: bool) -> None:
+    """They change neither the state nor its duration, and what the probe finds out is believed."""
     clock = Clock()
-    breaker = opened(clock)
-    clock.now = 0.5
-    breaker.succeeded()
-    breaker.failed()
-    breaker.abandoned()
-
-    assert breaker.state is OPEN
+    breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0)
+    before = permitted(breaker)
+    for _ in range(3):
+        breaker.failed(before)
     clock.now = 1.0
-    assert breaker.allows()
+    probe = permitted(breaker) if probing else 0
+    breaker.succeeded(before)
+    breaker.failed(before)
+    breaker.abandoned(before)
+
+    assert breaker.state is (HALF_OPEN if probing else OPEN)
+    breaker.succeeded(probe if probing else permitted(breaker))
+    assert breaker.state is CLOSED
+    breaker.failed(before)
+    assert breaker.state is CLOSED
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["ok", "fail", "gone"])), max_size=80))
@@ -125,22 +135,23 @@ def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, str
         clock.now += pause
         expected = opened_at is None or clock.now >= opened_at + cooldown
         assert breaker.cooling is not expected
-        assert breaker.allows() is expected
-        if not expected:
+        permit = breaker.permit()
+        assert (permit is not None) is expected
+        if permit is None:
             continue
         if opened_at is not None:
-            assert not breaker.allows()
+            assert breaker.permit() is None
         match outcome:
             case "ok":
-                breaker.succeeded()
+                breaker.succeeded(permit)
                 failures, opened_at, cooldown = 0, None, 1.0
             case "fail":
-                breaker.failed()
+                breaker.failed(permit)
                 failures += 1
                 if opened_at is not None:
                     cooldown = min(2 * cooldown, 4.0)
                 if opened_at is not None or failures == 3:
                     opened_at = clock.now
             case "gone":
-                breaker.abandoned()
+                breaker.abandoned(permit)
         assert breaker.state is (CLOSED if opened_at is None else OPEN)

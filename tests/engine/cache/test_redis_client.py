@@ -237,6 +237,25 @@ async def test_a_turn_that_does_not_come_in_time_fails() -> None:
         assert await task == [b"1"]
 
 
+async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
+    """Nor does what began before the breaker opened, and fails beside the probe: the cool-down does not grow."""
+    async with scripted(SHORT_S) as one:
+        held = [asyncio.create_task(one.client.get_many([b"a"])) for _ in range(MAX_CONNECTIONS)]
+        await asyncio.gather(*held)
+        assert (one.state, len(one.commands.answers)) == (2, MAX_CONNECTIONS)
+        one.clock.now += 1.0
+        assert await one.client.get_many([b"a"]) is None
+        assert (one.state, len(one.commands.answers)) == (2, MAX_CONNECTIONS)
+        write = asyncio.create_task(one.client.set_many({b"a": b""}, ttl_s=None))  # the next one probes, and waits
+        for answer in one.commands.answers:
+            answer.set_exception(ConnectionError("late"))
+        await until(lambda: len(one.commands.answers) > MAX_CONNECTIONS)
+        assert one.state == 1
+        one.commands.answers[-1].set_result([])
+        assert await write == 1
+        assert one.state == 0
+
+
 async def test_closing_ends_calls_that_are_under_way() -> None:
     """They return as calls that Redis did not answer, and so do later ones."""
     async with scripted() as one:

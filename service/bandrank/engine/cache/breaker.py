@@ -15,7 +15,9 @@ class BreakerState(Enum):
 class CircuitBreaker:
     """Opens after `threshold` failures in a row; after a cool-down, which doubles when it fails, one call probes.
 
-    After each call that `allows` permits, one of `succeeded`, `failed` and `abandoned` must be called.
+    How a call ended counts only in the state in which it was permitted: one that began before the breaker opened says
+    nothing of the server after that, and must not settle what a probe is to find out. After each call one of
+    `succeeded`, `failed` and `abandoned` must be called, with its permit.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class CircuitBreaker:
         self._cooldown_s = cooldown_s
         self._failures = 0
         self._probe_at = 0.0
+        self._changes = 0  # of the state; a permit is their number when it was given
         self.state = BreakerState.CLOSED
 
     @property
@@ -40,37 +43,41 @@ class CircuitBreaker:
         """Whether no call would be permitted, not even as a probe."""
         return self.state is BreakerState.OPEN and self._clock() < self._probe_at
 
-    def allows(self) -> bool:
-        """Whether a call may be made now."""
+    def permit(self) -> int | None:
+        """Leave to make a call now; None if it may not be made."""
         if self.state is BreakerState.OPEN and not self.cooling:
-            self.state = BreakerState.HALF_OPEN
-            return True
-        return self.state is BreakerState.CLOSED
+            self._enter(BreakerState.HALF_OPEN)
+            return self._changes
+        return self._changes if self.state is BreakerState.CLOSED else None
 
-    def succeeded(self) -> None:
+    def succeeded(self, permit: int) -> None:
         """Records that a call was answered."""
-        if self.state is BreakerState.OPEN:
-            return  # the call was made before: the probe decides
-        self.state = BreakerState.CLOSED
+        if permit != self._changes:
+            return
+        if self.state is BreakerState.HALF_OPEN:
+            self._enter(BreakerState.CLOSED)
         self._failures = 0
         self._cooldown_s = self._first_cooldown_s
 
-    def failed(self) -> None:
+    def failed(self, permit: int) -> None:
         """Records that a call was not answered, or not in time."""
-        if self.state is BreakerState.OPEN:
+        if permit != self._changes:
             return
         self._failures += 1
         if self.state is BreakerState.HALF_OPEN:
             self._cooldown_s = min(2 * self._cooldown_s, self._max_cooldown_s)
-            self._open()
-        elif self._failures >= self._threshold:
-            self._open()
-
-    def abandoned(self) -> None:
-        """Records that the caller left before the answer: nothing is known, and the next call may probe."""
-        if self.state is BreakerState.HALF_OPEN:
-            self.state = BreakerState.OPEN
-
-    def _open(self) -> None:
-        self.state = BreakerState.OPEN
+        elif self._failures < self._threshold:
+            return
+        self._enter(BreakerState.OPEN)
         self._probe_at = self._clock() + self._cooldown_s
+
+    def abandoned(self, permit: int) -> None:
+        """Records that the server was not asked, or the caller left before the answer: nothing is known, and the next
+        call may probe.
+        """
+        if permit == self._changes and self.state is BreakerState.HALF_OPEN:
+            self._enter(BreakerState.OPEN)
+
+    def _enter(self, state: BreakerState) -> None:
+        self.state = state
+        self._changes += 1

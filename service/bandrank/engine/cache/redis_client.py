@@ -42,6 +42,10 @@ def parts(entries: Mapping[AnyStr, AnyStr]) -> Iterator[dict[AnyStr, AnyStr]]:
         yield part
 
 
+class _NoTurn(TimeoutError):
+    """As many calls as may be under way are owed a reply: Redis was not asked."""
+
+
 class RedisClient:
     """Bounded calls to Redis: errors and late answers are counted and never raised.
 
@@ -153,10 +157,10 @@ class RedisClient:
 
     async def _call(self, operation: Operation, command: Command[Answer], timeout_s: float) -> Answer | None:
         """What the command returns; None if it failed, took too long, or was not tried."""
-        if self._closed or not self._breaker.allows():
+        if self._closed or (permit := self._breaker.permit()) is None:
             return None
         started, busy = time.monotonic(), time.thread_time()
-        answer: Answer | Exception = TimeoutError()
+        answer: Answer | Exception = _NoTurn()
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -164,13 +168,14 @@ class RedisClient:
                 task = asyncio.create_task(self._run(command))
                 self._running.add(task)
                 task.add_done_callback(self._end)
+                answer = TimeoutError()
                 answer = await _answer(task, started + timeout_s, busy)
         except asyncio.CancelledError:
-            self._breaker.abandoned()
+            self._breaker.abandoned(permit)
             raise
         finally:
             self._metrics.redis_seconds.labels(operation).observe(time.monotonic() - started)
-        self._settle(operation, answer, started)
+        self._settle(operation, answer, started, permit)
         return None if isinstance(answer, Exception) else answer
 
     async def _run(self, command: Command[Answer]) -> Answer | Exception:
@@ -184,20 +189,20 @@ class RedisClient:
         self._running.discard(task)
         self._turns.release()
 
-    def _settle(self, operation: Operation, answer: object, started: float) -> None:
+    def _settle(self, operation: Operation, answer: object, started: float, permit: int) -> None:
         """Reports how a call ended to the breaker, the metrics and, if the state changed, the log."""
         failed = isinstance(answer, Exception)
         if failed:
             self._metrics.redis_errors.labels(operation).inc()
-        if failed and started > self._last_answer:
-            self._breaker.failed()
+        if failed and started > self._last_answer and not isinstance(answer, _NoTurn):
+            self._breaker.failed(permit)
         elif failed:
-            self._breaker.abandoned()  # Redis answered others in the meantime: this process is slow
+            self._breaker.abandoned(permit)  # Redis answered others in the meantime, or was not asked
         elif operation == "get":
             self._last_answer = time.monotonic()
-            self._breaker.succeeded()
+            self._breaker.succeeded(permit)
         elif self._breaker.state is BreakerState.HALF_OPEN:
-            self._breaker.succeeded()  # in other states a write, which has so much time, says little about reads
+            self._breaker.succeeded(permit)  # in other states a write, which has so much time, says little about reads
         state = self._breaker.state
         if state is BreakerState.OPEN and not self._logged_down:
             log.warning("%s does not answer, going on without it: %s", self._address, type(answer).__name__)
