@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, explain, foreign_status, rerank, status
+from bandrank.api import candidates, embeddings, explain, foreign_status, rerank, status
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
@@ -56,7 +56,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    own = (explain.router, status.router, foreign_status.router, candidates.router, page_router())
+    own = (embeddings.router, explain.router, status.router, foreign_status.router, candidates.router, page_router())
     for router in (*rerank.routers(), *own):
         app.include_router(router)
         for route in router.routes:
@@ -83,7 +83,7 @@ class _App(FastAPI):
         requests = {dialect.request for dialects in DIALECTS.values() for dialect in dialects}
         description["components"]["securitySchemes"] = SECURITY_SCHEMES
         description["components"]["schemas"].update(
-            shared_schemas(*requests, explain.ExplainRequest, candidates.RegisterRequest)
+            shared_schemas(*requests, embeddings.EmbeddingsRequest, explain.ExplainRequest, candidates.RegisterRequest)
         )
         return description
 
