@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from starlette.types import Message
-from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
+from support.app import RunningApp, ask_and_hang_up, assert_openai_error, running_app
 from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import Gate, encoded_lookup, lookup
 from support.serving import files_of
@@ -137,7 +137,7 @@ async def test_the_stage_that_embeds_answers_for_its_model() -> None:
 async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
     """It is told so, and where nothing else is served, that too."""
     async with running_app(scorer()) as running:
-        message = assert_error(await ask(running, "man"), 400, "no_embeddings")
+        message = assert_openai_error(await ask(running, "man"), 400, "no_embeddings")
 
     assert message == (
         "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder; "
@@ -160,7 +160,7 @@ async def test_models_are_named_as_elsewhere() -> None:
                 other = await client.post("/v1/embeddings", json=body | {"model": "text-embedding-3-small"})
 
         assert known.json()["model"] == "vectors"
-        assert assert_error(first, 400, "no_embeddings").endswith("models that do: vectors")
+        assert assert_openai_error(first, 400, "no_embeddings").endswith("models that do: vectors")
         assert other.status_code == status
 
 
@@ -184,7 +184,7 @@ async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: 
     """With a sentence that says why; the model's own number of dimensions is taken."""
     async with running_app(tiny_bi_encoder()) as running:
         assert (await ask(running, "man", dimensions=32)).status_code == 200
-        assert said in assert_error(await ask(running, "man", **fields), 422, "invalid_input")
+        assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
 
 
 async def test_a_request_is_bounded() -> None:
@@ -198,7 +198,7 @@ async def test_a_request_is_bounded() -> None:
     ]
     for bound, said in bounds:
         async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu", **bound)) as running:
-            assert said in assert_error(await ask(running, texts), 413, "input_too_large")
+            assert said in assert_openai_error(await ask(running, texts), 413, "input_too_large")
             assert (await ask(running, "man")).status_code == 200
             assert (await running.scrape()).value("bandrank_memory_in_flight_bytes") == 0
 

@@ -18,12 +18,14 @@ from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS
+from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
 from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.pace import Paced
 from bandrank.api.page.router import page_router
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
+from bandrank.errors import InvalidInput
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -62,11 +64,19 @@ def create_app(service: Service) -> FastAPI:
         for route in router.routes:
             if isinstance(route, Route):
                 methods.setdefault(route.path, set()).update(route.methods or ())
-    add_handlers(app)
+    add_handlers(app, _error_body)
     app.state.methods = methods
     app.add_middleware(Paced, pace=service.pace, probes=["/healthz", "/readyz"])
     app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
     return app
+
+
+def _error_body(path: str, status: int) -> type[AnyErrorBody]:
+    """The kind of body of an error that the clients of a path read."""
+    if path == embeddings.PATH:
+        return OpenAIErrorBody
+    dialects = DIALECTS.get(path)
+    return dialects[-1].invalid if dialects is not None and status == InvalidInput.status else ErrorBody
 
 
 class _App(FastAPI):

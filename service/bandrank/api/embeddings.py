@@ -15,6 +15,7 @@ from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s
 from bandrank.api.dialects.fields import Size, Texts
 from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import media_type, parse, read_body
 from bandrank.api.rerank import ANSWER_BYTES, unless_gone
@@ -27,6 +28,7 @@ from bandrank.errors import InputTooLarge, NoEmbeddings
 
 router = APIRouter()
 
+PATH = "/v1/embeddings"
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
 
@@ -93,9 +95,9 @@ class EmbeddingsResponse(BaseModel):
 
 
 @router.post(
-    "/v1/embeddings",
+    PATH,
     response_model=EmbeddingsResponse,
-    responses=errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504),
+    responses=errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=OpenAIErrorBody),
     openapi_extra=body_schema(EmbeddingsRequest) | SECURED,
 )
 async def embed_texts(
