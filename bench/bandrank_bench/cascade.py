@@ -107,7 +107,7 @@ async def measure(settings: Settings, asked: Sequence[Judged]) -> dict[int, Dept
     for number, one in enumerate(asked, 1):
         say(f"query {number} of {len(asked)}")
         everyone = range(len(one.texts))
-        await fast_source.encode_ahead(one.texts, ticket=Ticket(ITSELF, math.inf))
+        await fast_source.represent(one.texts, ticket=Ticket(ITSELF, math.inf))
         await ranked(one, everyone, "accurate")  # tokenises
         best, all_s = await ranked(one, everyone, "accurate")
         fast, fast_s = await ranked(one, everyone, "fast")

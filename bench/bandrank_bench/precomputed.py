@@ -185,7 +185,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     (scorer,) = serving.models.default.engine.text_scorers
     source = scorer.source
     assert isinstance(source, RepresentationSource), "these scorers precompute. This is a bug."
-    await source.encode_ahead(passages, ticket=Ticket(ITSELF, math.inf))
+    await source.represent(passages, ticket=Ticket(ITSELF, math.inf))
     cached = await source.cache.lookup([digest(text) for text in passages])
     payloads = [payload for payload in cached if payload is not None]
     size = sum(map(len, payloads)) / len(payloads)

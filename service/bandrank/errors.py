@@ -7,6 +7,7 @@ BandrankError
     Unauthorized        401  the request has no key, or none that is known
     Forbidden           403  the client may not do this
     UnknownModel        404  the requested model is not served
+    NoEmbeddings        400  the requested model is no bi-encoder
     UnknownStrategy     404  the model does not have the requested strategy
     UnknownCandidates   404  none of the ids that stand for texts is registered
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
@@ -63,6 +64,11 @@ class UnknownModel(BandrankError):
 class UnknownStrategy(BandrankError):
     status = 404
     error_type = "unknown_strategy"
+
+
+class NoEmbeddings(BandrankError):
+    status = 400
+    error_type = "no_embeddings"
 
 
 class UnknownCandidates(BandrankError):

@@ -61,6 +61,7 @@ class Metrics:
         self.stage_seconds = seconds("stage_seconds", "Per stage of a request.", stage=())
         self.degraded = counter("degraded", "Answers of which the budget or the load cut a stage short.")
         self.occluded_texts = counter("occluded_texts", "Texts without some of their words, scored to explain others.")
+        self.embedded_texts = counter("embedded_texts", "Texts whose embeddings were answered.")
         self.dropped_tasks = counter(
             "dropped_tasks", "Requests given up before they were scored.", reason=("cancelled", "expired")
         )

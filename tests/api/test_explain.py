@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
 from support.models import tiny_bi_encoder, tiny_cross_encoder
-from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
+from support.scorers import Gate, LookupScorer, WatchedScorer, encoded_lookup, lookup
 
 from bandrank.settings import Settings
 
@@ -156,10 +156,30 @@ async def test_what_cannot_be_explained_is_refused(fields: dict[str, Any], statu
 async def test_the_memory_of_an_explanation_is_bounded() -> None:
     """The texts with gaps and the tokens count, before they are made; all of it is given back."""
     settings = Settings(device="cpu", max_in_flight_bytes=400_000)
-    async with running_app(lookup(), settings=settings) as running:
-        assert_error(await ask(running, candidate="man " * 5000), 413, "input_too_large")
+    async with running_app(LookupScorer({}, max_tokens=2000), settings=settings) as running:
+        assert_error(await ask(running, candidate="man " * 1000), 413, "input_too_large")
         assert (await ask(running)).status_code == 200
         assert (await running.scrape()).value("bandrank_memory_in_flight_bytes") == 0
+
+
+async def test_a_long_candidate_says_which_part_was_looked_at() -> None:
+    """With its own score, which /rerank gives it too; short ones have no such part."""
+    text = " ".join(["he she you"] * 1000)
+    async with running_app(tiny_cross_encoder(num_layers=1)) as running:
+        short = (await ask(running)).json()
+        answer = (await ask(running, candidate=text)).json()
+        [stage] = answer["stages"]
+        excerpt = stage["excerpt"]
+        alone = await rank(running, text[excerpt["start"] : excerpt["end"]], raw_scores=True)
+        seen = await running.scrape()
+
+    assert "excerpt" not in short["stages"][0]
+    assert excerpt["raw_score"] == pytest.approx(alone, abs=TOLERANCE)
+    assert stage["raw_score"] == answer["raw_score"]
+    spans = answer["words"]["spans"]
+    assert (spans[0]["start"], spans[-1]["end"]) == (excerpt["start"], excerpt["end"])
+    assert answer["meta"]["occluded"] == 7 + len(spans)
+    assert seen.value("bandrank_occluded_texts_total") == len(TEXT.split()) + 7 + len(spans)
 
 
 async def test_an_explanation_is_as_much_work_as_its_texts() -> None:

@@ -133,8 +133,8 @@ WAYS = [
     ],
     Way(RERANKERS, "text-embeddings-inference", always("builtins.TypeError"), silent=STATUSES, cuts=False),
     *[
-        # of a 422 it reads a list of faults
-        Way(INFINITY, name, UNEXPECTED | {422: "builtins.AttributeError"}, silent=(422,), shows_texts=True)
+        # the library gives a 422 back like an answer
+        Way(INFINITY, name, UNEXPECTED | {422: "__main__.Refused"}, shows_texts=True)
         for name in ("sync", "async")
     ],
 ]

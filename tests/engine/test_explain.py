@@ -3,17 +3,20 @@
 import random
 
 import pytest
+import torch
 from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
 from support.redis_server import RedisServer
-from support.scorers import encoded_lookup, lookup
+from support.scorers import LookupScorer, encoded_lookup, lookup, word_id
 from support.server import Scrape
 from support.serving import served
 from support.variants import VARIANTS
+from torch import Tensor
 
-from bandrank.engine.explain import FEWEST_GAPS, MOST_GAPS, MOST_ROWS, Explanation, explain
-from bandrank.engine.occlusion import without
+from bandrank.engine.explain import EXCERPT_TOKENS, MOST_GAPS, MOST_ROWS, Explanation, explain
+from bandrank.engine.occlusion import Scope
 from bandrank.engine.served import ServedModel
 from bandrank.errors import DeadlineExceeded, UnknownStrategy
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.fusion import Fusion
 from bandrank.settings import Settings
 
@@ -24,6 +27,17 @@ TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of ever
 WEIGHT = 0.5
 
 
+class AnywhereScorer(LookupScorer):
+    """A long candidate's score is the highest of all its words'."""
+
+    def __init__(self, scores: dict[int, float]) -> None:
+        super().__init__(scores, max_tokens=8192)
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        candidates = [batch.candidates[index].tolist() for index in range(len(batch.candidates))]
+        return torch.tensor([max(self._scores.get(token, 0.0) for token in tokens) for tokens in candidates])
+
+
 async def score_of(model: ServedModel, text: str, strategy: str = "auto") -> float:
     """The score of a candidate that is ranked alone."""
     [candidate] = (await model.rank(QUERY, [text], strategy=strategy)).candidates
@@ -32,8 +46,9 @@ async def score_of(model: ServedModel, text: str, strategy: str = "auto") -> flo
 
 async def check_differences(model: ServedModel, text: str, explained: Explanation) -> None:
     """Each contribution is what the served score loses with its words."""
+    whole = Scope(0, len(text), 1.0)
     for each in explained.contributions:
-        rest = await score_of(model, without(text, (each.start, each.end)))
+        rest = await score_of(model, whole.without(text, (each.start, each.end)))
         assert each.score == pytest.approx(explained.score - rest, abs=TOLERANCE)
 
 
@@ -67,17 +82,78 @@ async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
         await check_differences(model, text, explained)
 
 
-async def test_the_work_for_a_long_text_is_bounded() -> None:
-    """Its windows are fewer, so that all texts with a gap together have about so many rows; but there are some."""
+async def test_the_work_for_a_text_of_some_passages_is_bounded() -> None:
+    """Its windows are fewer, so that all texts with a gap together have no more rows than may be spent."""
     async with served(tiny_cross_encoder(num_layers=1)) as model:
-        text = random_text(random.Random(4), 900)
-        await model.rank(QUERY, [text])  # which shows how many tokens a character is
-        long = await explain(model, QUERY, text)
-        longer = await explain(model, QUERY, text * 5)
+        explained = await explain(model, QUERY, random_text(random.Random(4), 900))
 
-    assert FEWEST_GAPS < len(long.contributions) < MOST_GAPS
-    assert sum(report.num_tokens for report in long.occlusion) < 1.2 * MOST_ROWS
-    assert len(longer.contributions) == FEWEST_GAPS
+    assert 8 <= len(explained.contributions) < MOST_GAPS
+    assert sum(report.num_tokens for report in explained.occlusion) < MOST_ROWS
+    assert [stage.excerpt for stage in explained.stages] == [None]
+
+
+async def test_a_long_text_is_explained_by_an_excerpt() -> None:
+    """The part that scores highest by itself: its words are left out, and contributions are to its own score."""
+    text = random_text(random.Random(5), 5000)
+    async with served(tiny_cross_encoder(num_layers=1)) as model:
+        explained = await explain(model, QUERY, text)
+        again = await explain(model, QUERY, text)
+        [stage] = explained.stages
+        assert stage.excerpt is not None
+        excerpt = text[stage.excerpt.start : stage.excerpt.end]
+
+        assert explained.score == stage.score == await score_of(model, text)
+        assert stage.excerpt.score == pytest.approx(await score_of(model, excerpt), abs=TOLERANCE)
+        whole = Scope(stage.excerpt.start, stage.excerpt.end, 1.0)
+        for each in explained.contributions:
+            rest = await score_of(model, whole.without(text, (each.start, each.end)))
+            assert each.score == pytest.approx(stage.excerpt.score - rest, abs=TOLERANCE)
+            assert each.stages == {"accurate": each.score}
+    parts, gaps = explained.occlusion
+    assert parts.num_candidates == -(-5001 // EXCERPT_TOKENS)
+    assert parts.num_tokens < 1.1 * 5001
+    assert 30 < gaps.num_candidates == len(explained.contributions)
+    assert gaps.num_tokens < MOST_ROWS
+    assert (explained.contributions[0].start, explained.contributions[-1].end) == (
+        stage.excerpt.start,
+        stage.excerpt.end,
+    )
+    assert again.contributions == explained.contributions
+
+
+async def test_the_excerpt_has_what_the_score_is_of() -> None:
+    """Where a passage stands out, it is of that passage, and its words are what counts."""
+    scores = {word_id("man"): 3.0}
+    text = " ".join(["he"] * 3000 + ["man"] + ["she"] * 3000)
+    async with served(AnywhereScorer(scores)) as model:
+        explained = await explain(model, QUERY, text)
+
+    [stage] = explained.stages
+    assert stage.excerpt is not None
+    assert "man" in text[stage.excerpt.start : stage.excerpt.end]
+    [found] = [each for each in explained.contributions if each.score]
+    assert found.score == 3.0
+    assert "man" in text[found.start : found.end]
+
+
+async def test_stages_look_at_different_parts() -> None:
+    """The fast one at all that it reads, the accurate one at an excerpt; each contribution says which it is of."""
+    text = " ".join(["he"] * 3000 + ["man"] + ["she"] * 3000)
+    fast, accurate = tiny_bi_encoder(similarity="dot"), AnywhereScorer({word_id("man"): 3.0})
+    async with served(accurate, fast=fast, fusion=Fusion("tiny-fast", WEIGHT)) as model:
+        explained = await explain(model, QUERY, text)
+
+    of_fast, of_accurate = explained.stages
+    assert of_fast.excerpt is None
+    assert of_accurate.excerpt is not None
+    seen = {tuple(each.stages): each for each in explained.contributions}
+    assert seen.keys() == {("fast",), ("accurate",)}
+    assert seen["fast",].end <= of_fast.candidate.read_to < of_accurate.excerpt.start
+    for each in explained.contributions:
+        assert each.score == pytest.approx(
+            WEIGHT * each.stages.get("fast", 0.0) + each.stages.get("accurate", 0.0), abs=TOLERANCE
+        )
+    assert max(each.stages.get("accurate", 0.0) for each in explained.contributions) == 3.0
 
 
 async def test_what_is_cut_is_left_out_and_counted() -> None:

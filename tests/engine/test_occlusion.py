@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandrank.engine.occlusion import windows, without
+from bandrank.engine.occlusion import Scope, Words, excerpts, windows
+
+
+def in_all(text: str, most: int, most_rows: float = 1e9) -> list[Words]:
+    """The windows of one scope, which is the text and takes a row a window."""
+    return windows(text, [Scope(0, len(text), 1.0)], most=most, most_rows=most_rows)
 
 
 @pytest.mark.parametrize(
@@ -21,13 +26,13 @@ from bandrank.engine.occlusion import windows, without
 )
 def test_words_are_what_is_between_spaces(text: str, words: list[str]) -> None:
     """Or single characters of scripts that have no spaces."""
-    assert [text[start:end] for start, end in windows(text, 64)] == words
+    assert [text[start:end] for start, end in in_all(text, 64)] == words
 
 
 @given(st.text(alphabet="ab \n蜂🐝"), st.integers(1, 9))
 def test_windows_hold_every_word_once(text: str, most: int) -> None:
     """They are in order, no more than may be, and begin and end with a word."""
-    found = windows(text, most)
+    found = in_all(text, most)
 
     assert len(found) <= most
     assert all(text[start:end] == text[start:end].strip() != "" for start, end in found)
@@ -39,11 +44,51 @@ def test_windows_hold_every_word_once(text: str, most: int) -> None:
 
 def test_too_many_words_are_merged_evenly() -> None:
     """130 words in at most 64 windows are 43 windows of three and one of one."""
-    sizes = [(end - start + 1) // 5 for start, end in windows("word " * 130, 64)]
+    sizes = [(end - start + 1) // 5 for start, end in in_all("word " * 130, 64)]
 
     assert sizes == [3] * 43 + [1]
 
 
+def test_windows_are_fewer_where_they_take_many_rows() -> None:
+    """All together take no more than may be spent; one is always there."""
+    text = "word " * 100
+
+    assert len(in_all(text, 64, most_rows=20.0)) == 20
+    assert len(in_all(text, 64, most_rows=0.5)) == 1
+
+
+def test_scopes_have_windows_of_their_own() -> None:
+    """None is in the scopes of a part only; all are of the same number of words, and what is in no scope is in none."""
+    text = "a b c d e f g h i j k l"
+    scopes = [Scope(0, 10, 1.0), Scope(6, 16, 2.0)]
+    found = windows(text, scopes, most=64, most_rows=12.0)
+
+    assert [text[start:end] for start, end in found] == ["a b", "c", "d e", "f g", "h"]
+    assert [[each in scope for each in found] for scope in scopes] == [
+        [True, True, True, False, False],
+        [False, False, True, True, True],
+    ]
+
+
+def test_a_word_is_where_it_begins() -> None:
+    """Of a word that a scope's end cuts in two, what is in the scope is left out there."""
+    text, scope = "one playing", Scope(0, 8, 1.0)
+
+    assert in_all(text, 9) == [(0, 3), (4, 11)]
+    assert windows(text, [scope], most=9) == [(0, 3), (4, 11)]
+    assert scope.without(text, (4, 11)) == "one "
+
+
+def test_excerpts_are_the_text_in_parts() -> None:
+    """Of equally many words, the last perhaps of fewer."""
+    text = "one two three four five"
+
+    assert [text[start:end] for start, end in excerpts(text, 2)] == ["one two three", "four five"]
+
+
 def test_a_window_is_left_out_with_nothing_around_it() -> None:
-    """White space stays where it was."""
-    assert without("Bees find home.", (5, 9)) == "Bees  home."
+    """White space stays where it was; of a scope, only what it holds is there."""
+    text = "Bees find home."
+
+    assert Scope(0, 15, 1.0).without(text, (5, 9)) == "Bees  home."
+    assert Scope(5, 14, 1.0).without(text, (5, 9)) == " home"

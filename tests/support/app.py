@@ -103,6 +103,20 @@ async def ask_and_hang_up(
     return sent
 
 
+def assert_openai_error(response: httpx.Response, status: int, error_type: str) -> str:
+    """Checks the status and the body of an error for OpenAI's clients; returns its message."""
+    assert response.status_code == status, response.text[:500]
+    body = response.json()
+    message: str = body["message"]
+    assert body == {
+        "message": message,
+        "detail": message,
+        "error": {"message": message, "type": error_type, "param": None, "code": None},
+        "error_type": error_type,
+    }
+    return message
+
+
 def assert_error(response: httpx.Response, status: int, error_type: str) -> str:
     """Checks the status and the flat body of an error; returns its message."""
     assert response.status_code == status, response.text[:500]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from support.app import running_app
+from support.app import assert_error, running_app
 from support.scorers import lookup
 
 WORDS = ["man", "she", "he", "you"]
@@ -115,6 +115,22 @@ SPEAKERS = [
     ),
 ]
 ONE_OF_EACH = list({speaker.name: speaker for speaker in SPEAKERS}.values())
+
+
+def assert_invalid(response: httpx.Response) -> str:
+    """Checks a 422 with the body that infinity's client reads, and the clients of no other; returns its message."""
+    if response.request.url.path != "/infinity/rerank":
+        return assert_error(response, 422, "invalid_input")
+    body = response.json()
+    message: str = body["message"]
+    assert response.status_code == 422
+    assert body == {
+        "message": message,
+        "detail": [{"loc": ["body"], "msg": message, "type": "invalid_input"}],
+        "error": message,
+        "error_type": "invalid_input",
+    }
+    return message
 
 
 async def ask(path: str, body: Any, **headers: str) -> httpx.Response:

@@ -12,18 +12,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bandrank import __version__
-from bandrank.api import candidates, explain, foreign_status, rerank, status
+from bandrank.api import candidates, embeddings, explain, foreign_status, rerank, status
 from bandrank.api.access_log import AccessLog
 from bandrank.api.admission import SECURITY_SCHEMES
 from bandrank.api.connections import ConnectionLimits
 from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS
+from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
 from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.pace import Paced
 from bandrank.api.page.router import page_router
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
+from bandrank.errors import InvalidInput
 from bandrank.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -56,17 +58,25 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     methods: dict[str, set[str]] = {}
-    own = (explain.router, status.router, foreign_status.router, candidates.router, page_router())
+    own = (embeddings.router, explain.router, status.router, foreign_status.router, candidates.router, page_router())
     for router in (*rerank.routers(), *own):
         app.include_router(router)
         for route in router.routes:
             if isinstance(route, Route):
                 methods.setdefault(route.path, set()).update(route.methods or ())
-    add_handlers(app)
+    add_handlers(app, _error_body)
     app.state.methods = methods
     app.add_middleware(Paced, pace=service.pace, probes=["/healthz", "/readyz"])
     app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
     return app
+
+
+def _error_body(path: str, status: int) -> type[AnyErrorBody]:
+    """The kind of body of an error that the clients of a path read."""
+    if path == embeddings.PATH:
+        return OpenAIErrorBody
+    dialects = DIALECTS.get(path)
+    return dialects[-1].invalid if dialects is not None and status == InvalidInput.status else ErrorBody
 
 
 class _App(FastAPI):
@@ -83,7 +93,7 @@ class _App(FastAPI):
         requests = {dialect.request for dialects in DIALECTS.values() for dialect in dialects}
         description["components"]["securitySchemes"] = SECURITY_SCHEMES
         description["components"]["schemas"].update(
-            shared_schemas(*requests, explain.ExplainRequest, candidates.RegisterRequest)
+            shared_schemas(*requests, embeddings.EmbeddingsRequest, explain.ExplainRequest, candidates.RegisterRequest)
         )
         return description
 

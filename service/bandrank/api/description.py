@@ -3,7 +3,7 @@
 from typing import Any
 
 from bandrank.api.connections import ConnectionLimits
-from bandrank.api.failures import ErrorBody
+from bandrank.api.error_bodies import AnyErrorBody, ErrorBody
 from bandrank.api.service import Service
 
 Responses = dict[int | str, dict[str, Any]]
@@ -16,12 +16,16 @@ RETRY_AFTER = {
     }
 }
 
+NOT_HTTP = {"text/plain": {"schema": {"type": "string"}}}
 
-def errors(*statuses: int) -> Responses:
+
+def errors(*statuses: int, body: type[AnyErrorBody] = ErrorBody) -> Responses:
     """The responses of an endpoint with these statuses."""
-    responses: Responses = {status: {"model": ErrorBody} for status in statuses}
+    responses: Responses = {status: {"model": body} for status in statuses}
     if 429 in responses:
         responses[429]["headers"] = RETRY_AFTER
+    if 400 in responses:  # which any connection may get as well, without JSON
+        responses[400]["content"] = NOT_HTTP
     return responses
 
 
@@ -32,7 +36,7 @@ def anywhere(limits: ConnectionLimits) -> Responses:
     of_connections: Responses = {
         400: {
             "description": "What came is not HTTP. The connection is closed.",
-            "content": {"text/plain": {"schema": {"type": "string"}}},
+            "content": NOT_HTTP,
         },
         408: {
             "description": f"The headers did not arrive {patience}, or less than {limits.least_bytes} bytes of the "

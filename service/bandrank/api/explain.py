@@ -81,11 +81,22 @@ class TextOut(BaseModel):
     cut: CutOut | None = None
 
 
+@dataclass(slots=True)
+class ExcerptOut:
+    """The part of a long candidate in which words were left out, and its raw score by itself."""
+
+    start: int
+    end: int
+    raw_score: float
+
+
 class StageOut(BaseModel):
     """What a stage gave and read.
 
     raw_score: its own. weight: its factor in the result, 0 for a stage that only chooses who goes on. cached: whether
     the candidate's representation was there before this request; absent for a scorer that does not precompute.
+    excerpt: the part of a long candidate to whose score the stage's contributions are; absent where they are to
+    raw_score.
     """
 
     stage: str
@@ -94,13 +105,15 @@ class StageOut(BaseModel):
     cached: bool | None = None
     query: TextOut
     candidate: TextOut
+    excerpt: ExcerptOut | None = None
 
 
 @dataclass(slots=True)
 class SpanOut:
     """Words of the candidate, and how much lower the raw score is without them; negative where it is higher.
 
-    stages: the same for each stage that counts, by itself.
+    stages: the same for each stage that counts, by itself; absent where these words are not in what it reads, or not
+    in its excerpt.
     """
 
     start: int
@@ -113,10 +126,13 @@ class SpanOut:
 class WordsOut(BaseModel):
     """Which words the score rests on.
 
-    A contribution is raw_score less the raw score of the same text without the characters of the span, as /rerank gives
-    it; of a text that is cut, of its part that is read. The stages' contributions times their weights add up to it. The
-    contributions of all spans need not add up to the score: words act together. Long texts are left out in windows of
-    several words, at most 64 of them.
+    A contribution is a stage's raw_score less the raw score of the same text without the characters of the span, as
+    /rerank gives it; of a text that is cut, of its part that is read. The stages' contributions times their weights add
+    up to it. The contributions of all spans need not add up to the score: words act together.
+
+    Words are left out one by one or, where they are many, in windows of several: at most 64, and so few that all these
+    texts together have some 16,000 tokens. Of a candidate that takes more than some 2,000, a stage scores the parts,
+    each of about 450 tokens, and words are left out of the one that scores highest: its excerpt.
     """
 
     method: str = "occlusion"
@@ -132,7 +148,9 @@ class ExplainTimingsMs(BaseModel):
 
 
 class ExplainMeta(BaseModel):
-    """What the answer cost. occluded: how many texts without some of their words were scored."""
+    """What the answer cost. occluded: how many excerpts and texts without some of their words were scored, over all
+    stages.
+    """
 
     timings_ms: ExplainTimingsMs
     strategy: str
@@ -166,8 +184,8 @@ async def explain_score(
 ) -> Response:
     """Explains the score of a candidate for a query: what each stage read and gave, and which words the score rests on.
 
-    It takes as much work as ranking up to 65 candidates. What is computed for texts without some of their words is kept
-    in no cache.
+    It takes as much work as ranking the candidate up to 65 times, and a long one twice. What is computed for texts
+    without some of their words is kept in no cache.
     """
     start = time.monotonic()
     media_type(request)
@@ -210,13 +228,14 @@ def _write(query: str, text: str, explained: Explanation, total_s: float) -> str
                 total=round(total_s * 1000, 3),
             ),
             strategy=explained.strategy,
-            occluded=len(explained.contributions),
+            occluded=explained.num_occluded,
         ),
     )
     return response.model_dump_json(exclude_none=True)
 
 
 def _stage(stage: StageExplanation, query: str, text: str) -> StageOut:
+    part = stage.excerpt
     return StageOut(
         stage=stage.stage,
         raw_score=stage.score,
@@ -224,6 +243,7 @@ def _stage(stage: StageExplanation, query: str, text: str) -> StageOut:
         cached=stage.cached,
         query=_text(stage.query, query, stage.report.truncated_query_tokens),
         candidate=_text(stage.candidate, text, stage.report.truncated_candidate_tokens[0]),
+        excerpt=None if part is None else ExcerptOut(part.start, part.end, part.score),
     )
 
 

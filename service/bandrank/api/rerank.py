@@ -59,7 +59,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
     @router.post(
         path,
         response_model=reduce(or_, dict.fromkeys(dialect.response for dialect in dialects)),
-        responses=errors(*REFUSALS, 404, 413, 415, 422, 500, 503, 504),
+        responses=errors(*REFUSALS, 404, 413, 415, 500, 503, 504) | errors(422, body=dialects[-1].invalid),
         openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},
     )
     async def rerank(

@@ -18,7 +18,11 @@ class JsonInParts(Response):
     media_type = "application/json"
 
     def __init__(
-        self, content: str, headers: Mapping[str, str] | None = None, *, when_sent: Callable[[], None] = lambda: None
+        self,
+        content: str | memoryview,
+        headers: Mapping[str, str] | None = None,
+        *,
+        when_sent: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(content, headers=headers)
         self._when_sent = when_sent

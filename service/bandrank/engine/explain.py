@@ -4,28 +4,43 @@ The contribution of a window of words is the raw score of the candidate less tha
 So it asks the scorer itself, of whatever architecture, and anybody can check it. What does not hold: contributions do
 not add up to the score, since words act together (of two that say the same, neither may be missed); and a text with a
 gap is not one that the scorer was trained on.
+
+A long text is too much to be scored again and again. Its parts are scored once, each by itself, and the windows are
+those of the excerpt with the highest score: of a scorer that takes the best passage, the one that the score is of.
 """
 
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
-from bandrank.engine.occlusion import windows, without
+from bandrank.engine.occlusion import Scope, Words, excerpts, windows
 from bandrank.engine.policy import AUTO, make_plan
-from bandrank.engine.ranking import Stage
 from bandrank.engine.reports import StageReport
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tasks import AnyLane
 from bandrank.engine.tickets import Ticket
+from bandrank.engine.weighed import WeighedStage, weigh
 from bandrank.models.readings import Reading
 
-# Texts with a gap that are scored, at most; fewer for long texts, so that they take a second or two on two cores.
-MOST_GAPS, FEWEST_GAPS, MOST_ROWS = 64, 8, 16_384
+# Texts with a gap that are scored, at most, and the rows of all of them over all stages, in about two seconds on two
+# cores. A stage that takes more rows for the text than WHOLE_ROWS gets excerpts of about EXCERPT_TOKENS.
+MOST_GAPS, MOST_ROWS = 64, 16_384
+WHOLE_ROWS, EXCERPT_TOKENS = 2048, 448
 TOKEN_BYTES = 512  # of memory: the token, its part of the answer, and the answer's text
 FRAME_TOKENS = 4  # that a template adds, at most
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The part of a long text in which words were left out, in code points, and its raw score by itself."""
+
+    start: int
+    end: int
+    score: float
 
 
 @dataclass(frozen=True)
@@ -34,6 +49,7 @@ class StageExplanation:
     who goes on.
 
     cached: whether the candidate's representation was there before; None for a scorer that does not precompute.
+    excerpt: to whose score the stage's contributions are; None if they are to its score of all that it reads.
     """
 
     stage: str
@@ -43,6 +59,7 @@ class StageExplanation:
     query: Reading
     candidate: Reading
     report: StageReport
+    excerpt: Excerpt | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,8 @@ class Contribution:
     """How much lower the raw score is without the characters from `start` up to `end`, in code points; negative where
     it is higher.
 
-    stages: the same for each stage that counts, by itself. Times their weights they add up to `score`.
+    stages: the same for each stage that counts, by itself, if it reads these words and they are in its excerpt. Times
+    their weights they add up to `score`.
     """
 
     start: int
@@ -63,7 +81,7 @@ class Contribution:
 class Explanation:
     """A candidate's raw score and where it comes from. Times their weights, the stages' scores add up to it.
 
-    occlusion: what the texts with a gap cost, in each stage that counts.
+    occlusion: what the excerpts and the texts with a gap cost, in each stage that counts.
     """
 
     model: str
@@ -72,6 +90,11 @@ class Explanation:
     stages: Sequence[StageExplanation]
     contributions: Sequence[Contribution]
     occlusion: Sequence[StageReport]
+
+    @property
+    def num_occluded(self) -> int:
+        """The number of excerpts and of texts with a gap that were scored, over all stages."""
+        return sum(report.num_candidates for report in self.occlusion)
 
     @property
     def num_tokens(self) -> int:
@@ -93,61 +116,21 @@ async def explain(
         roles = [stage.role for stage in model.stages]
         plan = make_plan(roles, strategy, num_candidates=1, budget_s=None, predict_s=lambda _: math.inf)
         stages = weigh([model.stages[step.stage] for step in plan.steps])
-        counted = [each for each in stages if each.weight]
-        most = _most_gaps(counted, query, text)
         if account is not None:
-            account.hold(TOKEN_BYTES * _most_tokens(stages, query, text) + most * sys.getsizeof(text))
-        with engine.queue.admitted(ticket, _expected(stages, query, text, min(most, (len(text) + 1) // 2))):
+            account.hold(TOKEN_BYTES * _most_tokens(stages, query, text))
+        with engine.queue.admitted(ticket, _expected(stages, query, text)):
             explained = [await _explain_stage(each, query, text, ticket) for each in stages]
-            bases = [each for each in explained if each.weight]
-            text = text[: max(each.candidate.read_to for each in bases)]
-            gaps = windows(text, most)
-            left = [without(text, gap) for gap in gaps]
-            runs = [await each.score(query, left, ticket, keep=False) for each in counted if left]
-    engine.metrics.occluded_texts.inc(len(left))
-    return Explanation(
+            occluded = await _occlude(query, text, stages, explained, ticket, account)
+    explanation = Explanation(
         model=model.name,
         strategy=plan.strategy,
         score=sum(each.weight * each.score for each in explained),
-        stages=explained,
-        contributions=[
-            _contribution(gap, bases, scores)
-            for gap, *scores in zip(gaps, *(scores for scores, _ in runs), strict=True)
-        ],
-        occlusion=[report for _, report in runs],
+        stages=occluded.stages,
+        contributions=occluded.contributions,
+        occlusion=occluded.reports,
     )
-
-
-@dataclass(frozen=True)
-class WeighedStage:
-    """A stage, and the factor of its score in the result."""
-
-    stage: Stage
-    weight: float
-
-    @property
-    def name(self) -> str:
-        return self.stage.role.name
-
-    async def score(
-        self, query: str, texts: Sequence[str], ticket: Ticket, *, keep: bool
-    ) -> tuple[list[float], StageReport]:
-        """`TextScorer.score`."""
-        return await self.stage.scorer.score(self.name, query, texts, ticket=ticket, keep=keep)
-
-    def expected(self, query: str, text: str, *, keep: bool) -> dict[AnyLane, float]:
-        """Rows by lane of one text."""
-        return self.stage.scorer.expected(query, [text], keep=keep)
-
-
-def weigh(stages: Sequence[Stage]) -> list[WeighedStage]:
-    """The stages of a plan, the last of which gives the result, with what it adds of those before."""
-    weight = 1.0
-    weighed = []
-    for stage in reversed(stages):
-        weighed.append(WeighedStage(stage, weight))
-        weight *= stage.role.weight or 0.0
-    return weighed[::-1]
+    engine.metrics.occluded_texts.inc(explanation.num_occluded)
+    return explanation
 
 
 async def _explain_stage(weighed: WeighedStage, query: str, text: str, ticket: Ticket) -> StageExplanation:
@@ -157,17 +140,70 @@ async def _explain_stage(weighed: WeighedStage, query: str, text: str, ticket: T
     return StageExplanation(weighed.name, score, weighed.weight, cached, asked, read, report)
 
 
-def _contribution(gap: tuple[int, int], bases: Sequence[StageExplanation], scores: Sequence[float]) -> Contribution:
-    """What a gap costs. scores: of each stage that counts, with the gap."""
-    losses = [base.score - score for base, score in zip(bases, scores, strict=True)]
-    total = sum(base.weight * loss for base, loss in zip(bases, losses, strict=True))
-    return Contribution(*gap, total, dict(zip((base.stage for base in bases), losses, strict=True)))
+@dataclass(frozen=True)
+class _Occluded:
+    """The stages, those of a long text with their excerpts; what each window of words adds; and what that cost."""
+
+    stages: Sequence[StageExplanation]
+    contributions: Sequence[Contribution]
+    reports: Sequence[StageReport]
 
 
-def _most_gaps(stages: Sequence[WeighedStage], query: str, text: str) -> int:
-    """How many texts with a gap these stages may score, by the rows that one takes."""
-    rows = sum(sum(each.expected(query, text, keep=False).values()) for each in stages)
-    return max(FEWEST_GAPS, min(MOST_GAPS, int(MOST_ROWS / rows)))
+async def _occlude(  # noqa: PLR0917
+    query: str,
+    text: str,
+    stages: Sequence[WeighedStage],
+    explained: Sequence[StageExplanation],
+    ticket: Ticket,
+    account: Account | None,
+) -> _Occluded:
+    reports: list[StageReport] = []
+    scopes: dict[str, Scope] = {}
+    told = list(explained)
+    for index, (weighed, each) in enumerate(zip(stages, explained, strict=True)):
+        if weighed.weight:
+            scopes[each.stage], excerpt, report = await _look_at(weighed, each, query, text, ticket)
+            told[index] = replace(each, excerpt=excerpt)
+            reports += [report] if report is not None else []
+    text = text[: max(scope.end for scope in scopes.values())]
+    gaps = windows(text, list(scopes.values()), most=MOST_GAPS, most_rows=MOST_ROWS)
+    losses: dict[Words, dict[str, float]] = {gap: {} for gap in gaps}
+    for weighed, each in zip(stages, told, strict=True):
+        scope = scopes.get(each.stage)
+        within = [gap for gap in gaps if scope is not None and gap in scope]
+        if scope is None or not within:
+            continue
+        if account is not None:
+            account.hold(len(within) * sys.getsizeof(scope.of(text)))
+        scores, report = await weighed.score(query, [scope.without(text, gap) for gap in within], ticket, keep=False)
+        reports.append(report)
+        whole = each.score if each.excerpt is None else each.excerpt.score
+        for gap, score in zip(within, scores, strict=True):
+            losses[gap][each.stage] = whole - score
+    weights = {each.stage: each.weight for each in explained}
+    contributions = [
+        Contribution(*gap, sum(weights[stage] * loss for stage, loss in of_stages.items()), of_stages)
+        for gap, of_stages in losses.items()
+    ]
+    return _Occluded(told, contributions, reports)
+
+
+async def _look_at(
+    weighed: WeighedStage, explained: StageExplanation, query: str, text: str, ticket: Ticket
+) -> tuple[Scope, Excerpt | None, StageReport | None]:
+    """Where a stage leaves words out: in all that it read or, where that is much, in the part that scores highest by
+    itself, the first of several.
+    """
+    tokens, end = explained.candidate.tokens, explained.candidate.read_to
+    rows = partial(weighed.stage.scorer.rows, len(explained.query.tokens))
+    if rows(len(tokens)) <= WHOLE_ROWS:
+        return Scope(0, end, rows(len(tokens))), None, None
+    parts = excerpts(text[:end], math.ceil(len(tokens) / EXCERPT_TOKENS))
+    scores, report = await weighed.score(query, [text[start:stop] for start, stop in parts], ticket, keep=False)
+    best = max(range(len(parts)), key=scores.__getitem__)
+    start, stop = parts[best]
+    inside = sum(token.start is not None and start <= token.start < stop for token in tokens)
+    return Scope(start, stop, rows(inside + FRAME_TOKENS)), Excerpt(start, stop, scores[best]), report
 
 
 def _most_tokens(stages: Sequence[WeighedStage], query: str, text: str) -> int:
@@ -178,14 +214,14 @@ def _most_tokens(stages: Sequence[WeighedStage], query: str, text: str) -> int:
     return sum(min(2 * len(read) + FRAME_TOKENS, template.max_tokens) for read, template in sides)
 
 
-def _expected(stages: Sequence[WeighedStage], query: str, text: str, num_gaps: int) -> dict[AnyLane, float]:
-    """Rows by lane of the text and of so many texts with a gap."""
+def _expected(stages: Sequence[WeighedStage], query: str, text: str) -> dict[AnyLane, float]:
+    """Rows by lane of the text, of its excerpts and of the texts with a gap, as far as its length tells."""
+    once = [sum(each.expected(query, text, keep=False).values()) if each.weight else 0.0 for each in stages]
+    looked_at = [rows if rows <= WHOLE_ROWS else EXCERPT_TOKENS for rows in once]
+    num_gaps = max(1.0, min(MOST_GAPS, MOST_ROWS / sum(looked_at), (len(text) + 1) // 2))
     expected: dict[AnyLane, float] = {}
-    for each in stages:
-        parts = [(1, each.expected(query, text, keep=True))]
-        if each.weight:
-            parts.append((num_gaps, each.expected(query, text, keep=False)))
-        for times, rows in parts:
-            for lane, count in rows.items():
-                expected[lane] = expected.get(lane, 0.0) + times * count
+    for each, whole, part in zip(stages, once, looked_at, strict=True):
+        more = num_gaps * part + (whole if whole > WHOLE_ROWS else 0.0)
+        for lane, rows in each.expected(query, text, keep=True).items():
+            expected[lane] = expected.get(lane, 0.0) + rows + more
     return expected

@@ -5,6 +5,10 @@ Monroe and Jurafsky, "Understanding Neural Networks through Representation Erasu
 """
 
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 # A run of characters that are not white space, but each character of a script that has no spaces between words.
 NO_SPACES = (
@@ -13,20 +17,55 @@ NO_SPACES = (
 )
 WORD = re.compile(rf"[{NO_SPACES}]|[^\s{NO_SPACES}]+")
 
+Words = tuple[int, int]  # start and end of one or several in a row, in code points
 
-def windows(text: str, most: int) -> list[tuple[int, int]]:
-    """(start, end) of at most so many windows of equally many words, the last perhaps of fewer, in code points.
 
-    They are one word long where that is not too many. None overlaps another, and together they hold all words; white
-    space around a window is in none.
+@dataclass(frozen=True)
+class Scope:
+    """The part of a text, in code points, in which a scorer is asked for the words that matter.
+
+    rows: what it takes to score that part once.
+    """
+
+    start: int
+    end: int
+    rows: float
+
+    def __contains__(self, words: Words) -> bool:
+        """Whether the words begin in it."""
+        return self.start <= words[0] < self.end
+
+    def of(self, text: str) -> str:
+        """That part of the text."""
+        return text[self.start : self.end]
+
+    def without(self, text: str, words: Words) -> str:
+        """That part of the text, less the words that are in it; white space on both sides of them stays."""
+        return text[self.start : words[0]] + text[words[1] : self.end]
+
+
+def windows(text: str, scopes: Sequence[Scope], *, most: int, most_rows: float = float("inf")) -> list[Words]:
+    """At most so many windows of equally many words, or fewer at the end of a scope.
+
+    They are one word long where that is not too many, neither of them nor of rows: each takes the rows of the scopes
+    that it is in. None overlaps another, and together they hold all words of the scopes; white space around a window is
+    in none. In each scope there is one at least if it has a word, whatever that takes.
     """
     words = [match.span() for match in WORD.finditer(text)]
-    size = max(1, -(-len(words) // most))
-    groups = [words[start : start + size] for start in range(0, len(words), size)]
-    return [(group[0][0], group[-1][1]) for group in groups]
+    grouped = groupby(words, key=lambda word: tuple(scope for scope in scopes if word in scope))
+    groups = [(within, list(group)) for within, group in grouped if within]
+    longest = max((len(group) for _, group in groups), default=1)
+
+    def fits(size: int) -> bool:
+        counts = [(-(-len(group) // size), within) for within, group in groups]
+        rows = sum(count * sum(scope.rows for scope in within) for count, within in counts)
+        return sum(count for count, _ in counts) <= most and rows <= most_rows
+
+    size = 1 + bisect_left(range(1, longest), True, key=fits)  # noqa: FBT003 - what `fits` has to be
+    parts = [group[start : start + size] for _, group in groups for start in range(0, len(group), size)]
+    return [(part[0][0], part[-1][1]) for part in parts]
 
 
-def without(text: str, window: tuple[int, int]) -> str:
-    """The text without a window; white space on both sides of it stays."""
-    start, end = window
-    return text[:start] + text[end:]
+def excerpts(text: str, most: int) -> list[Words]:
+    """The text in at most so many parts of equally many words, the last perhaps of fewer."""
+    return windows(text, [Scope(0, len(text), 0.0)], most=most)

@@ -66,7 +66,7 @@ class CandidateRegistry:
             async with engine.admitted():
                 for part in parts:  # each of which may take as long as a request
                     ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
-                    computed += await source.encode_ahead(distinct[part], ticket=ticket)
+                    computed += (await source.represent(distinct[part], ticket=ticket)).cache_misses
         return computed
 
     async def resolve(

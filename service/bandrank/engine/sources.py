@@ -135,27 +135,17 @@ class RepresentationSource:
             else:
                 with recorder.span("encode"):
                     payloads, misses = await self._encode(texts, ticket, keep=False), len(texts)
-        counts = self._codec.counts(payloads)
-        return Sourced(
-            query=tokens.query,
-            candidates=payloads,
-            lengths=self._codec.lengths(payloads),
-            num_tokens=[num_tokens for num_tokens, _ in counts],
-            truncated_tokens=[truncated for _, truncated in counts],
-            truncated_query_tokens=tokens.truncated_query_tokens,
-            cache_hits=len(texts) - misses,
-            cache_misses=misses,
-        )
+        return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, misses)
 
-    async def encode_ahead(self, texts: Sequence[str], *, ticket: Ticket) -> int:
-        """Encodes texts that the cache lacks, before any query is known; returns how many these were.
+    async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[Payload]:
+        """The representations of texts without a query, which may repeat. Those that the cache lacks are encoded.
 
         Raises what `fetch` raises.
         """
         self._queue.check_open()
         async with timeout(ticket.deadline - self._queue.clock()):
-            _, misses = await self._payloads(texts, ticket, Recorder(self._queue.clock))
-        return misses
+            payloads, misses = await self._payloads(texts, ticket, Recorder(self._queue.clock))
+        return self._sourced([], 0, payloads, misses)
 
     async def stored(self) -> None:
         """Returns when every computed representation is in Redis. Raises NotReady if some are not."""
@@ -164,6 +154,21 @@ class RepresentationSource:
 
     async def close(self) -> None:
         await self.cache.close()
+
+    def _sourced(
+        self, query: TokenIds, truncated_query_tokens: int, payloads: Sequence[Payload], misses: int
+    ) -> Sourced[Payload]:
+        counts = self._codec.counts(payloads)
+        return Sourced(
+            query=query,
+            candidates=payloads,
+            lengths=self._codec.lengths(payloads),
+            num_tokens=[num_tokens for num_tokens, _ in counts],
+            truncated_tokens=[truncated for _, truncated in counts],
+            truncated_query_tokens=truncated_query_tokens,
+            cache_hits=len(payloads) - misses,
+            cache_misses=misses,
+        )
 
     async def _payloads(self, texts: Sequence[str], ticket: Ticket, recorder: Recorder) -> tuple[list[Payload], int]:
         """The representation of each text, and how many of them the cache lacked."""

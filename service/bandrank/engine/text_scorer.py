@@ -112,6 +112,12 @@ class TextScorer(Generic[Candidate]):
         miss_rate = self.source.miss_rate if keep else 1.0
         return {self.source.encode_lane: miss_rate * sum(self._estimate_tokens(texts))}
 
+    def rows(self, query_tokens: int, candidate_tokens: int) -> float:
+        """Rows of a candidate of which nothing is cached. Scoring what is precomputed is not counted."""
+        if self.source.encode_lane is not None:
+            return candidate_tokens
+        return self.prepared.scorer.num_rows(query_tokens, candidate_tokens)
+
     async def read(self, query: str, candidate: str, *, ticket: Ticket) -> tuple[Reading, Reading]:
         """What the scorer reads of a query and a candidate. Raises Overloaded, InputTooLarge and DeadlineExceeded."""
         async with timeout(ticket.deadline - self.queue.clock()):

@@ -2,7 +2,7 @@
 
 import math
 
-from bandrank.api.failures import error_body
+from bandrank.api.error_bodies import ErrorBody
 from bandrank.api.hardening import HEADERS
 from bandrank.errors import BandrankError, Overloaded
 from bandrank.logs import request_id
@@ -14,7 +14,7 @@ def answer_of(error: Exception) -> tuple[int, Headers, bytes]:
     status, message, error_type = 500, "internal error; the log has the cause", "internal"
     if isinstance(error, BandrankError):
         status, message, error_type = error.status, str(error), error.error_type
-    body = error_body(message, error_type).encode("utf-8")
+    body = ErrorBody.of(message, error_type).model_dump_json().encode("utf-8")
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from support.app import assert_error, running_app
-from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask
+from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask, assert_invalid
 from support.scorers import lookup
 
 pytestmark = pytest.mark.anyio
@@ -114,3 +114,15 @@ async def test_nim_ranks_no_images() -> None:
         response = await running.client.post("/v1/ranking", json=body)
 
     assert "passages.1.text" in assert_error(response, 422, "invalid_input")
+
+
+@pytest.mark.parametrize("fields", [{"query": " "}, {"documents": []}, {"top_n": -1}], ids=str)
+async def test_infinity_lists_what_is_wrong(fields: dict[str, Any]) -> None:
+    """Its generated client reads a list of faults, each with a place, a message and a type; other errors are flat."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/infinity/rerank", json=BODY | fields)
+        elsewhere = await running.client.post("/v1/rerank", json=BODY | fields)
+        too_large = await running.client.post("/infinity/rerank", json=BODY | {"documents": ["a"] * 3000})
+
+    assert assert_invalid(response) == assert_error(elsewhere, 422, "invalid_input")
+    assert "too many candidates" in assert_error(too_large, 413, "input_too_large")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from bandrank.api.error_bodies import AnyErrorBody, ErrorBody
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.ranking import RankedCandidate
 from bandrank.errors import InputTooLarge
@@ -73,7 +74,7 @@ class Dialect(Generic[Request]):
     so many candidates into a call; raises InvalidInput and InputTooLarge.  write: turns an exchange into the JSON of
     the response.  fields: where a path has several dialects, a body that has one of these, and not null, is in this
     one.  document: what a result gives back of the candidate at an index, if the call asks for texts.  headers: those
-    of the response.
+    of the response.  invalid: the body of a 422, on the paths whose last dialect this is.
     """
 
     request: type[Request]
@@ -83,6 +84,7 @@ class Dialect(Generic[Request]):
     fields: tuple[str, ...] = ()
     document: Callable[[Exchange[Request], int], object] = the_text
     headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers
+    invalid: type[AnyErrorBody] = ErrorBody
 
     def claims(self, body: object) -> bool:
         """Whether a body has one of the fields, and not null."""

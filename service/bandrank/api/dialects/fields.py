@@ -29,6 +29,7 @@ def _as_flag(value: object) -> object:
 
 Query = Annotated[str, Field(json_schema_extra={"pattern": NOT_BLANK}), AfterValidator(not_blank)]
 Count = Annotated[int, Field(ge=0), BeforeValidator(_as_number)]
+Size = Annotated[int, Field(ge=1), BeforeValidator(_as_number)]
 Flag = Annotated[
     StrictBool | None,
     BeforeValidator(_as_flag),

@@ -1,4 +1,4 @@
-"""infinity's dialect: like Cohere's, but a document that is given back is a text.
+"""infinity's dialect: like Cohere's, but a document that is given back is a text, and faults of a request are a list.
 
 Its clients post the same body to the same path as those of others, so it has a path of its own: the base URL of a
 client that needs texts ends with /infinity.
@@ -14,6 +14,7 @@ from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Count, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.error_bodies import FaultsBody
 from bandrank.engine.calls import Call
 
 
@@ -70,4 +71,4 @@ def write(exchange: Exchange[InfinityRequest]) -> str:
     return response.model_dump_json(exclude_none=True)
 
 
-INFINITY = Dialect(InfinityRequest, InfinityResponse, read, write)
+INFINITY = Dialect(InfinityRequest, InfinityResponse, read, write, invalid=FaultsBody)

@@ -46,6 +46,7 @@ class BiEncoder(LateInteractionScorer):
     """Scores a candidate by the cosine or dot product of its vector with the query's."""
 
     architecture: ClassVar[str] = "bi_encoder"
+    embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
 

@@ -33,7 +33,7 @@ function words(spans, most, text) {
     end = span.end;
   }
   const rest = points.slice(end).join("");
-  if (rest.trim()) paragraph.append(element("span", { class: "cut", title: "not read" }, rest));
+  if (rest.trim()) paragraph.append(element("span", { class: "cut", title: "no word left out" }, rest));
   return paragraph;
 }
 
@@ -58,6 +58,9 @@ function facts({ stages, meta, usage, relevance_score: alone }, listed) {
   const shifted = Math.abs(listed - alone) > 1e-4; // by a cascade, where rounding is far less
   const said = [
     ...cached.map((stage) => `Its representation for ${stage.stage} was ${stage.cached ? "" : "not "}cached before.`),
+    ...stages
+      .filter((stage) => "excerpt" in stage)
+      .map(({ stage, excerpt: { start, end } }) => `For ${stage}, words of ${count(start)}–${count(end)}, its best part, are left out.`),
     ...(shifted ? [`In the list it is ${decimal(listed, 4)}, to lie below what later stages scored.`] : []),
     `${counted(meta.occluded, "text")} without some words, ${cost.join(", ")}.`,
   ];
@@ -89,7 +92,7 @@ function strongest({ words: { spans }, stages }, most) {
             {},
             element("th", { scope: "row" }, span.text),
             number(span.contribution),
-            ...parts.map((part) => number(span.stages[part])),
+            ...parts.map((part) => (part in span.stages ? number(span.stages[part]) : element("td", {}))),
           ),
         ),
     ),

@@ -1,0 +1,161 @@
+"""The endpoint of embeddings, in OpenAI's format: texts in, the vectors of a served bi-encoder out."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Request, Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import to_json
+
+from bandrank.api.admission import REFUSALS, SECURED, account_for
+from bandrank.api.description import errors
+from bandrank.api.dialects.costs import Usage
+from bandrank.api.dialects.dialect import Float32s
+from bandrank.api.dialects.fields import Size, Texts
+from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.error_bodies import OpenAIErrorBody
+from bandrank.api.keys import Scope
+from bandrank.api.parsing import media_type, parse, read_body
+from bandrank.api.rerank import ANSWER_BYTES, unless_gone
+from bandrank.api.responses import JsonInParts
+from bandrank.api.schemas import body_schema
+from bandrank.api.service import Service, ServiceOfApp
+from bandrank.engine.embedding import Embeddings, embed
+from bandrank.engine.memory import Account
+from bandrank.errors import InputTooLarge, NoEmbeddings
+
+router = APIRouter()
+
+PATH = "/v1/embeddings"
+PART_NUMBERS = 16_384  # written at once, in a millisecond or two
+Encoding = Literal["float", "base64"]
+
+
+def _no_token_ids(value: object) -> object:
+    """The value. Raises ValueError for token ids, which some clients send in the place of texts."""
+    items = value if isinstance(value, list) else [value]
+    if items and isinstance(items[0], int | list):
+        raise ValueError(
+            "send texts: token ids are those of another model's vocabulary "
+            "(of LangChain's OpenAIEmbeddings with check_embedding_ctx_length=False)"
+        )
+    return value
+
+
+class EmbeddingsRequest(NamesModel):
+    """A text or several. Fields not named here are ignored, such as `user`.
+
+    A bi-encoder reads queries and documents alike, so that `input_type` is one of the ignored.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"input": ["Bees navigate by the sun.", "Honey is sweet."]}]}
+    )
+
+    input: Annotated[str | Texts, Field(union_mode="left_to_right"), BeforeValidator(_no_token_ids)]
+    encoding_format: Encoding | None = Field(
+        default=None, description="base64: the numbers as little-endian float32. null: float."
+    )
+    dimensions: Size | None = Field(default=None, description="That of the model's embeddings, which are never cut.")
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """A list of them, also where one came alone."""
+        return [self.input] if isinstance(self.input, str) else self.input
+
+
+@dataclass(slots=True)
+class EmbeddingOut:
+    """The embedding of a text by its index in the request, as numbers or in base64."""
+
+    embedding: list[float] | str
+    index: int
+    object: str = "embedding"
+
+
+class EmbeddingsMeta(BaseModel):
+    """What was cut from texts longer than the model takes, in word pieces, and how many embeddings were cached."""
+
+    truncated_texts: int
+    truncated_tokens: int
+    cache_hits: int
+    cache_misses: int
+
+
+class EmbeddingsResponse(BaseModel):
+    """Embeddings in the order of the request, of unit length if the model compares by the cosine."""
+
+    object: str = "list"
+    data: list[EmbeddingOut]
+    model: str
+    usage: Usage
+    meta: EmbeddingsMeta
+
+
+@router.post(
+    PATH,
+    response_model=EmbeddingsResponse,
+    responses=errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=OpenAIErrorBody),
+    openapi_extra=body_schema(EmbeddingsRequest) | SECURED,
+)
+async def embed_texts(
+    request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
+) -> Response:
+    """Embeds texts with a served bi-encoder, as it does to rank them; they share its queue and its cache."""
+    media_type(request)
+    content = await read_body(request, service.max_body_bytes, account, service.pace)
+    body = await service.pace.run(parse, EmbeddingsRequest, content)
+    if len(body.texts) > service.max_candidates:
+        raise InputTooLarge(f"too many texts: {len(body.texts)} (limit {service.max_candidates})")
+    embedding = embed(
+        service.models,
+        body.texts,
+        model=body.model,
+        any_model=service.unknown_models,
+        size=body.dimensions,
+        account=account,
+    )
+    embedded = await unless_gone(request, embedding)
+    return JsonInParts(await _write(embedded, body.encoding_format or "float", service, account))
+
+
+async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:
+    """The JSON of the EmbeddingsResponse, written part by part, between which others have their turn.
+
+    Raises InputTooLarge if it gets larger than an answer may be, and what `Account.hold` raises.
+    """
+    vectors = embedded.vectors.numpy()
+    step = max(1, PART_NUMBERS // vectors.shape[1])
+    answer = bytearray(b'{"object":"list","data":')
+    for start in range(0, len(vectors), step):
+        part = await service.pace.run(_part, vectors[start : start + step], start, encoding)
+        account.hold(ANSWER_BYTES * len(part))
+        answer += (b"," if start else b"[") + part
+        if len(answer) > service.max_answer_bytes:
+            raise InputTooLarge(
+                f"the embeddings take more than {service.max_answer_bytes} bytes; send fewer texts, or ask for "
+                "encoding_format base64"
+            )
+    cut = embedded.truncated_tokens
+    rest = {
+        "model": embedded.model,
+        "usage": Usage(prompt_tokens=embedded.num_tokens, total_tokens=embedded.num_tokens),
+        "meta": EmbeddingsMeta(
+            truncated_texts=sum(tokens > 0 for tokens in cut),
+            truncated_tokens=sum(cut),
+            cache_hits=embedded.cache_hits,
+            cache_misses=embedded.cache_misses,
+        ),
+    }
+    answer += b"]," + to_json(rest)[1:]
+    return memoryview(answer)
+
+
+def _part(vectors: Float32s, start: int, encoding: Encoding) -> bytes:
+    """The embeddings of some texts, without the brackets around them. start: the index of the first."""
+    if encoding == "base64":
+        texts = [b64encode(vector.tobytes()).decode("ascii") for vector in vectors.astype("<f4")]
+        return to_json([EmbeddingOut(text, index) for index, text in enumerate(texts, start)])[1:-1]
+    return to_json([EmbeddingOut(vector, index) for index, vector in enumerate(vectors.tolist(), start)])[1:-1]

@@ -1,0 +1,91 @@
+"""Embeddings of texts: the vectors by which a served bi-encoder compares them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bandrank.engine.clients import ITSELF
+from bandrank.engine.memory import Account
+from bandrank.engine.served import Models, ServedModel
+from bandrank.engine.sources import RepresentationSource
+from bandrank.engine.text_scorer import AnyTextScorer
+from bandrank.engine.tickets import Ticket
+from bandrank.errors import InvalidInput, NoEmbeddings
+
+NUMBER_BYTES = 16  # of memory for each number of a vector: in the cache's form, as float32, and while it is written
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The vectors of texts, in their order.
+
+    vectors: (n, size) float32 on the host, of unit length if the model compares by the cosine.  num_tokens: token ids
+    of all texts.  truncated_tokens: the word pieces cut from each text.  cache_hits, cache_misses: texts looked up.
+    """
+
+    model: str
+    vectors: Tensor
+    num_tokens: int
+    truncated_tokens: Sequence[int]
+    cache_hits: int
+    cache_misses: int
+
+
+async def embed(
+    models: Models,
+    texts: Sequence[str],
+    *,
+    model: str | None = None,
+    any_model: bool = False,
+    size: int | None = None,
+    account: Account | None = None,
+) -> Embeddings:
+    """The embeddings of texts, at least one, which are encoded and cached as candidates to rank are.
+
+    So the dot product of two of them is the raw score of the one for the other, rounded as the cache rounds.
+    model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for what the model gives.
+    account: of the client who asks; None for the service itself.
+    Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give, and what
+    `Models.find`, `Account.hold` and `RepresentationSource.represent` raise.
+    """
+    chosen = models.find(model, or_default=any_model)
+    found = _bi_encoder(chosen)
+    if found is None:
+        others = [name for name, other in models.by_name.items() if _bi_encoder(other) is not None]
+        raise NoEmbeddings(
+            f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder; "
+            + (f"models that do: {', '.join(others)}" if others else "neither does any other that is served here")
+        )
+    scorer, source = found
+    own_size = scorer.prepared.scorer.representation_size
+    if size is not None and size != own_size:
+        raise InvalidInput(f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}")
+    if account is not None:
+        account.hold(NUMBER_BYTES * own_size * len(texts))
+    engine = chosen.engine
+    async with engine.admitted():
+        ticket = Ticket(ITSELF if account is None else account.client, engine.clock() + engine.request_timeout_s)
+        with engine.queue.admitted(ticket, scorer.expected("", texts)):
+            sourced = await source.represent(texts, ticket=ticket)
+    engine.metrics.embedded_texts.inc(len(texts))
+    engine.metrics.truncated_tokens.inc(sum(sourced.truncated_tokens))
+    engine.metrics.cache_candidates.labels("hit").inc(sourced.cache_hits)
+    engine.metrics.cache_candidates.labels("miss").inc(sourced.cache_misses)
+    return Embeddings(
+        model=chosen.name,
+        vectors=source.to_ragged(sourced.candidates).values,
+        num_tokens=sum(sourced.num_tokens),
+        truncated_tokens=sourced.truncated_tokens,
+        cache_hits=sourced.cache_hits,
+        cache_misses=sourced.cache_misses,
+    )
+
+
+def _bi_encoder(model: ServedModel) -> tuple[AnyTextScorer, RepresentationSource] | None:
+    """The first of a model's scorers that embeds texts, with the source of its vectors."""
+    for stage in model.stages:
+        source = stage.scorer.source
+        if stage.scorer.prepared.scorer.embeds and isinstance(source, RepresentationSource):
+            return stage.scorer, source
+    return None

@@ -1,0 +1,237 @@
+"""POST /v1/embeddings: the vectors that a served bi-encoder ranks with, in OpenAI's format."""
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from starlette.types import Message
+from support.app import RunningApp, ask_and_hang_up, assert_openai_error, running_app
+from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.scorers import Gate, encoded_lookup, lookup
+from support.serving import files_of
+
+from bandrank.api.app import create_app
+from bandrank.api.service import Service
+from bandrank.models.architectures import BiEncoder
+from bandrank.models.ragged import Ragged
+from bandrank.models.texts import TextEncoder
+from bandrank.serving import assemble
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = ["The man! She said that he was", "", "who is the man", "she", "The man! She said that he was"]
+HALF_STEP = 2**-11  # the relative error of float16, in which representations are cached unless told otherwise
+TOLERANCE = 1e-6  # of numbers below 1, alone and in company, in float32
+EXACT = Settings(device="cpu", cache_dtype="float32")
+
+
+async def ask(running: RunningApp, texts: Any, **fields: Any) -> httpx.Response:
+    """POST /v1/embeddings for some texts."""
+    return await running.client.post("/v1/embeddings", json={"input": texts, "model": "tiny"} | fields)
+
+
+async def vectors(running: RunningApp, texts: Any, **fields: Any) -> npt.NDArray[np.float64]:
+    """The embeddings of an answer that has to succeed."""
+    answer = (await ask(running, texts, **fields)).raise_for_status().json()
+    assert [each["index"] for each in answer["data"]] == list(range(len(answer["data"])))
+    return np.array([each["embedding"] for each in answer["data"]])
+
+
+def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
+    """What a scorer makes of each text by itself."""
+    encoder = TextEncoder(tiny_tokenizer(), scorer)
+    with torch.inference_mode():
+        rows = [scorer.encode_candidates(Ragged.from_token_ids([encoder.query(text)[0]])).values for text in texts]
+    return torch.cat(rows).numpy()
+
+
+async def test_the_answer_has_this_shape() -> None:
+    """It has exactly the documented fields, whether one text comes or a list of them."""
+    async with running_app(tiny_bi_encoder()) as running:
+        one = (await ask(running, "man she", user="me", input_type="query")).json()
+        several = (await ask(running, ["man she", "he"])).json()
+
+    assert list(one) == list(several) == ["object", "data", "model", "usage", "meta"]
+    assert (one["object"], one["model"]) == ("list", "tiny")
+    [item] = one["data"]
+    assert (item["object"], item["index"], len(item["embedding"])) == ("embedding", 0, 32)
+    assert [each["index"] for each in several["data"]] == [0, 1]
+    assert several["data"][0]["embedding"] == item["embedding"]
+    assert several["usage"] == {"prompt_tokens": 4 + 3, "total_tokens": 4 + 3}
+    assert several["meta"] == {"truncated_texts": 0, "truncated_tokens": 0, "cache_hits": 1, "cache_misses": 1}
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+async def test_embeddings_are_those_of_the_scorer(similarity: Any) -> None:
+    """Of unit length if it compares by the cosine, and only then; each text by itself, in the order of the request."""
+    scorer = tiny_bi_encoder(similarity=similarity)
+    async with running_app(scorer, settings=EXACT) as running:
+        embedded = await vectors(running, TEXTS)
+
+    np.testing.assert_allclose(embedded, own(scorer, TEXTS), atol=TOLERANCE, rtol=0)
+    assert np.allclose(np.linalg.norm(embedded, axis=1), 1.0) == (similarity == "cosine")
+    assert embedded[0].tolist() == embedded[4].tolist()
+
+
+async def test_their_dot_product_is_the_score() -> None:
+    """That of a query and a candidate, from the cache that ranking has filled; rounded as that cache rounds."""
+    scorer = tiny_bi_encoder()
+    async with running_app(scorer) as running:
+        ranking = {"query": TEXTS[2], "candidates": TEXTS[:2], "raw_scores": True}
+        results = (await running.rerank(ranking)).json()["results"]
+        answer = (await ask(running, TEXTS[:2])).json()
+        embedded = await vectors(running, TEXTS[:3])
+
+    scores = {result["index"]: result["relevance_score"] for result in results}
+    assert embedded[:2] @ own(scorer, TEXTS[2:3])[0] == pytest.approx([scores[0], scores[1]], abs=TOLERANCE)
+    assert (answer["meta"]["cache_hits"], answer["meta"]["cache_misses"]) == (2, 0)
+    np.testing.assert_allclose(embedded, own(scorer, TEXTS[:3]), rtol=HALF_STEP, atol=TOLERANCE)
+
+
+async def test_base64_says_the_same() -> None:
+    """As little-endian float32; null stands for numbers. Also of more texts than are written at once."""
+    texts = [f"man {'she ' * (number % 50)}" for number in range(600)]
+    async with running_app(tiny_bi_encoder(num_layers=1)) as running:
+        floats = await vectors(running, texts, encoding_format=None)
+        answer = (await ask(running, texts, encoding_format="base64")).json()
+
+    decoded = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
+    np.testing.assert_array_equal(np.stack(decoded), floats)
+    assert floats.shape == (600, 32)
+
+
+async def test_what_is_cut_is_counted() -> None:
+    """In the answer, in the metrics, and out of the embedding."""
+    async with running_app(tiny_bi_encoder(max_tokens=8), settings=EXACT) as running:
+        answer = (await ask(running, ["man " * 10, "she"])).json()
+        short = await vectors(running, "man " * 6)
+        seen = await running.scrape()
+
+    assert (answer["meta"]["truncated_texts"], answer["meta"]["truncated_tokens"]) == (1, 4)
+    assert answer["usage"]["total_tokens"] == 8 + 3
+    assert answer["data"][0]["embedding"] == pytest.approx(short[0], abs=TOLERANCE)
+    assert seen.value("bandrank_truncated_tokens_total") == 4
+    assert seen.value("bandrank_embedded_texts_total") == 3
+    assert seen.value("bandrank_cache_candidates_total", outcome="miss") == 3
+    assert seen.value("bandrank_http_requests_total", path="/v1/embeddings", status="200") == 2
+    assert seen.value("bandrank_requests_total") == 0
+
+
+async def test_the_stage_that_embeds_answers_for_its_model() -> None:
+    """In a cascade the one that precomputes; no accurate scorer runs."""
+    fast = tiny_bi_encoder()
+    async with running_app(lookup(), fast=fast, settings=EXACT) as running:
+        embedded = await vectors(running, ["man"])
+
+    np.testing.assert_allclose(embedded, own(fast, ["man"]), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("scorer", [tiny_cross_encoder, encoded_lookup], ids=["reads pairs", "precomputes no vectors"])
+async def test_what_is_no_bi_encoder_gives_none(scorer: Any) -> None:
+    """It is told so, and where nothing else is served, that too."""
+    async with running_app(scorer()) as running:
+        message = assert_openai_error(await ask(running, "man"), 400, "no_embeddings")
+
+    assert message == (
+        "model 'tiny' gives no embeddings: none of its scorers is a bi-encoder; "
+        "neither does any other that is served here"
+    )
+
+
+async def test_models_are_named_as_elsewhere() -> None:
+    """By name; unknown names stand for the first model, unless they are refused. Those that embed are told."""
+    files = [files_of(lookup(), name="pairs"), files_of(tiny_bi_encoder(), name="vectors")]
+    for unknown, status in (("default", 400), ("refuse", 404)):
+        settings = Settings(device="cpu", unknown_model=unknown)
+        app = create_app(Service(assemble(files, settings), settings))
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+                body = {"input": "man"}
+                known = await client.post("/v1/embeddings", json=body | {"model": "vectors"})
+                first = await client.post("/v1/embeddings", json=body)
+                other = await client.post("/v1/embeddings", json=body | {"model": "text-embedding-3-small"})
+
+        assert known.json()["model"] == "vectors"
+        assert assert_openai_error(first, 400, "no_embeddings").endswith("models that do: vectors")
+        assert other.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"input": [3, 5, 8]}, "send texts: token ids"),
+        ({"input": [[3, 5], [8]]}, "send texts: token ids"),
+        ({"input": 3}, "send texts: token ids"),
+        ({"input": []}, "at least 1"),
+        ({"input": None}, "valid string"),
+        ({"input": ["man", 3]}, "valid string"),
+        ({"input": {"text": "man"}}, "valid string"),
+        ({"encoding_format": "hex"}, "encoding_format"),
+        ({"dimensions": 16}, "have 32 dimensions, and cannot have 16"),
+        ({"dimensions": 0}, "dimensions"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: str) -> None:
+    """With a sentence that says why; the model's own number of dimensions is taken."""
+    async with running_app(tiny_bi_encoder()) as running:
+        assert (await ask(running, "man", dimensions=32)).status_code == 200
+        assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
+
+
+async def test_a_request_is_bounded() -> None:
+    """In texts, in the work that may wait, in the answer, and in memory, all of which is given back."""
+    texts = [f"man {number} {'she ' * 20}" for number in range(40)]
+    bounds = [
+        ({"max_candidates": 39}, "too many texts: 40 (limit 39)"),
+        ({"max_waiting_rows": 400}, "400 rows"),
+        ({"max_answer_bytes": 10_000}, "ask for encoding_format base64"),
+        ({"max_in_flight_bytes": 50_000}, "bytes of memory"),
+    ]
+    for bound, said in bounds:
+        async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu", **bound)) as running:
+            assert said in assert_openai_error(await ask(running, texts), 413, "input_too_large")
+            assert (await ask(running, "man")).status_code == 200
+            assert (await running.scrape()).value("bandrank_memory_in_flight_bytes") == 0
+
+
+async def test_a_client_that_hangs_up_has_nothing_embedded() -> None:
+    """Its work leaves the queue; the next request is answered."""
+    gate = Gate()
+    scorer = tiny_bi_encoder()
+    encode = scorer.encode_candidates
+
+    def held(tokens: Ragged) -> Ragged:
+        gate(None)  # type: ignore[arg-type]  # which looks at no batch
+        return encode(tokens)
+
+    gate.let_through(2)  # the self-test of the start: candidates, and the query
+    scorer.encode_candidates = held  # type: ignore[method-assign]
+    async with running_app(scorer) as running:
+        for _ in range(2):
+            await asyncio.to_thread(gate.wait_for_batch)
+        message: Message = {
+            "type": "http.request",
+            "body": json.dumps({"input": "man"}).encode(),
+            "more_body": False,
+        }
+        gone = asyncio.Event()
+        asking = asyncio.create_task(ask_and_hang_up(running.app, [message], hung_up=gone.wait, path="/v1/embeddings"))
+        await asyncio.to_thread(gate.wait_for_batch)
+        gone.set()
+        await asking
+        gate.let_through(2)
+        assert (await ask(running, "she")).status_code == 200
+        seen = await running.scrape()
+
+    assert seen.value("bandrank_http_requests_total", path="/v1/embeddings", status="499") == 1
+    assert seen.value("bandrank_embedded_texts_total") == 1
+    assert seen.value("bandrank_memory_in_flight_bytes") == 0
