@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from support.tokenizer import CLS_ID
 from torch import Tensor
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, PreTrainedModel
 
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 
-def full_score(model: BertForSequenceClassification, query: Sequence[int], candidate: Sequence[int]) -> float:
+def full_score(model: PreTrainedModel, query: Sequence[int], candidate: Sequence[int]) -> float:
     """The score of [CLS] query candidate, each with its [SEP], by the model's own forward pass."""
     ids, types = _inputs(query, candidate)
     with torch.inference_mode():

@@ -45,7 +45,8 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         raise BadRecipe(f"config of {name}: {error}") from error
     if same:
         weights = start.scorer.state_dict()
-        if config.encoder.max_positions > start.scorer.config.encoder.max_positions:
+        longer = config.encoder.max_positions > start.scorer.config.encoder.max_positions
+        if longer and POSITIONS in weights:  # families with relative positions have no table
             weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
         scorer = assemble(architecture, config, weights, source=recipe.start)
     else:

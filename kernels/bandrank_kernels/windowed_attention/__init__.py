@@ -7,6 +7,7 @@ from bandrank_kernels.windowed_attention.interface import (
     why_not_one_launch,
     windowed_attention,
 )
+from bandrank_kernels.windowed_attention.layout import Layout, Layouts, lay_out
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -15,7 +16,10 @@ __all__ = [
     "AttentionPattern",
     "AttentionPlan",
     "Capacity",
+    "Layout",
+    "Layouts",
     "PackedRows",
+    "lay_out",
     "plan_attention",
     "why_no_kernels",
     "why_not_one_launch",

@@ -5,17 +5,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bandrank_kernels.windowed_attention.banded import plan_blocks
+from bandrank_kernels.windowed_attention.banded import BlockChunk, plan_blocks
 from bandrank_kernels.windowed_attention.gathered import ClsGroup, SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import Piece, attend_pieces, split
+from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
 
 
 class VectorizedPlan(AttentionPlan):
-    """Whole sequences go through gathered groups, windowed candidate rows through blocks of the band."""
+    """Whole sequences go through gathered groups, windowed candidate rows through blocks of the band.
+
+    pieces: exactly one of them writes each row.  cls_groups: they cover the [CLS] rows.
+    """
 
     def __init__(
         self, rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype
@@ -38,23 +41,23 @@ class VectorizedPlan(AttentionPlan):
         def groups(queries: Spans, seen: Spans) -> list[SequenceGroup]:
             return plan_groups(queries, seen, device=device, dtype=dtype)
 
-        self._cls_groups = plan_cls_groups(rows, pattern, device=device, dtype=dtype)
-        self._pieces: list[Piece]  # exactly one writes each row
+        self.cls_groups = plan_cls_groups(rows, pattern, device=device, dtype=dtype)
+        self.pieces: list[SequenceGroup | BlockChunk]
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
-            self._pieces = [*groups(sequence, sequence)]
+            self.pieces = [*groups(sequence, sequence)]
             return
-        self._pieces = [*self._cls_groups, *groups(query_rows, query_keys)]
+        self.pieces = [*self.cls_groups, *groups(query_rows, query_keys)]
         if pattern.window is None:
-            self._pieces += groups(candidate, candidate_keys)
+            self.pieces += groups(candidate, candidate_keys)
         else:
-            self._pieces += plan_blocks(rows, pattern, device=device, dtype=dtype)
+            self.pieces += plan_blocks(rows, pattern, device=device, dtype=dtype)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
+        return attend_pieces(self.pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        return attend_cls_groups(self._cls_groups, query, rows, scale)
+        return attend_cls_groups(self.cls_groups, query, rows, scale)
 
 
 def plan_cls_groups(

@@ -142,6 +142,8 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
         return "it has no encoder"
     if backend not in {"auto", "cuda"}:
         return f"{backend!r} was asked for"
+    if encoder.config.why_no_kernels is not None:
+        return encoder.config.why_no_kernels
     return why_no_kernels(
         scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
     )

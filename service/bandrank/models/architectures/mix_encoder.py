@@ -184,7 +184,7 @@ class MixEncoder(TwoTowerScorer):
                 view = interactions[index].view
                 views.append([view(key_value, absorb=absorb) for key_value in key_values])  # type: ignore[operator]
             if to_the_end or len(views) < len(interactions):
-                hidden = layer.update(hidden, qkv, plan)
+                hidden = layer.update(hidden, qkv, positions, plan)
         return views, pool(Ragged(hidden, queries.cu_seqlens), "mean") if to_the_end else None
 
     def _score_block(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
@@ -17,8 +18,8 @@ def bert(config: EncoderConfig) -> Stack:
     return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert}
-HEADS: dict[str, Callable[..., nn.Module]] = {}  # of families that do not have BERT's head
+ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "deberta": deberta}
+HEADS: dict[str, Callable[..., nn.Module]] = {"deberta": deberta_head}  # of families that do not have BERT's head
 
 
 def build_encoder(config: EncoderConfig) -> Encoder:

@@ -5,11 +5,12 @@ from pathlib import Path
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf import bi_encoder, colbert, cross_encoder
 from bandrank.models.hf.bert import BERT
+from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.scorer import Scorer
 
-FAMILIES: dict[str, Family] = {"bert": BERT}  # by the `model_type` of config.json
+FAMILIES: dict[str, Family] = {"bert": BERT, "deberta-v2": DEBERTA}  # by the `model_type` of config.json
 
 
 def load(folder: Path) -> Scorer:

@@ -53,15 +53,20 @@ class Block(nn.Module, ABC):
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
-        return self.update(hidden, self.project(hidden, positions), plan)
+        return self.update(hidden, self.project(hidden, positions), positions, plan)
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
         return self._project(self.before_attention(hidden), positions)
 
-    def update(self, hidden: Tensor, qkv: Tensor, plan: AttentionPlan) -> Tensor:
+    def update(self, hidden: Tensor, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """`forward`, with the result of `project`."""
-        return self._after_attention(plan_within(plan, self.window).attend(qkv).flatten(1), hidden)
+        return self._after_attention(self.attend(qkv, positions, plan), hidden)
+
+    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        """(total, hidden_size) concatenated outputs of the heads. qkv: the result of `project`."""
+        del positions  # rotary ones have turned queries and keys before
+        return plan_within(plan, self.window).attend(qkv).flatten(1)
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
         """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first.

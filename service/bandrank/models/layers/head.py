@@ -1,21 +1,33 @@
 """The layers from a [CLS] state to a score."""
 
+from collections.abc import Callable, Mapping
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.precision import in_float32
 
+HeadActivation = Literal["tanh", "gelu", "relu"]
+ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,  # the exact erf form
+    "relu": functional.relu,
+}
+
 
 class ScoreHead(nn.Module):
-    """BERT's pooler and a classifier with one output, always in float32, so that rounding makes no ties."""
+    """A pooler, by default BERT's, and a classifier with one output, in float32, so that rounding makes no ties."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, activation: HeadActivation = "tanh") -> None:
         super().__init__()
+        self.activation = activation
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
         with in_float32(cls.device):
-            return self.classifier(torch.tanh(self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]
+            return self.classifier(ACTIVATIONS[self.activation](self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]

@@ -1,0 +1,122 @@
+"""DeBERTa-v2 and -v3 as transformers saves them."""
+
+from typing import Any, get_args
+
+import torch
+from transformers import DebertaV2Config
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.deberta import DebertaConfig
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.layers.disentangled import Distances, Terms
+from bandrank.models.layers.head import HeadActivation
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    deberta = DebertaV2Config.from_dict(settings)
+    if (reason := _why_not(deberta)) is not None:
+        raise ValueError(f"model_type 'deberta-v2' with {reason} is not supported; {SUPPORTED}")
+    kinds = {*(deberta.pos_att_type or ())} if deberta.relative_attention else set()
+    terms = Terms("c2p" in kinds, "p2c" in kinds, shared=_option(deberta, "share_att_key", default=False))
+    farthest = deberta.max_relative_positions
+    buckets = _option(deberta, "position_buckets", default=-1)
+    norms = [part.strip() for part in _option(deberta, "norm_rel_ebd", default="none").lower().split("|")]
+    return DebertaConfig(
+        vocab_size=len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
+        hidden_size=deberta.hidden_size,
+        num_layers=deberta.num_hidden_layers,
+        num_heads=deberta.num_attention_heads,
+        intermediate_size=deberta.intermediate_size,
+        max_positions=deberta.max_position_embeddings,
+        num_token_types=deberta.type_vocab_size,
+        layer_norm_eps=deberta.layer_norm_eps,
+        terms=terms if kinds else None,
+        distances=Distances(
+            farthest=farthest if farthest > 0 else deberta.max_position_embeddings,
+            buckets=buckets if buckets > 0 else None,
+        ),
+        norm_distances="layer_norm" in norms,
+        position_table=deberta.position_biased_input,
+        pooler_activation=deberta.pooler_hidden_act,  # type: ignore[arg-type]  # `_why_not` has refused any other
+    )
+
+
+def _option(deberta: DebertaV2Config, name: str, *, default: Any) -> Any:
+    """A setting that the library reads only where it is given."""
+    return getattr(deberta, name, default)
+
+
+def _why_not(deberta: DebertaV2Config) -> str | None:
+    """What of a model is not computed here, with its value; None if nothing is."""
+    size, kinds = deberta.hidden_size, deberta.pos_att_type or ()
+    expected: dict[str, tuple[Any, ...]] = {
+        "hidden_act": ("gelu",),
+        "pooler_hidden_act": get_args(HeadActivation),
+        "conv_kernel_size": (0,),
+        "embedding_size": (size,),
+        "pooler_hidden_size": (size,),
+        "attention_head_size": (size // deberta.num_attention_heads,),
+        "relative_attention": (True,) if kinds else (True, False),
+    }
+    for name, values in expected.items():
+        if (value := _option(deberta, name, default=values[0])) not in values:
+            return f"{name} {value!r}"
+    return None if {*kinds} <= {"c2p", "p2c"} else f"pos_att_type {kinds!r}"
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """The encoder's tensors under our names; the matrices of query, key and value are stacked into one.
+
+    Raises KeyError for a missing tensor.
+    """
+    assert isinstance(config, DebertaConfig), "the config of another family. This is a bug."
+    translated: Weights = {}
+
+    def take(ours: str, theirs: str, *parts: str) -> None:
+        for part in parts or ("weight", "bias"):
+            translated[f"encoder.{ours}.{part}"] = weights[f"{theirs}.{part}"]
+
+    take("embeddings.word", "embeddings.word_embeddings", "weight")
+    take("embeddings.norm", "embeddings.LayerNorm")
+    if config.position_table:
+        take("embeddings.position", "embeddings.position_embeddings", "weight")
+    if config.num_token_types:
+        take("embeddings.token_type", "embeddings.token_type_embeddings", "weight")
+    terms = config.terms
+    if terms is not None:
+        take("relative.table", "encoder.rel_embeddings", "weight")
+        if config.norm_distances:
+            take("relative.norm", "encoder.LayerNorm")
+    names = {
+        "attention_out": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "out_norm": "output.LayerNorm",
+    }
+    if terms is not None and not terms.shared:
+        names |= {"position_key": "attention.self.pos_key_proj"} if terms.content_to_position else {}
+        names |= {"position_query": "attention.self.pos_query_proj"} if terms.position_to_content else {}
+    for layer in range(config.num_layers):
+        saved = f"encoder.layer.{layer}"
+        for part in ("weight", "bias"):
+            qkv = [weights[f"{saved}.attention.self.{name}_proj.{part}"] for name in ("query", "key", "value")]
+            translated[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
+        for ours, theirs in names.items():
+            take(f"layers.{layer}.{ours}", f"{saved}.{theirs}")
+    return translated
+
+
+DEBERTA = Family(
+    prefix="deberta.",
+    tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    head={
+        f"{ours}.{part}": f"{theirs}.{part}"
+        for ours, theirs in (("pooler", "pooler.dense"), ("classifier", "classifier"))
+        for part in ("weight", "bias")
+    },
+)

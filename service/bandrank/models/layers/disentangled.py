@@ -1,0 +1,224 @@
+"""Disentangled attention on packed rows (He et al. 2021, "DeBERTa", arXiv 2006.03654, section 3.1), with the
+logarithmic buckets and shared projections of DeBERTa-v2 and -v3.
+
+The score of query row i and key row j is (Q_i K_j + Q_i P_b + K_j R_b) / sqrt(terms * head_dim): content to content,
+content to position, position to content. b is the bucket of the distance i - j; P and R are projections of the table of
+buckets to keys and to queries. Either of the last two may be left out; `terms` is how many there are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.block import PostNormBlock
+from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.norm import LayerNorm
+from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Layout, Layouts, PackedRows, lay_out
+
+# Scores, and products with the table, that are in memory at once: they stay in the cache of a CPU (16 MB), and fill a
+# GPU with few launches (256 MB). A query row alone may need more.
+CHUNK_ON_CPU, CHUNK_ON_GPU = 1 << 22, 1 << 26
+
+
+@dataclass(frozen=True)
+class Distances:
+    """The rows of a table of relative positions by distance.
+
+    farthest: distances are cut to less than this on either side.  buckets: how many rows of the table there are for
+    either sign, of which the nearer half are for one distance each, and the others for distances that grow like powers;
+    None: as many as `farthest`, each for one distance.
+    """
+
+    farthest: int
+    buckets: int | None = None
+
+    @property
+    def span(self) -> int:
+        """Half the rows of the table; distance 0 has this row."""
+        return self.farthest if self.buckets is None else self.buckets
+
+    def rows(self, reach: int) -> Tensor:
+        """(2 * reach + 1,) int64 row of the table for each distance from -reach to reach, ascending."""
+        distance = torch.arange(-reach, reach + 1)
+        if self.buckets is not None:
+            near = self.buckets // 2
+            far = distance.abs().clamp(min=near) / near  # float32, as in the models' training
+            grown = torch.ceil(far.log() / torch.tensor((self.farthest - 1) / near).log() * (near - 1)) + near
+            distance = torch.where(distance.abs() <= near, distance, (grown * distance.sign()).long())
+        return (distance + self.span).clamp(0, 2 * self.span - 1)
+
+
+@dataclass(frozen=True)
+class DisentangledPlan(AttentionPlan):
+    """The plan of a batch, for blocks that score by their own projections.
+
+    reach: the longest distance of two rows of a sequence.  rows: (2 * reach + 1,) row of `table` for each distance.
+    table: (num_rows, hidden_size) the embeddings that the batch needs, normed.
+    """
+
+    layouts: Layouts
+    reach: int
+    rows: Tensor
+    table: Tensor
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        raise NotImplementedError("a block adds its own projections of positions")
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("a block adds its own projections of positions")
+
+
+class RelativePositions(nn.Module):
+    """The table of relative positions that all blocks of an encoder share."""
+
+    def __init__(self, config: EncoderConfig, distances: Distances, *, norm: bool) -> None:
+        """norm: whether a LayerNorm follows the table."""
+        super().__init__()
+        self.distances = distances
+        self.table = nn.Embedding(2 * distances.span, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if norm else None
+
+    def plan(self, rows: PackedRows, pattern: AttentionPattern) -> DisentangledPlan:
+        """The plan of a batch. Raises the errors of `lay_out`."""
+        device = self.table.weight.device
+        layouts = lay_out(rows, pattern, device=device)
+        queries = np.diff(rows.cu_queries)
+        together = 1 + queries[rows.candidate_query] + np.diff(rows.cu_candidates)
+        reach = int(max(queries.max(initial=1), together.max(initial=1))) - 1
+        needed = self.distances.rows(reach)
+        first, last = int(needed[0]), int(needed[-1])
+        (of_distance,) = to_device([needed - first], device)
+        table = self.table.weight[first : last + 1]
+        return DisentangledPlan(layouts, reach, of_distance, table if self.norm is None else self.norm(table))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is added to the product of contents; at least one.
+
+    shared: whether a block projects positions as it projects contents, and not by weights of their own.
+    """
+
+    content_to_position: bool = True
+    position_to_content: bool = True
+    shared: bool = True
+
+
+class DisentangledBlock(PostNormBlock):
+    """BERT's block with disentangled attention."""
+
+    def __init__(self, config: EncoderConfig, terms: Terms) -> None:
+        super().__init__(config)
+        self.terms = terms
+        size = config.hidden_size
+        self.scale = ((1 + terms.content_to_position + terms.position_to_content) * config.head_dim) ** -0.5
+        self.position_key = Linear(size, size) if terms.content_to_position and not terms.shared else None
+        self.position_query = Linear(size, size) if terms.position_to_content and not terms.shared else None
+
+    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        return self._attend(qkv, positions, plan, cls_only=False)
+
+    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
+        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first."""
+        attended = self._attend(self.project(hidden, positions), positions, plan, cls_only=True)
+        return self._after_attention(attended, hidden[:num_candidates])
+
+    def _attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan, *, cls_only: bool) -> Tensor:
+        if not isinstance(plan, DisentangledPlan):
+            raise NotImplementedError("disentangled attention cannot mask single keys, as ColBERT's queries need it")
+        layouts = plan.layouts.cls if cls_only else plan.layouts.rows
+        tables = self._project_table(plan.table)
+        parts = [qkv.new_empty(0, qkv.shape[2] * qkv.shape[3])]
+        for layout in layouts:
+            attended = [
+                _checkpointed(self._attend_chunk, qkv, tables, positions, plan, chunk)
+                for chunk in _chunks(layout, self.num_heads * len(plan.table), self.num_heads)
+            ]
+            parts.append(torch.cat(attended).index_select(0, layout.out_indices))
+        together = torch.cat(parts)
+        rows = torch.cat([layout.out_rows for layout in layouts]) if layouts else positions[:0]
+        return torch.empty_like(together).index_copy(0, rows, together)
+
+    def _project_table(self, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The table as keys and as queries, both (num_heads, num_rows, head_dim), for the terms that there are."""
+        query_rows, key_rows, _ = self.qkv.thirds
+
+        def project(own: Linear | None, shared: slice) -> Tensor:
+            projected = self.qkv.project(table, shared) if own is None else own(table)
+            return projected.view(len(table), self.num_heads, -1).transpose(0, 1)
+
+        return (
+            project(self.position_key, key_rows) if self.terms.content_to_position else None,
+            project(self.position_query, query_rows) if self.terms.position_to_content else None,
+        )
+
+    def _attend_chunk(
+        self,
+        qkv: Tensor,
+        tables: tuple[Tensor | None, Tensor | None],
+        positions: Tensor,
+        plan: DisentangledPlan,
+        chunk: "_Chunk",
+    ) -> Tensor:
+        """(n * num_rows, hidden_size) attended values of a chunk's rows, in the dtype of `qkv`."""
+        query, key, value = (
+            qkv[:, part].index_select(0, index.flatten()).view(*index.shape, *qkv.shape[2:]).transpose(1, 2)
+            for part, index in enumerate((chunk.query_index, chunk.key_index, chunk.key_index))
+        )  # (n, num_heads, num_rows or num_keys, head_dim)
+        distance = positions[chunk.query_index][:, :, None] - positions[chunk.key_index][:, None, :]
+        row = plan.rows[distance + plan.reach][:, None].expand(-1, self.num_heads, -1, -1)
+        query = query * self.scale
+        scores = (query @ key.transpose(-1, -2)).float()  # (n, num_heads, num_rows, num_keys)
+        position_keys, position_queries = tables
+        if position_keys is not None:
+            scores = scores + (query @ position_keys.transpose(-1, -2)).gather(-1, row)
+        if position_queries is not None:
+            of_keys = key @ (position_queries * self.scale).transpose(-1, -2)  # (n, num_heads, num_keys, table rows)
+            scores = scores + of_keys.gather(-1, row.transpose(-1, -2)).transpose(-1, -2)
+        scores = scores if chunk.bias is None else scores + chunk.bias
+        attended: Tensor = scores.softmax(-1).to(value.dtype) @ value
+        return attended.transpose(1, 2).flatten(2).flatten(0, 1).to(qkv.dtype)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A part of a layout: some of its attentions, or some rows of one of them."""
+
+    query_index: Tensor
+    key_index: Tensor
+    bias: Tensor | None
+
+
+def _chunks(layout: Layout, table_size: int, num_heads: int) -> Iterator[_Chunk]:
+    """The parts of a layout, in the order of its flattened rows.
+
+    table_size: products of a row of queries or keys with the table.
+    """
+    most = CHUNK_ON_CPU if layout.query_index.device.type == "cpu" else CHUNK_ON_GPU
+    count, num_rows = layout.query_index.shape
+    num_keys = layout.key_index.shape[1]
+    of_row = num_heads * num_keys + table_size
+    several = max(1, most // (num_rows * of_row + num_keys * table_size))
+    step = num_rows if several > 1 else max(1, most // of_row)
+    for first in range(0, count, several):
+        which = slice(first, first + several)
+        for row in range(0, num_rows, step):
+            rows = slice(row, row + step)
+            bias = layout.bias
+            if bias is not None:
+                bias = bias[which, :, rows] if bias.shape[2] > 1 else bias[which]
+            yield _Chunk(layout.query_index[which, rows], layout.key_index[which], bias)
+
+
+def _checkpointed(function: Any, *arguments: Any) -> Any:
+    """Calls a function; for gradients it is called again in the backward pass, so that no scores are kept till then."""
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

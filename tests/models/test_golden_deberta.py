@@ -1,0 +1,212 @@
+"""DeBERTa-v2 and -v3 against `transformers`, with every option that published models use and those beside them."""
+
+import random
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.deberta import save_deberta, tiny_hf_deberta, unigram_tokenizer
+from support.dense_bert import allowed, full_score
+from support.models import as_served, random_ids, score_batch
+from support.tokenizer import CLS_ID
+from transformers import DebertaV2ForSequenceClassification
+
+from bandrank.models import hf
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers import disentangled
+from bandrank.models.layers.disentangled import Distances
+from bandrank.models.layers.patterns import longformer, sparse
+from bandrank.models.loading import load_model
+from bandrank.models.texts import TextEncoder
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+CLOSE = 1e-5  # float32 in another order of summation; scores are of the order of 1
+
+# Beside the settings of mixedbread-ai/mxbai-rerank-*-v1.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mxbai": {},
+    "as v2": {"share_att_key": False, "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 2},
+    "own projections": {"share_att_key": False},
+    "c2p": {"pos_att_type": "c2p"},
+    "p2c": {"pos_att_type": ["p2c"]},
+    "c2p of its own": {"pos_att_type": ["c2p"], "share_att_key": False},
+    "few buckets": {"position_buckets": 8, "max_relative_positions": 40},
+    "no buckets": {"position_buckets": -1, "max_relative_positions": 40, "pos_att_type": "c2p|p2c"},
+    "no relative positions": {"relative_attention": False, "pos_att_type": None, "position_biased_input": True},
+    "a tanh pooler": {"pooler_hidden_act": "tanh"},
+}
+every_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+
+Texts = tuple[list[list[int]], list[list[list[int]]]]
+
+
+def ragged_texts(*lengths: list[int], seed: int = 0) -> Texts:
+    """Queries with candidates of these numbers of pieces."""
+    rng = random.Random(seed)
+    queries = [random_ids(rng, num_pieces) for num_pieces in (7, 3, 1)[: len(lengths)]]
+    return queries, [[random_ids(rng, num_pieces) for num_pieces in group] for group in lengths]
+
+
+def expected_scores(model: DebertaV2ForSequenceClassification, texts: Texts) -> list[float]:
+    """Those of the library, one text at a time."""
+    return [full_score(model, query, text) for query, group in zip(*texts, strict=True) for text in group]
+
+
+def load(folder: Path) -> CrossEncoder:
+    """The folder's cross-encoder."""
+    scorer = hf.load(folder)
+    assert isinstance(scorer, CrossEncoder)
+    return scorer
+
+
+@every_option
+def test_in_company_and_alone(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Three queries with candidates within and beyond the exact buckets and the farthest distance."""
+    model = tiny_hf_deberta(**options)
+    scorer = load(save_deberta(tmp_path, model))
+    texts = ragged_texts([0, 1, 60, 140, 290], [], [490, 5])
+    expected = expected_scores(model, texts)
+
+    with torch.inference_mode():
+        together = scorer(score_batch(*texts)).tolist()
+        every_row = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False)).tolist()
+        alone = [
+            scorer(score_batch([query], [[text]])).item() for query, group in zip(*texts, strict=True) for text in group
+        ]
+
+    assert together == pytest.approx(expected, abs=CLOSE)
+    assert every_row == pytest.approx(expected, abs=CLOSE)
+    assert alone == pytest.approx(together, abs=CLOSE)
+    assert torch.tensor(expected).std() > 1000 * CLOSE
+
+
+def test_every_option_counts() -> None:
+    """The comparison above can fail: no two options score a text alike."""
+    texts = ragged_texts([140])
+    shared = ("mxbai", "c2p", "p2c", "few buckets", "no buckets", "a tanh pooler")
+    weights = tiny_hf_deberta().state_dict()
+    scores = []
+    for name in shared:
+        model = tiny_hf_deberta(**OPTIONS[name])
+        fitting = {key: tensor for key, tensor in weights.items() if "rel_embeddings" not in key}
+        rows = model.deberta.encoder.rel_embeddings.num_embeddings
+        table = weights["deberta.encoder.rel_embeddings.weight"][:rows]
+        model.load_state_dict(fitting | {"deberta.encoder.rel_embeddings.weight": table})
+        scores += expected_scores(model, texts)
+
+    assert min(high - low for low, high in pairwise(sorted(scores))) > 10 * CLOSE
+
+
+@pytest.mark.parametrize("name", ["mxbai", "as v2"])
+def test_gradients_are_those_of_the_library(tmp_path: Path, name: str) -> None:
+    """Also by the table of distances, through scores that are computed again in the backward pass."""
+    model = tiny_hf_deberta(**OPTIONS[name])
+    scorer = load(save_deberta(tmp_path, model))
+    ((query,), (texts,)) = ragged_texts([3, 140])
+
+    for text in texts:
+        ids = torch.tensor([[CLS_ID, *query, *text]])
+        types = torch.tensor([[0] * (1 + len(query)) + [1] * len(text)])
+        model(input_ids=ids, token_type_ids=types).logits.sum().backward()
+    scorer(score_batch([query], [texts])).sum().backward()
+
+    parameters = dict(scorer.named_parameters())
+    attention = "deberta.encoder.layer.0.attention.self"
+    pairs = {
+        "relative.table.weight": ["deberta.encoder.rel_embeddings.weight"],
+        "embeddings.word.weight": ["deberta.embeddings.word_embeddings.weight"],
+        "layers.0.qkv.weight": [f"{attention}.{part}_proj.weight" for part in ("query", "key", "value")],
+    }
+    if name == "as v2":
+        pairs["layers.0.position_key.weight"] = [f"{attention}.pos_key_proj.weight"]
+    for ours, theirs in pairs.items():
+        expected = torch.cat([model.get_parameter(each).grad for each in theirs])
+        torch.testing.assert_close(parameters[f"encoder.{ours}"].grad, expected, rtol=1e-4, atol=CLOSE)
+        assert expected.abs().max() > 100 * CLOSE
+
+
+@pytest.mark.parametrize("most", [1, 20_000])
+def test_chunks_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """One query row at a time, or some sequences and some parts of a sequence."""
+    scorer = load(save_deberta(tmp_path, num_layers=1))
+    texts = ragged_texts([0, 60, 61, 62], [33])
+    with torch.inference_mode():
+        expected = scorer(score_batch(*texts))
+        monkeypatch.setattr(disentangled, "CHUNK_ON_CPU", most)
+        found = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False))
+
+    torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
+
+
+def test_buckets_are_those_of_the_models() -> None:
+    """Distances of 256 buckets: exact up to 128, then ever wider, and none beyond 511."""
+    rows = Distances(farthest=512, buckets=256).rows(600)
+
+    def bucket(distance: int) -> int:
+        return int(rows[600 + distance]) - 256
+
+    assert [bucket(each) for each in (0, 1, 128, 129, 300, 511)] == [0, 1, 128, 129, 207, 255]
+    assert [bucket(-each) for each in (1, 128, 129, 300, 511, 600)] == [-1, -128, -129, -207, -255, -256]
+    assert bucket(600) == 255  # 270, cut to the last row
+    assert (rows.diff() >= 0).all()
+
+
+def test_served_scores_are_those_of_the_library(tmp_path: Path) -> None:
+    """Prepared for a CPU, in float32; and in bfloat16 to its precision."""
+    model = tiny_hf_deberta()
+    folder = save_deberta(tmp_path, model)
+    texts = ragged_texts([0, 60, 140], [9])
+    expected = expected_scores(model, texts)
+    with torch.inference_mode():
+        exact = as_served(load(folder))(score_batch(*texts)).tolist()
+        rounded = as_served(load(folder), torch.bfloat16)(score_batch(*texts)).tolist()
+
+    assert exact == pytest.approx(expected, abs=CLOSE)
+    assert rounded == pytest.approx(expected, abs=0.1)
+    assert rounded != pytest.approx(expected, abs=CLOSE)
+
+
+def test_texts_are_read_as_the_tokenizer_joins_them(tmp_path: Path) -> None:
+    """[CLS] query [SEP] candidate [SEP], each text with its own first space; the score is the library's."""
+    hf_model = tiny_hf_deberta()
+    model = load_model(str(save_deberta(tmp_path, hf_model)))
+    scorer = model.scorer
+    assert isinstance(scorer, CrossEncoder)
+    query, candidate = "Over the time of man, which ", " Would many other MEN like it? "
+    encoder = TextEncoder(model.tokenizer, scorer)
+    query_ids, _ = encoder.query(query)
+    ((candidate_ids, _),) = encoder.candidates(encoder.pieces([candidate]), query_tokens=len(query_ids))
+
+    pair = unigram_tokenizer().encode(query, candidate)
+    assert [scorer.config.cls_id, *query_ids, *candidate_ids] == pair.ids
+    with torch.inference_mode():
+        theirs = hf_model(torch.tensor([pair.ids])).logits.item()
+        assert scorer(score_batch([query_ids], [[candidate_ids]])).item() == pytest.approx(theirs, abs=CLOSE)
+    assert not scorer.config.token_types
+
+
+@pytest.mark.parametrize("pattern", [sparse(4), sparse(None), longformer(16), longformer(500)], ids=str)
+def test_every_pattern_is_the_library_under_its_mask(tmp_path: Path, pattern: AttentionPattern) -> None:
+    """A window, queries that are shared, and [CLS] alone in the last layer, with the distances of the whole text."""
+    model = tiny_hf_deberta()
+    full = load(save_deberta(tmp_path, model))
+    scorer = CrossEncoder(replace(full.config, pattern=pattern)).eval()
+    scorer.load_state_dict(full.state_dict())
+    texts = ragged_texts([0, 60, 140], [], [290, 5])
+
+    def masked_score(query: list[int], text: list[int]) -> float:
+        embedded = model.deberta.embeddings(torch.tensor([[CLS_ID, *query, *text]]))
+        states = model.deberta.encoder(embedded, allowed(query, text, pattern)[None]).last_hidden_state
+        return float(model.classifier(model.pooler(states)))
+
+    with torch.inference_mode():
+        expected = [masked_score(query, text) for query, group in zip(*texts, strict=True) for text in group]
+        found = scorer(score_batch(*texts)).tolist()
+        every_row = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False)).tolist()
+
+    assert found == pytest.approx(expected, abs=CLOSE)
+    assert every_row == pytest.approx(expected, abs=CLOSE)

@@ -1,0 +1,34 @@
+"""The trainer fine-tunes a DeBERTa as it does any other model."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from support.deberta import save_deberta
+from support.training import train
+
+from bandrank.models.encoders.deberta import DebertaConfig
+from bandrank.models.loading import load_model
+
+
+def test_a_deberta_learns(toy: Path, tmp_path: Path) -> None:
+    """From a Hugging Face folder, with a window and for longer texts: the loss falls, and the result is served."""
+    start = save_deberta(tmp_path / "start")
+    encoder = asdict(load_model(str(start)).scorer.config.encoder) | {"max_positions": 1024}
+    pattern = {"window": 4, "query_to_cls": False, "query_to_candidate": False}
+    config = {"encoder": encoder, "max_tokens": 1024, "pattern": pattern}
+    trainer = train(
+        toy,
+        tmp_path / "out",
+        model={"start": str(start), "config": config},
+        losses=[{"name": "contrastive"}],
+        optimiser={"steps": 12, "learning_rate": 2e-3},
+        data={"batch_rows": 400},
+    )
+
+    found = [entry["loss"] for entry in trainer.progress.log]
+    assert sum(found[-3:]) < 3 / 4 * sum(found[:3])
+    before, after = (load_model(str(folder)).scorer for folder in (start, tmp_path / "out"))
+    assert isinstance(after.config.encoder, DebertaConfig)
+    assert (after.config.pattern.window, after.config.max_tokens) == (4, 1024)
+    table = "encoder.relative.table.weight"
+    assert not before.state_dict()[table].equal(after.state_dict()[table])
