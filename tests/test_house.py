@@ -39,6 +39,7 @@ FENCES = {
 }
 UNFENCED = {"transformers", "tokenizers"}  # for benchmarks, which compare with them
 MOST_LINES = 350  # a file is read in one sitting
+MOST_TRACKED_BYTES = 56 << 20  # with the shipped checkpoints: a checkout can be sent where only so much is taken
 
 
 def sources() -> list[Path]:
@@ -132,3 +133,13 @@ assert threading.active_count() == threads
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_a_checkout_is_small() -> None:
+    """All tracked files together."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout of the repository")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name]
+
+    assert sum(path.stat().st_size for path in paths if path.is_file()) <= MOST_TRACKED_BYTES

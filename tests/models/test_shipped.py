@@ -8,7 +8,7 @@ from bandrank.settings import Settings
 from bandrank_training.scoring import Question, score_offline
 
 ACCURATE = Settings().model
-MOST_BYTES = 70_000_000
+MOST_BYTES = 54_000_000
 QUESTIONS = {
     "how do bees find their way home?": [
         "Bees navigate by the position of the sun and by landmarks they remember.",
