@@ -25,7 +25,6 @@ from bandrank.models.readings import Reading
 # Texts with a gap that are scored, at most; fewer for long texts, so that they take a second or two on two cores.
 MOST_GAPS, FEWEST_GAPS, MOST_ROWS = 64, 8, 16_384
 TOKEN_BYTES = 512  # of memory: the token, its part of the answer, and the answer's text
-FRAME_TOKENS = 4  # that a template adds, at most
 
 
 @dataclass(frozen=True)
@@ -80,10 +79,17 @@ class Explanation:
 
 
 async def explain(
-    model: ServedModel, query: str, text: str, *, strategy: str = AUTO, account: Account | None = None
+    model: ServedModel,
+    query: str,
+    text: str,
+    *,
+    strategy: str = AUTO,
+    instruction: str = "",
+    account: Account | None = None,
 ) -> Explanation:
     """Explains the score that a strategy gives to a candidate that is ranked alone.
 
+    instruction: for scorers that take one.
     account: holds what texts and tokens take.  Raises what `ServedModel.rank` and `Account.hold` raise.
     """
     engine = model.engine
@@ -92,7 +98,7 @@ async def explain(
         ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
         roles = [stage.role for stage in model.stages]
         plan = make_plan(roles, strategy, num_candidates=1, budget_s=None, predict_s=lambda _: math.inf)
-        stages = weigh([model.stages[step.stage] for step in plan.steps])
+        stages = weigh([model.stages[step.stage] for step in plan.steps], instruction)
         counted = [each for each in stages if each.weight]
         most = _most_gaps(counted, query, text)
         if account is not None:
@@ -120,10 +126,11 @@ async def explain(
 
 @dataclass(frozen=True)
 class WeighedStage:
-    """A stage, and the factor of its score in the result."""
+    """A stage, the factor of its score in the result, and the instruction for scorers that take one."""
 
     stage: Stage
     weight: float
+    instruction: str = ""
 
     @property
     def name(self) -> str:
@@ -133,26 +140,28 @@ class WeighedStage:
         self, query: str, texts: Sequence[str], ticket: Ticket, *, keep: bool
     ) -> tuple[list[float], StageReport]:
         """`TextScorer.score`."""
-        return await self.stage.scorer.score(self.name, query, texts, ticket=ticket, keep=keep)
+        return await self.stage.scorer.score(
+            self.name, query, texts, ticket=ticket, keep=keep, instruction=self.instruction
+        )
 
     def expected(self, query: str, text: str, *, keep: bool) -> dict[AnyLane, float]:
         """Rows by lane of one text."""
         return self.stage.scorer.expected(query, [text], keep=keep)
 
 
-def weigh(stages: Sequence[Stage]) -> list[WeighedStage]:
+def weigh(stages: Sequence[Stage], instruction: str = "") -> list[WeighedStage]:
     """The stages of a plan, the last of which gives the result, with what it adds of those before."""
     weight = 1.0
     weighed = []
     for stage in reversed(stages):
-        weighed.append(WeighedStage(stage, weight))
+        weighed.append(WeighedStage(stage, weight, instruction))
         weight *= stage.role.weight or 0.0
     return weighed[::-1]
 
 
 async def _explain_stage(weighed: WeighedStage, query: str, text: str, ticket: Ticket) -> StageExplanation:
     (score,), report = await weighed.score(query, [text], ticket, keep=True)
-    asked, read = await weighed.stage.scorer.read(query, text, ticket=ticket)
+    asked, read = await weighed.stage.scorer.read(query, text, ticket=ticket, instruction=weighed.instruction)
     cached = report.cache_hits > 0 if report.cache_hits + report.cache_misses else None
     return StageExplanation(weighed.name, score, weighed.weight, cached, asked, read, report)
 
@@ -172,10 +181,14 @@ def _most_gaps(stages: Sequence[WeighedStage], query: str, text: str) -> int:
 
 def _most_tokens(stages: Sequence[WeighedStage], query: str, text: str) -> int:
     """The tokens of the readings, if a character is two at most."""
-    scorers = [each.stage.scorer.prepared.scorer for each in stages]
-    sides = [(query, scorer.query_template) for scorer in scorers]
-    sides += [(text, scorer.candidate_template) for scorer in scorers]
-    return sum(min(2 * len(read) + FRAME_TOKENS, template.max_tokens) for read, template in sides)
+    most = 0
+    for each in stages:
+        scorer = each.stage.scorer.prepared.scorer
+        for read, template in ((query, scorer.query_template), (text, scorer.candidate_template)):
+            characters = len(read) + sum(map(len, template.wording.around(each.instruction)))
+            frame = len(template.prefix) + len(template.suffix) + 2  # and [CLS], which some put before it
+            most += min(2 * characters + frame, template.max_tokens)
+    return most
 
 
 def _expected(stages: Sequence[WeighedStage], query: str, text: str, num_gaps: int) -> dict[AnyLane, float]:

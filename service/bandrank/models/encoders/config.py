@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -10,8 +10,12 @@ class EncoderConfig:
     """The shape of an encoder: all settings of BERT, and what architectures read of any encoder.
 
     kind: a key of `families.ENCODERS`. Another family adds its settings in a subclass, with a default for `kind`.
+    causal: whether rows attend only to rows before them.  overflows_float16: whether states may be too large for it.
     Raises ValueError if the heads do not divide hidden_size.
     """
+
+    causal: ClassVar[bool] = False
+    overflows_float16: ClassVar[bool] = False
 
     vocab_size: int
     hidden_size: int
