@@ -20,11 +20,8 @@ CASES = {
     "Qwen/Qwen3-Reranker-0.6B": (Qwen3ForCausalLM, qwen3_pair),
     "mixedbread-ai/mxbai-rerank-base-v2": (Qwen2ForCausalLM, mxbai_pair),
 }
-AWKWARD = st.text(
-    st.sampled_from(
-        [*" \n\t:?.,<>|'\"019aeséE", "\u0301", "\u00a0", "🐝", "蜜", "<|im_end|>", "<think>", "no", " bees"]
-    )
-)
+PARTS = [*" \n\t:?.,<>|'\"019aeséE", "\u0301", "\u00a0", "🐝", "蜜", "<|im_end|>", "<think>", "no", " bees"]
+AWKWARD = st.lists(st.sampled_from(PARTS)).map("".join)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -112,9 +109,8 @@ def test_readings(case: tuple[TextEncoder, Pair], length: int) -> None:
     encoder, _ = case
     scorer = encoder.scorer
     assert isinstance(scorer, DecoderReranker)
-    short = TextEncoder(
-        encoder.tokenizer, DecoderReranker(replace(scorer.config, max_tokens=600, max_query_tokens=400))
-    )
+    config = replace(scorer.config, max_tokens=600, max_query_tokens=400, max_candidate_tokens=900)
+    short = TextEncoder(encoder.tokenizer, DecoderReranker(config))
     query, document = "né bees? " * length, "the 7 suns 🐝 " * length
 
     asked, candidate = read_pair(
@@ -125,20 +121,16 @@ def test_readings(case: tuple[TextEncoder, Pair], length: int) -> None:
     for text, reading in ((query, asked), (document, candidate)):
         places = [(token.start, token.end) for token in reading.tokens if token.start is not None]
         covered = {index for start, end in places for index in range(start, end or 0)}
-        assert covered == set(range(reading.read_to))
+        # A character of several pieces may be cut within.
+        assert covered - {reading.read_to} == set(range(reading.read_to))
         assert (reading.read_to == len(text)) == (length == 3)
 
 
 def test_a_wording_says_where_the_texts_are() -> None:
     """And the instruction precedes the text."""
-    for plain, instructed in (
-        ("{query}", ""),
-        ("{text}{text}", ""),
-        ("{text}", "{text}"),
-        ("{text}", "{text} {instruction}"),
-    ):
+    for wrong in (("{query}", ""), ("{text}{text}", ""), ("{text}", "{text}"), ("{text}", "{text} {instruction}")):
         with pytest.raises(ValueError, match="a wording needs"):
-            Wording(plain, instructed)
+            Wording(*wrong)
     wording = Wording("a {text} b", "{instruction}: {text}")
 
     assert wording.around() == ("a ", " b")

@@ -91,10 +91,8 @@ def batch_of(encoder: TextEncoder, texts: dict[str, list[str]], instruction: str
 def scores_of(model: LoadedModel, texts: dict[str, list[str]], instruction: str = "") -> list[float]:
     """Our scores of all candidates in one batch."""
     with torch.inference_mode():
-        scores: list[float] = model.scorer(
-            batch_of(TextEncoder(model.tokenizer, model.scorer), texts, instruction)
-        ).tolist()
-    return scores
+        scores = model.scorer(batch_of(TextEncoder(model.tokenizer, model.scorer), texts, instruction))
+    return scores.tolist()  # type: ignore[no-any-return]
 
 
 def test_scores_are_those_of_the_plain_model(each: Both) -> None:

@@ -1,4 +1,4 @@
-"""Tiny random decoders of the published shapes, with a tokenizer of Qwen's kind; `save_*` write folders as on the hub."""
+"""Tiny random decoders of the published shapes, with a tokenizer of Qwen's kind, in folders as on the hub."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -93,7 +93,7 @@ WORDS = """
 
 @cache
 def qwen_tokenizer(*, end: bool = False) -> Tokenizer:
-    """Byte-level pieces of some hundred merges. end: whether a text gets <|endoftext|> behind it, as in Qwen3-Embedding."""
+    """Byte-level pieces of some hundred merges. end: whether <|endoftext|> follows a text, as in Qwen3-Embedding."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

@@ -67,7 +67,7 @@ class DecoderRerankerConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.encoder, DecoderConfig):
             raise ValueError(f"the encoder must be a decoder, got {self.encoder.kind!r}")  # noqa: TRY004  # a bad value
-        least = self.max_query_tokens + len(self.prompt.tail) + 2
+        least = max(self.max_query_tokens, len(self.prompt.head) + len(self.prompt.between)) + len(self.prompt.tail) + 2
         if not least <= self.max_tokens <= self.encoder.max_positions:
             raise ValueError(
                 f"max_tokens {self.max_tokens} must hold the prompt, of which {self.max_query_tokens} tokens precede "
