@@ -1,5 +1,6 @@
 """Builds the engine and its served models from the settings."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from bandrank.metrics import Metrics
 from bandrank.model_settings import Dtype, ModelSettings
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.placement import usable_device
+from bandrank.models.scorer import Scorer, overflows_float16
 from bandrank.settings import Settings
+
+log = logging.getLogger(__name__)
 
 FAST, ACCURATE = "fast", "accurate"  # the stages' names
 
@@ -149,7 +153,11 @@ def assemble(
         return scorers[id(model)]
 
     def served(each: ModelFiles) -> ServedModel:
-        dtype = choose_dtype(each.dtype, device)
+        scorers_of = [model.scorer for model in (each.main, each.fast) if model is not None]
+        dtype = choose_dtype(each.dtype, device, scorers_of)
+        told = {"model": each.name, "dtype": str(dtype)}
+        if any(overflows_float16(scorer) for scorer in scorers_of):
+            log.info("the model's states may be too large for float16", extra=told)
         main = scorer_of(each.main, dtype)
         if each.fast is None:
             stages = [Stage(Role(FAST if each.main.scorer.precomputes else ACCURATE), main)]
@@ -185,11 +193,13 @@ def choose_device(name: str) -> torch.device:
         raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
 
 
-def choose_dtype(name: Dtype, device: torch.device) -> torch.dtype:
-    """The named dtype; "auto" is float32 on a CPU and float16 on a GPU."""
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else torch.float16
-    return DTYPES[name]
+def choose_dtype(name: Dtype, device: torch.device, scorers: Sequence[Scorer] = ()) -> torch.dtype:
+    """The named dtype; "auto" is float32 on a CPU, and on a GPU float16, or bfloat16 if one of the scorers needs it."""
+    if name != "auto":
+        return DTYPES[name]
+    if device.type == "cpu":
+        return torch.float32
+    return torch.bfloat16 if any(map(overflows_float16, scorers)) else torch.float16
 
 
 def _connect(settings: Settings, metrics: Metrics) -> RedisClient | None:

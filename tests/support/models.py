@@ -90,9 +90,9 @@ def randomise(module: nn.Module, *, seed: int) -> None:
                 draw(part.bias, 0.1)
         elif isinstance(part, nn.Embedding):
             draw(part.weight, 1.0)
-        elif isinstance(part, nn.LayerNorm):
+        elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
             draw(part.weight, 0.1, 1.0)
-            if part.bias is not None:
+            if getattr(part, "bias", None) is not None:
                 draw(part.bias, 0.1)
         else:
             for codes in part.parameters(recurse=False):

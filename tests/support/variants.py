@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+from support.decoders import tiny_decoder_bi_encoder, tiny_decoder_reranker
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import SENTENCE_ID
@@ -21,6 +22,9 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "cross_encoder sentences": lambda: tiny_cross_encoder(pattern=longformer(4), sentence_token=SENTENCE_ID),
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
+    "bi_encoder decoder": tiny_decoder_bi_encoder,
+    "decoder_reranker maxp": tiny_decoder_reranker,
+    "decoder_reranker truncate": lambda: tiny_decoder_reranker(long_candidates="truncate", max_tokens=512),
     "mix_encoder a dot": lambda: tiny_mix_encoder(paper="a"),
     "mix_encoder b": lambda: tiny_mix_encoder(paper="b", num_layers=3, similarity="cosine", seed=5),
     "mix_encoder c dot": lambda: tiny_mix_encoder(paper="c"),

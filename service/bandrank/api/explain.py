@@ -14,7 +14,7 @@ from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
-from bandrank.api.dialects.fields import NOT_BLANK, not_blank
+from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
 from bandrank.api.dialects.native import TextOrCandidate
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import media_type, parse, read_body
@@ -45,6 +45,7 @@ class ExplainRequest(BaseModel):
     candidate: TextOrCandidate = Field(description="A text, or an object with id and text, or a registered id alone.")
     model: str | None = Field(default=None, description="As for /rerank.")
     strategy: str | None = Field(default=AUTO, description="As for /rerank, for this candidate alone.")
+    instruction: Instruction = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -203,7 +204,10 @@ async def _explain(body: ExplainRequest, service: Service, account: Account) -> 
     model = service.models.find(body.model)
     [text], _ = await service.registry.resolve([candidate], account)
     assert text is not None, "a candidate without a text is unknown. This is a bug."
-    return text, await explain(model, body.query, text, strategy=body.strategy or AUTO, account=account)
+    explained = await explain(
+        model, body.query, text, strategy=body.strategy or AUTO, instruction=body.instruction or "", account=account
+    )
+    return text, explained
 
 
 def _write(query: str, text: str, explained: Explanation, total_s: float) -> str:

@@ -25,6 +25,7 @@ class Call:
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
+    instruction: what the query is for, read by models that take one; the answer says whether it was.
     account: of the client who asks; None for the service itself.
     """
 
@@ -38,6 +39,7 @@ class Call:
     return_texts: bool = False
     raw_scores: bool = False
     first_stage_weight: float | None = None
+    instruction: str = ""
     account: Account | None = None
 
 
@@ -84,9 +86,12 @@ async def rank_resolved(
     client: Client,
     strategy: str,
     budget_s: float | None = None,
+    instruction: str = "",
 ) -> Ranking:
     """A model's ranking of texts by their index. Raises what `ServedModel.rank` raises."""
-    ranking = await model.rank(query, list(texts.values()), client=client, strategy=strategy, budget_s=budget_s)
+    ranking = await model.rank(
+        query, list(texts.values()), client=client, strategy=strategy, budget_s=budget_s, instruction=instruction
+    )
     indices = list(texts)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
@@ -108,6 +113,7 @@ async def _rank_each(
                 client=call.account.client if call.account is not None else ITSELF,
                 strategy=call.strategy,
                 budget_s=None if due is None else due - model.engine.clock(),
+                instruction=call.instruction,
             )
 
     if len(by_query) == 1:

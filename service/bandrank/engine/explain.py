@@ -30,8 +30,8 @@ from bandrank.models.readings import Reading
 # cores. A stage that takes more rows for the text than WHOLE_ROWS gets excerpts of about EXCERPT_TOKENS.
 MOST_GAPS, MOST_ROWS = 64, 16_384
 WHOLE_ROWS, EXCERPT_TOKENS = 2048, 448
+FRAME_TOKENS = 4  # beside the words of an excerpt, about
 TOKEN_BYTES = 512  # of memory: the token, its part of the answer, and the answer's text
-FRAME_TOKENS = 4  # that a template adds, at most
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,17 @@ class Explanation:
 
 
 async def explain(
-    model: ServedModel, query: str, text: str, *, strategy: str = AUTO, account: Account | None = None
+    model: ServedModel,
+    query: str,
+    text: str,
+    *,
+    strategy: str = AUTO,
+    instruction: str = "",
+    account: Account | None = None,
 ) -> Explanation:
     """Explains the score that a strategy gives to a candidate that is ranked alone.
 
+    instruction: for scorers that take one.
     account: holds what texts and tokens take.  Raises what `ServedModel.rank` and `Account.hold` raise.
     """
     engine = model.engine
@@ -115,7 +122,7 @@ async def explain(
         ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
         roles = [stage.role for stage in model.stages]
         plan = make_plan(roles, strategy, num_candidates=1, budget_s=None, predict_s=lambda _: math.inf)
-        stages = weigh([model.stages[step.stage] for step in plan.steps])
+        stages = weigh([model.stages[step.stage] for step in plan.steps], instruction)
         if account is not None:
             account.hold(TOKEN_BYTES * _most_tokens(stages, query, text))
         with engine.queue.admitted(ticket, _expected(stages, query, text)):
@@ -135,7 +142,7 @@ async def explain(
 
 async def _explain_stage(weighed: WeighedStage, query: str, text: str, ticket: Ticket) -> StageExplanation:
     (score,), report = await weighed.score(query, [text], ticket, keep=True)
-    asked, read = await weighed.stage.scorer.read(query, text, ticket=ticket)
+    asked, read = await weighed.stage.scorer.read(query, text, ticket=ticket, instruction=weighed.instruction)
     cached = report.cache_hits > 0 if report.cache_hits + report.cache_misses else None
     return StageExplanation(weighed.name, score, weighed.weight, cached, asked, read, report)
 
@@ -208,10 +215,14 @@ async def _look_at(
 
 def _most_tokens(stages: Sequence[WeighedStage], query: str, text: str) -> int:
     """The tokens of the readings, if a character is two at most."""
-    scorers = [each.stage.scorer.prepared.scorer for each in stages]
-    sides = [(query, scorer.query_template) for scorer in scorers]
-    sides += [(text, scorer.candidate_template) for scorer in scorers]
-    return sum(min(2 * len(read) + FRAME_TOKENS, template.max_tokens) for read, template in sides)
+    most = 0
+    for each in stages:
+        scorer = each.stage.scorer.prepared.scorer
+        for read, template in ((query, scorer.query_template), (text, scorer.candidate_template)):
+            characters = len(read) + sum(map(len, template.wording.around(each.instruction)))
+            frame = len(template.prefix) + len(template.suffix) + 2  # and [CLS], which some put before it
+            most += min(2 * characters + frame, template.max_tokens)
+    return most
 
 
 def _expected(stages: Sequence[WeighedStage], query: str, text: str) -> dict[AnyLane, float]:

@@ -6,6 +6,7 @@ from typing import Generic
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.tasks import Candidate, Payload, TaskSlice, TokenIds
@@ -13,6 +14,7 @@ from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import overflows_float16
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
@@ -57,20 +59,34 @@ class ScoreLane(Generic[Candidate]):
     def begin(self, slices: Sequence[TaskSlice[Candidate, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
         batch, order = collate(slices, self._to_ragged)
         scores = to_host(self._scorer.score(batch).float())
-        return lambda: _by_slice(scores().numpy(), slices, order)
+        return lambda: _by_slice(scores().numpy(), slices, order, self._not_finite)
+
+    @property
+    def _not_finite(self) -> str:
+        """What is wrong if a score is not finite."""
+        wrong = "the model gave a score that is not a number"
+        if self._scorer.dtype == torch.float16 and overflows_float16(self._scorer.scorer):
+            return f"{wrong}: its states are too large for float16; serve it in bfloat16 or float32 (BANDRANK_DTYPE)"
+        return wrong
 
 
 def _by_slice(
-    scores: npt.NDArray[np.float32], slices: Sequence[TaskSlice[Candidate, float]], order: Sequence[int]
+    scores: npt.NDArray[np.float32],
+    slices: Sequence[TaskSlice[Candidate, float]],
+    order: Sequence[int],
+    not_finite: str,
 ) -> list[Sequence[float] | Exception]:
-    """The scores of a batch by slice, or a slice's error; the batch has the slices in `order`."""
+    """The scores of a batch by slice, or a slice's error; the batch has the slices in `order`.
+
+    not_finite: the error of a score that is not a number.
+    """
     results: list[Sequence[float] | Exception] = [()] * len(slices)
     start = 0
     for index in order:
         part = scores[start : start + len(slices[index])]
         start += len(part)
         finite = bool(np.isfinite(part).all())
-        results[index] = part.tolist() if finite else ScoringFailed("the model gave a score that is not a number")
+        results[index] = part.tolist() if finite else ScoringFailed(not_finite)
     return results
 
 

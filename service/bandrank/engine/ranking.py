@@ -60,11 +60,19 @@ class Stage:
 
 
 async def run_plan(
-    plan: Plan, stages: Sequence[Stage], query: str, texts: Sequence[str], *, ticket: Ticket, answer_by: float
+    plan: Plan,
+    stages: Sequence[Stage],
+    query: str,
+    texts: Sequence[str],
+    *,
+    ticket: Ticket,
+    answer_by: float,
+    instruction: str = "",
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
     ticket: the request's.  answer_by: monotonic seconds, at which a bounded plan answers with the scores that it has.
+    instruction: for the stages whose scorers take one.
     Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
@@ -84,6 +92,7 @@ async def run_plan(
                 [texts[index] for index in survivors],
                 ticket=ticket,
                 answer_by=min(answer_by, ticket.deadline) if cut else math.inf,
+                instruction=instruction,
             )
         except (Overloaded, InputTooLarge):
             if not cut:

@@ -25,7 +25,8 @@ class StageReport:
     start, end: monotonic seconds.  spans: its steps, in the order of their starts.  num_candidates: those it scored.
     num_tokens: token ids of the query and of each scored candidate, including cached ones.
     truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
-    cache_hits, cache_misses: candidates looked up, if the scorer precomputes.
+    cache_hits, cache_misses: candidates looked up, if the scorer precomputes.  instructed: whether the scorer read an
+    instruction beside the query.
     """
 
     stage: str
@@ -38,6 +39,7 @@ class StageReport:
     truncated_candidate_tokens: Sequence[int]
     cache_hits: int = 0
     cache_misses: int = 0
+    instructed: bool = False
 
     @property
     def total_s(self) -> float:

@@ -48,15 +48,17 @@ class ServedModel:
         client: Client = ITSELF,
         strategy: str = AUTO,
         budget_s: float | None = None,
+        instruction: str = "",
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
+        as fit.  instruction: for scorers that take one.
+        Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(query, texts, client, strategy, budget_s)
+            ranking = await self._rank(query, texts, client, strategy, budget_s, instruction=instruction)
         if not client.background:
             observe(ranking, self.engine.metrics)
         return ranking
@@ -67,7 +69,14 @@ class ServedModel:
             await self._rank("is the service able to score?", SELF_TEST_TEXTS, ITSELF, stage.role.name, None)
 
     async def _rank(
-        self, query: str, texts: Sequence[str], client: Client, strategy: str, budget_s: float | None
+        self,
+        query: str,
+        texts: Sequence[str],
+        client: Client,
+        strategy: str,
+        budget_s: float | None,
+        *,
+        instruction: str = "",
     ) -> Ranking:
         queue, start = self.engine.queue, self.engine.clock()
         ticket = Ticket(client, start + self.engine.request_timeout_s)
@@ -93,6 +102,7 @@ class ServedModel:
                 texts,
                 ticket=ticket,
                 answer_by=math.inf if budget_s is None else start + budget_s,
+                instruction=instruction,
             )
 
     def _expected(self, plan: Plan, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:

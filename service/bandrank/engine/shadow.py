@@ -36,6 +36,7 @@ class Sample:
     request_id: str
     query: str
     strategy: str
+    instruction: str
     answer: Answer
     account: Account
 
@@ -84,13 +85,13 @@ class Shadow:
         self._metrics.shadow_sampled.labels(answer.model, self.name).inc()
         account = self._memory.open(SHADOW)
         try:
-            account.hold(_size(call.query, answer))
+            account.hold(_size(call.query + call.instruction, answer))
         except InputTooLarge:
             self._count_drop(answer, "too_large")
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            self._put(Sample(request_id, call.query, call.strategy, answer, account))
+            self._put(Sample(request_id, call.query, call.strategy, call.instruction, answer, account))
 
     async def close(self) -> None:
         """Gives up what is pending, without waiting for it, and takes no more."""
@@ -124,7 +125,9 @@ class Shadow:
         strategy = self._strategy or sample.strategy
         try:
             texts = {index: text for index, text in enumerate(answer.texts) if text is not None}
-            ranking = await rank_resolved(self.model, sample.query, texts, client=SHADOW, strategy=strategy)
+            ranking = await rank_resolved(
+                self.model, sample.query, texts, client=SHADOW, strategy=strategy, instruction=sample.instruction
+            )
             if ranking.degraded:  # its time was up
                 self._count_drop(answer, "late")
             else:

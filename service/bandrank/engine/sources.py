@@ -52,12 +52,19 @@ class CandidateSource(Protocol[Candidate]):
         """The candidates of a batch, end to end."""
 
     async def fetch(
-        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder, keep: bool = True
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        recorder: Recorder,
+        keep: bool = True,
+        instruction: str = "",
     ) -> Sourced[Candidate]:
         """The scorer's input for distinct texts.
 
         ticket: the request's.  recorder: gets the spans of the steps.  keep: False for texts that nobody will ask for
-        again: no cache is asked for them or gets them, and no average counts them.
+        again: no cache is asked for them or gets them, and no average counts them.  instruction: for the query.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
@@ -79,11 +86,20 @@ class TokenIdSource:
         return Ragged.from_token_ids(candidates)
 
     async def fetch(
-        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder, keep: bool = True
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        recorder: Recorder,
+        keep: bool = True,
+        instruction: str = "",
     ) -> Sourced[TokenIds]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, texts, client=ticket.client, keep=keep)
+                tokens = await self._tokenizer.tokenize(
+                    query, texts, client=ticket.client, keep=keep, instruction=instruction
+                )
         lengths = [len(ids) for ids in tokens.candidates]
         return Sourced(
             query=tokens.query,
@@ -125,11 +141,18 @@ class RepresentationSource:
         return self._codec.decode(candidates)
 
     async def fetch(
-        self, query: str, texts: Sequence[str], *, ticket: Ticket, recorder: Recorder, keep: bool = True
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        recorder: Recorder,
+        keep: bool = True,
+        instruction: str = "",
     ) -> Sourced[Payload]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client)
+                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, instruction=instruction)
             if keep:
                 payloads, misses = await self._payloads(texts, ticket, recorder)
             else:

@@ -47,6 +47,7 @@ class TextScorer(Generic[Candidate]):
         ticket: Ticket,
         answer_by: float = math.inf,
         keep: bool = True,
+        instruction: str = "",
     ) -> tuple[list[float], StageReport]:
         """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
 
@@ -54,14 +55,16 @@ class TextScorer(Generic[Candidate]):
         two would not tie.
 
         stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  keep: whether caches may
-        keep what the texts become.
+        keep what the texts become.  instruction: read by scorers that take one, as the report says.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder, keep=keep)
+        sourced = await self.source.fetch(
+            query, list(index_of), ticket=ticket, recorder=recorder, keep=keep, instruction=instruction
+        )
         rows = self._rows(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, answer_by)
         scores: list[float] = []
@@ -90,6 +93,7 @@ class TextScorer(Generic[Candidate]):
             truncated_candidate_tokens=[sourced.truncated_tokens[index] for index in answered],
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
+            instructed=bool(instruction) and self.tokenizer.takes_instructions,
         )
         return [scores[index] for index in answered], report
 
@@ -118,15 +122,18 @@ class TextScorer(Generic[Candidate]):
             return candidate_tokens
         return self.prepared.scorer.num_rows(query_tokens, candidate_tokens)
 
-    async def read(self, query: str, candidate: str, *, ticket: Ticket) -> tuple[Reading, Reading]:
+    async def read(
+        self, query: str, candidate: str, *, ticket: Ticket, instruction: str = ""
+    ) -> tuple[Reading, Reading]:
         """What the scorer reads of a query and a candidate. Raises Overloaded, InputTooLarge and DeadlineExceeded."""
         async with timeout(ticket.deadline - self.queue.clock()):
-            return await self.tokenizer.read(query, candidate, client=ticket.client)
+            return await self.tokenizer.read(query, candidate, client=ticket.client, instruction=instruction)
 
     def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
         [query_tokens] = self._estimate_tokens([query])
-        query_tokens = min(query_tokens, self.prepared.scorer.query_template.max_tokens)
+        template = self.prepared.scorer.query_template
+        query_tokens = min(query_tokens + len(template.prefix) + len(template.suffix), template.max_tokens)
         return sum(self._rows(query_tokens, self._estimate_tokens(texts)))
 
     def _estimate_tokens(self, texts: Sequence[str]) -> list[int]:

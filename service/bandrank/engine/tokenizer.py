@@ -79,13 +79,18 @@ class RequestTokenizer:
         """The average number of token ids per character of recent texts."""
         return self._tokens / self._characters
 
+    @property
+    def takes_instructions(self) -> bool:
+        """Whether the scorer reads an instruction beside the query."""
+        return self._encoder.takes_instructions
+
     async def tokenize(
-        self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True
+        self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True, instruction: str = ""
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. keep: as for `tokenize_now`.  Raises what `Turns.admit` raises.
+        after the slice under way. keep, instruction: as for `tokenize_now`.  Raises what `Turns.admit` raises.
         """
-        query_size = min(len(query), self._limits.query)
+        query_size = min(len(query), self._limits.query) + len(instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = slices(sizes, SLICE_CHARACTERS)
@@ -94,17 +99,21 @@ class RequestTokenizer:
                 async with self._turns.slot(turn, sum(sizes[part])):
                     return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            request = await run(first, partial(self.tokenize_now, query, candidates[first], keep=keep))
+            request = await run(
+                first, partial(self.tokenize_now, query, candidates[first], keep=keep, instruction=instruction)
+            )
             for part in rest:
                 applied = await run(part, partial(self._apply, candidates[part], len(request.query), keep=keep))
                 request.candidates.extend(ids for ids, _ in applied)
                 request.truncated_candidate_tokens.extend(cut for _, cut in applied)
             return request
 
-    async def read(self, query: str, candidate: str, *, client: Client) -> tuple[Reading, Reading]:
+    async def read(
+        self, query: str, candidate: str, *, client: Client, instruction: str = ""
+    ) -> tuple[Reading, Reading]:
         """The tokens of a query and a candidate with their places in the texts. Raises what `Turns.admit` raises."""
         limits = self._limits
-        size = min(len(query), limits.query) + min(len(candidate), limits.candidate)
+        size = min(len(query), limits.query) + len(instruction) + min(len(candidate), limits.candidate)
         work = partial(
             read_pair,
             self._encoder,
@@ -112,18 +121,22 @@ class RequestTokenizer:
             candidate,
             query_characters=limits.query,
             candidate_characters=limits.candidate,
+            instruction=instruction,
         )
         with self._turns.admit(client, size) as turn:
             async with self._turns.slot(turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def tokenize_now(self, query: str, candidates: Sequence[str], *, keep: bool = True) -> TokenizedRequest:
+    def tokenize_now(
+        self, query: str, candidates: Sequence[str], *, keep: bool = True, instruction: str = ""
+    ) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
 
-        keep: False leaves the cache and the averages of recent texts as they are.
+        keep: False leaves the cache and the averages of recent texts as they are.  instruction: for scorers that take
+        one.
         """
-        query_ids, query_cut = self._encoder.query(query[: self._limits.query])
+        query_ids, query_cut = self._encoder.query(query[: self._limits.query], instruction)
         applied = self._apply(candidates, len(query_ids), keep=keep)
         return TokenizedRequest(
             query=query_ids,

@@ -11,10 +11,11 @@ from bandrank.engine.tickets import Ticket
 
 @dataclass(frozen=True)
 class WeighedStage:
-    """A stage, and the factor of its score in the result."""
+    """A stage, the factor of its score in the result, and the instruction for scorers that take one."""
 
     stage: Stage
     weight: float
+    instruction: str = ""
 
     @property
     def name(self) -> str:
@@ -24,18 +25,20 @@ class WeighedStage:
         self, query: str, texts: Sequence[str], ticket: Ticket, *, keep: bool
     ) -> tuple[list[float], StageReport]:
         """`TextScorer.score`."""
-        return await self.stage.scorer.score(self.name, query, texts, ticket=ticket, keep=keep)
+        return await self.stage.scorer.score(
+            self.name, query, texts, ticket=ticket, keep=keep, instruction=self.instruction
+        )
 
     def expected(self, query: str, text: str, *, keep: bool) -> dict[AnyLane, float]:
         """Rows by lane of one text, as far as its length tells."""
         return self.stage.scorer.expected(query, [text], keep=keep)
 
 
-def weigh(stages: Sequence[Stage]) -> list[WeighedStage]:
+def weigh(stages: Sequence[Stage], instruction: str = "") -> list[WeighedStage]:
     """The stages of a plan, the last of which gives the result, with what it adds of those before."""
     weight = 1.0
     weighed = []
     for stage in reversed(stages):
-        weighed.append(WeighedStage(stage, weight))
+        weighed.append(WeighedStage(stage, weight, instruction))
         weight *= stage.role.weight or 0.0
     return weighed[::-1]

@@ -140,6 +140,8 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
     encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
+    if encoder.config.causal:
+        return "they have no causal attention"
     if backend not in {"auto", "cuda"}:
         return f"{backend!r} was asked for"
     if encoder.config.why_no_kernels is not None:

@@ -1,7 +1,7 @@
 """What a scorer reads of a text: its token ids, each with the characters that it stands for."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from bandrank.models.scorer import TokenTemplate
@@ -30,26 +30,51 @@ class Reading:
 
 
 def read_pair(
-    encoder: TextEncoder, query: str, candidate: str, *, query_characters: int, candidate_characters: int
+    encoder: TextEncoder,
+    query: str,
+    candidate: str,
+    *,
+    query_characters: int,
+    candidate_characters: int,
+    instruction: str = "",
 ) -> tuple[Reading, Reading]:
     """The readings of a query and of a candidate that is scored for it. *_characters: the most that are looked at.
 
     Their ids are those of `TextEncoder.query` and `TextEncoder.candidates`.
     """
     scorer = encoder.scorer
-    asked = _read(encoder, scorer.query_template, query[:query_characters])
+    asked = _read(encoder, scorer.query_template, query[:query_characters], instruction=instruction)
     limit = encoder.candidate_limit(len(asked.tokens))
     return asked, _read(encoder, scorer.candidate_template, candidate[:candidate_characters], limit)
 
 
-def _read(encoder: TextEncoder, template: TokenTemplate, text: str, limit: int | None = None) -> Reading:
-    def added(tokens: tuple[int, ...]) -> list[Token]:
+def _read(
+    encoder: TextEncoder, template: TokenTemplate, text: str, limit: int | None = None, instruction: str = ""
+) -> Reading:
+    def added(tokens: Sequence[int]) -> list[Token]:
         return [Token(token, _piece(encoder, token)) for token in tokens]
 
-    pieces = _pieces(encoder, template, text)
-    kept = list(islice(pieces, template.room(limit)))
+    before, after = template.wording.around(instruction)
+    room = template.room(limit)
+    pieces, closing = _worded(encoder, template, before, text, after), list[Token]()
+    if after and len(whole := list(pieces)) <= room:
+        pieces = iter(whole)
+    elif after:  # what follows the text is kept, and so tokenised apart
+        closing = [Token(token.id, token.piece) for token in _pieces(encoder, template, after)]
+        pieces = _worded(encoder, template, before, text, "")
+    kept = list(islice(pieces, max(0, room - len(closing))))
     cut = (piece.start for piece in pieces if piece.start is not None)
-    return Reading((*added(template.prefix), *kept, *added(template.suffix)), next(cut, len(text)))
+    return Reading((*added(template.prefix), *kept, *closing, *added(template.suffix)), next(cut, len(text)))
+
+
+def _worded(encoder: TextEncoder, template: TokenTemplate, before: str, text: str, after: str) -> Iterator[Token]:
+    """The pieces of a text with words around it, at their places in the text; pieces of the words alone have none."""
+    if not before + after:
+        yield from _pieces(encoder, template, text)
+        return
+    for token in _pieces(encoder, template, before + text + after):
+        begin, end = (0 if at is None else min(max(0, at - len(before)), len(text)) for at in (token.start, token.end))
+        yield replace(token, start=begin, end=end) if begin < end else Token(token.id, token.piece)
 
 
 def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterator[Token]:

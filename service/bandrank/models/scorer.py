@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
+from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 # The least cost of a candidate, in rows of an encoder of 6 x 384: it is read from a cache, laid out in a batch, and
@@ -21,16 +23,18 @@ MINILM_PRODUCTS = 6 * 384 * (4 * 384 + 2 * 1536)  # multiplications of a row wit
 
 @dataclass(frozen=True)
 class TokenTemplate:
-    """How the word pieces of a text become token ids: prefix, pieces, suffix.
+    """How a text becomes token ids: prefix, the word pieces of the text in its wording, suffix.
 
     max_tokens: the most token ids of a text, prefix and suffix included; pieces that do not fit are cut from the end.
     sentence_token: a token id before each sentence (QDS-Transformer), or None.
+    wording: the words around the text; nothing follows a candidate.
     """
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     max_tokens: int
     sentence_token: int | None = None
+    wording: Wording = PLAIN
 
     def apply(self, pieces: Sequence[int], *, limit: int | None = None) -> tuple[list[int], int]:
         """Token ids of a text, and the number of its pieces that were cut to stay within `limit`, or max_tokens."""
@@ -53,6 +57,12 @@ class CandidateSide:
 
     config: Mapping[str, Any]
     weights: Mapping[str, Tensor]
+
+
+def overflows_float16(scorer: "Scorer") -> bool:
+    """Whether states of the scorer's family may be too large for float16."""
+    encoder: EncoderConfig | None = getattr(scorer.config, "encoder", None)
+    return encoder is not None and encoder.overflows_float16
 
 
 class Scorer(nn.Module, ABC):

@@ -25,17 +25,32 @@ class TextEncoder:
     scorer: Scorer
     max_candidate_tokens: int | None = None
 
-    def query(self, text: str) -> tuple[list[int], int]:
-        """Token ids of a query, and the number of its word pieces that did not fit."""
+    @property
+    def takes_instructions(self) -> bool:
+        """Whether the scorer reads an instruction beside the query."""
+        return bool(self.scorer.query_template.wording.instructed)
+
+    def query(self, text: str, instruction: str = "") -> tuple[list[int], int]:
+        """Token ids of a query, and the number of its word pieces that did not fit. What follows the text is kept.
+
+        instruction: for scorers that take one; others do not read it.
+        """
+        template = self.scorer.query_template
+        before, after = template.wording.around(instruction)
         # Unlike that of one text, the encoding of a batch releases the interpreter lock.
-        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
-        return self.scorer.query_template.apply(encoding.ids)
+        (whole,) = self.tokenizer.encode_batch_fast([before + text + after], add_special_tokens=False)
+        if not after or len(whole.ids) <= template.room():
+            return template.apply(whole.ids)
+        begun, closing = self.tokenizer.encode_batch_fast([before + text, after], add_special_tokens=False)
+        room = max(0, template.room() - len(closing.ids))
+        return template.apply([*begun.ids[:room], *closing.ids])[0], len(begun.ids) - room
 
     def pieces(self, texts: Sequence[str]) -> list[array[int]]:
         """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""
         sentence_token = self.scorer.candidate_template.sentence_token
         if sentence_token is None:
-            encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            before, _ = self.scorer.candidate_template.wording.around()
+            encodings = self.tokenizer.encode_batch_fast([before + text for text in texts], add_special_tokens=False)
             return [array("i", encoding.ids) for encoding in encodings]
         marked = []
         for text in texts:

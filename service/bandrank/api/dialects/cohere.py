@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
-from bandrank.api.dialects.fields import Count, Flag
+from bandrank.api.dialects.fields import Count, Flag, Instruction
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
@@ -44,6 +44,7 @@ class CohereRequest(ForeignRequest):
         default=None, description="Results have no spans; where they are not disabled, the answer warns of it."
     )
     strategy: str | None = Field(default=None, description="As in our own request.")
+    instruction: Instruction = None
     budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
         default=None, description="As in our own request."
     )
@@ -82,11 +83,10 @@ class Tokens(BaseModel):
 
 
 class CohereMeta(Meta):
-    """What Cohere's clients look for, and what our own answer says. warnings: what was asked for in vain."""
+    """What Cohere's clients look for, and what our own answer says."""
 
     api_version: ApiVersion
     tokens: Tokens
-    warnings: list[str] | None = None
 
 
 class CohereResponse(BaseModel):
@@ -111,7 +111,7 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         raw_scores=request.raw,
     )
     budget_s = None if request.budget_ms is None else request.budget_ms / 1000
-    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s)
+    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s, instruction=request.instruction or "")
 
 
 def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | None:
@@ -122,7 +122,8 @@ def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | 
 
 def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
     """The JSON of the CohereResponse."""
-    ranking = exchange.answer.ranking
+    ranking, meta = exchange.answer.ranking, meta_of(exchange)
+    meta.warnings = [*exchange.request.warnings, *(meta.warnings or [])] or None
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
@@ -132,10 +133,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
         ],
         usage=usage_of(ranking),
         meta=CohereMeta(
-            **vars(meta_of(exchange)),
-            api_version=ApiVersion(version=version),
-            tokens=Tokens(input_tokens=ranking.num_tokens),
-            warnings=exchange.request.warnings or None,
+            **vars(meta), api_version=ApiVersion(version=version), tokens=Tokens(input_tokens=ranking.num_tokens)
         ),
     )
     return response.model_dump_json(exclude_none=True)

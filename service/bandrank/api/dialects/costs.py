@@ -7,6 +7,8 @@ from pydantic import BaseModel, Field
 from bandrank.api.dialects.dialect import Exchange
 from bandrank.engine.ranking import Ranking
 
+NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
+
 
 class Usage(BaseModel):
     """Token ids over all stages, cached or not: in each stage the query once, and every candidate that it scored."""
@@ -43,6 +45,7 @@ class Meta(BaseModel):
     degraded: whether budget or load left fewer candidates to a stage than the strategy would have sent there.
     truncated_*: word pieces of texts longer than the model takes, in the stage that cut most.
     first_stage_weight: that of the scores that came with the candidates, where they were mixed in.
+    warnings: what was asked for in vain.
     """
 
     timings_ms: TimingsMs
@@ -55,6 +58,7 @@ class Meta(BaseModel):
     truncated_candidates: int
     score: str = Field(description="sigmoid: relevance_score is between 0 and 1; raw: the scorer's own scale.")
     first_stage_weight: float | None = None
+    warnings: list[str] | None = None
 
 
 def usage_of(ranking: Ranking) -> Usage:
@@ -66,6 +70,7 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
     """The cost of an exchange."""
     ranking = exchange.answer.ranking
     reports = ranking.reports
+    instructed = any(report.instructed for report in reports)
     return Meta(
         timings_ms=timings_of(exchange),
         strategy=ranking.strategy,
@@ -86,6 +91,7 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
         truncated_candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
+        warnings=[NOT_INSTRUCTED] if exchange.call.instruction and not instructed else None,
     )
 
 

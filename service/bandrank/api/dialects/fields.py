@@ -35,6 +35,14 @@ Flag = Annotated[
     BeforeValidator(_as_flag),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": [*TRUTHS]}, {"type": "null"}]}),
 ]
+Instruction = Annotated[
+    str | None,
+    Field(
+        max_length=4096,
+        description="What the query is for, as in 'find papers that refute the claim'. Models that take no instruction "
+        "rank without it, and the answer warns of that.",
+    ),
+]
 # fail_fast: a million faults would take gigabytes
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import NOT_BLANK, Count, not_blank
+from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, not_blank
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.registry import CallCandidate, Unresolved
@@ -76,6 +76,7 @@ class RerankRequest(BaseModel):
         default=None, description="Milliseconds until the answer is due; the header X-Budget-Ms says the same."
     )
 
+    instruction: Instruction = None
     first_stage_weight: Annotated[float, Field(ge=0, le=1, strict=True)] | None = Field(
         default=None, description="Of the candidates' own scores in the order, from 0 to 1; null: that of the model."
     )
@@ -139,6 +140,7 @@ def read(request: RerankRequest, max_candidates: int) -> Call:
         return_texts=bool(request.return_documents),
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
+        instruction=request.instruction or "",
     )
 
 

@@ -3,6 +3,7 @@
 from bandrank.models.architectures.bi_encoder import BiEncoder
 from bandrank.models.architectures.colbert import ColBERT
 from bandrank.models.architectures.cross_encoder import CrossEncoder
+from bandrank.models.architectures.decoder_reranker import DecoderReranker
 from bandrank.models.architectures.deformer import Deformer
 from bandrank.models.architectures.mix_encoder import MixEncoder
 from bandrank.models.architectures.poly_encoder import PolyEncoder
@@ -11,7 +12,7 @@ from bandrank.models.scorer import Scorer
 
 ARCHITECTURES: dict[str, type[Scorer]] = {
     scorer.architecture: scorer
-    for scorer in (CrossEncoder, BiEncoder, MixEncoder, PolyEncoder, ColBERT, Deformer, VIRT)
+    for scorer in (CrossEncoder, DecoderReranker, BiEncoder, MixEncoder, PolyEncoder, ColBERT, Deformer, VIRT)
 }
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "BiEncoder",
     "ColBERT",
     "CrossEncoder",
+    "DecoderReranker",
     "Deformer",
     "MixEncoder",
     "PolyEncoder",

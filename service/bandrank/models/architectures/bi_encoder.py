@@ -1,6 +1,6 @@
 """Bi-encoders: query and candidate are encoded separately and compared as vectors (Reimers & Gurevych 2019)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,22 +13,26 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide
+from bandrank.models.wording import PLAIN, Wording
 
 
 @dataclass(frozen=True)
 class BiEncoderConfig:
     """The settings of a bi-encoder, saved in config.json.
 
+    cls_id, sep_id: the tokens around each text; None for one that the model does without.
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
+    query_wording: the words around a query.
     """
 
     encoder: EncoderConfig
-    cls_id: int
-    sep_id: int
+    cls_id: int | None
+    sep_id: int | None
     pooling: Pooling = "mean"
     similarity: Literal["cosine", "dot"] = "cosine"
     max_tokens: int = 256
+    query_wording: Wording = PLAIN
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_tokens <= self.encoder.max_positions:
@@ -49,6 +53,15 @@ class BiEncoder(LateInteractionScorer):
     embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
+
+    def __init__(self, config: BiEncoderConfig) -> None:
+        super().__init__(config)
+        self.query_template = replace(self.query_template, wording=config.query_wording)
+
+    def candidate_side(self) -> CandidateSide:
+        """All but the words around a query."""
+        side = super().candidate_side()
+        return replace(side, config={name: side.config[name] for name in side.config if name != "query_wording"})
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""

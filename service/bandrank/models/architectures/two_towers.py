@@ -46,8 +46,9 @@ class TwoTowerScorer(Scorer):
         """tower: the config of the encoder, where it differs from `config.encoder`."""
         super().__init__()
         self.config = config
-        self.query_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_query_tokens)
-        self.candidate_template = TokenTemplate((config.cls_id,), (config.sep_id,), config.max_candidate_tokens)
+        before, after = (() if token is None else (token,) for token in (config.cls_id, config.sep_id))
+        self.query_template = TokenTemplate(before, after, config.max_query_tokens)
+        self.candidate_template = TokenTemplate(before, after, config.max_candidate_tokens)
         self.representation_size = config.encoder.hidden_size
         self.encoder = build_encoder(tower or config.encoder)
 

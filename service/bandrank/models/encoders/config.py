@@ -10,11 +10,13 @@ class EncoderConfig:
     """The shape of an encoder: all settings of BERT, and what architectures read of any encoder.
 
     kind: a key of `families.ENCODERS`. Another family adds its settings in a subclass, with a default for `kind`.
+    causal: whether rows attend only to rows before them.
     why_no_kernels: why no CUDA kernel computes the family's attention, as a clause; None if they do.
     overflows_float16: whether states of trained models of the family go beyond the range of float16.
     Raises ValueError if the heads do not divide hidden_size.
     """
 
+    causal: ClassVar[bool] = False
     why_no_kernels: ClassVar[str | None] = None
     overflows_float16: ClassVar[bool] = False
 

@@ -6,11 +6,12 @@ from torch import nn
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
+from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
-from bandrank.models.layers.head import ScoreHead
+from bandrank.models.layers.head import LogitHead, ScoreHead
 
 
 def bert(config: EncoderConfig) -> Stack:
@@ -18,8 +19,9 @@ def bert(config: EncoderConfig) -> Stack:
     return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "deberta": deberta}
-HEADS: dict[str, Callable[..., nn.Module]] = {"deberta": deberta_head}  # of families that do not have BERT's head
+ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "deberta": deberta, "decoder": Decoder}
+# Of families that do not have BERT's head.
+HEADS: dict[str, Callable[..., nn.Module]] = {"deberta": deberta_head, "decoder": LogitHead}
 
 
 def build_encoder(config: EncoderConfig) -> Encoder:
@@ -28,5 +30,7 @@ def build_encoder(config: EncoderConfig) -> Encoder:
 
 
 def build_head(config: EncoderConfig) -> nn.Module:
-    """The family's layers from the [CLS] state to a score, with random weights: (n, hidden_size) to (n,) float32."""
+    """The family's layers from the state of [CLS], or of a decoder's last token, to a score, with random weights:
+    (n, hidden_size) to (n,) float32.
+    """
     return HEADS.get(config.kind, ScoreHead)(config)

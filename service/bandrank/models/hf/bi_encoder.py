@@ -5,7 +5,9 @@ from pathlib import Path
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame, query_wording
 from bandrank.models.scorer import Scorer
+from bandrank.models.wording import PLAIN
 
 
 def modules(folder: Path) -> list[str]:
@@ -24,19 +26,23 @@ def read(model: Model, modules: list[str]) -> Scorer:
     modes = {name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True}
     modes |= {pooling["pooling_mode"]} if "pooling_mode" in pooling else set()
     known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "mean": "mean", "cls": "cls"}
+    known |= {"pooling_mode_lasttoken": "last", "lasttoken": "last"} if encoder.causal else {}
     if len(modes) != 1 or not modes <= known.keys():
-        raise BadCheckpoint(f"{folder}: pooling {sorted(map(str, modes))} is not supported, only mean or cls")
+        supported = ", ".join(sorted({*known.values()}))
+        raise BadCheckpoint(f"{folder}: pooling {sorted(map(str, modes))} is not supported, only {supported}")
     library, transformer, tokenizer = (
         read_object(folder / f"{name}.json", optional=True)
         for name in ("config_sentence_transformers", "sentence_bert_config", "tokenizer_config")
     )
     normalised = "Normalize" in modules or library.get("similarity_fn_name") == "cosine"
     limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length") or encoder.max_positions
+    most = min(encoder.max_positions, MOST_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
-        **model.ids("cls", "sep"),
+        **(frame(model) if encoder.causal else model.ids("cls", "sep")),
         encoder=encoder,
-        pooling=known[modes.pop()],  # type: ignore[arg-type]  # one of the two literals
+        pooling=known[modes.pop()],  # type: ignore[arg-type]  # one of the literals
         similarity="cosine" if normalised else "dot",
-        max_tokens=min(int(limit), encoder.max_positions),
+        max_tokens=min(int(limit), most),
+        query_wording=query_wording(library) if encoder.causal else PLAIN,
     )
     return assemble(BiEncoder, config, model.encoder_weights, source=str(folder))

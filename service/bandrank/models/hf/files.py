@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.checkpoint import BadCheckpoint, read_object
 
-SETTINGS_FILES = ["*.json", "*.txt", "1_Pooling/config.json", "artifact.metadata"]
+SETTINGS_FILES = ["*.json", "*.txt", "1_Pooling/config.json", "1_LogitScore/config.json", "artifact.metadata"]
 
 Weights = dict[str, torch.Tensor]
 
@@ -65,17 +65,27 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Tensors by name, from a safetensors file or from a pickle, none of whose code is run. Raises BadCheckpoint."""
+    """Tensors by name, from safetensors files or from a pickle, none of whose code is run. Raises BadCheckpoint.
+
+    Those of safetensors are mapped from the file: what nobody reads of them takes no memory.
+    """
     safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    index = folder / "model.safetensors.index.json"  # of weights in several files
     try:
         if safe.is_file():
             weights = load_file(safe)
+        elif index.is_file():
+            shards = {Path(str(name)).name for name in read_object(index).get("weight_map", {}).values()}
+            weights = {}
+            for shard in sorted(shards):
+                safe = folder / shard
+                weights |= load_file(safe)
         elif pickled.is_file():
             weights = torch.load(pickled, map_location="cpu", weights_only=True)
         else:
             raise BadCheckpoint(f"{folder}: no {safe.name} and no {pickled.name}")
-    except SafetensorError as error:
-        raise BadCheckpoint(f"{safe}: damaged: {error}") from error
+    except (FileNotFoundError, SafetensorError) as error:
+        raise BadCheckpoint(f"{safe}: missing or damaged: {error}") from error
     except (UnpicklingError, EOFError, RuntimeError) as error:
         raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
     # Checkpoints from before 2020 call a LayerNorm's parameters gamma and beta.

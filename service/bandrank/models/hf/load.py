@@ -3,14 +3,20 @@
 from pathlib import Path
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf import bi_encoder, colbert, cross_encoder
+from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.qwen import QWEN
 from bandrank.models.scorer import Scorer
 
-FAMILIES: dict[str, Family] = {"bert": BERT, "deberta-v2": DEBERTA}  # by the `model_type` of config.json
+FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
+    "bert": BERT,
+    "deberta-v2": DEBERTA,
+    "qwen2": QWEN,
+    "qwen3": QWEN,
+}
 
 
 def load(folder: Path) -> Scorer:
@@ -20,12 +26,16 @@ def load(folder: Path) -> Scorer:
     if family is None:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
     try:
-        weights = {name.removeprefix(family.prefix): tensor for name, tensor in read_weights(folder).items()}
-        model = Model(folder, family, settings, weights, family.read_config(settings, weights))
+        saved = read_weights(folder)
+        weights = {name.removeprefix(family.prefix): tensor for name, tensor in saved.items()}
+        headless = not any(name.startswith(family.prefix) for name in saved)
+        model = Model(folder, family, settings, weights, family.read_config(settings, weights), headless)
         if "Pooling" in (modules := bi_encoder.modules(folder)):
             return bi_encoder.read(model, modules)
         if "HF_ColBERT" in (settings.get("architectures") or []):
             return colbert.read(model)
+        if model.encoder.causal:
+            return decoder_reranker.read(model, modules)
         return cross_encoder.read(model)
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error

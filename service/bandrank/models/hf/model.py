@@ -13,7 +13,8 @@ from bandrank.models.hf.files import Weights, load_tokenizer
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), sparse "
     "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders on BERT (such as "
-    "all-MiniLM-L6-v2), ColBERT on BERT (such as colbert-ir/colbertv2.0), and bandrank's own checkpoints"
+    "all-MiniLM-L6-v2), ColBERT on BERT (such as colbert-ir/colbertv2.0), decoders (Qwen/Qwen3-Reranker-0.6B, "
+    "mixedbread-ai/mxbai-rerank-base-v2, Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints"
 )
 
 
@@ -42,6 +43,7 @@ class Model:
     """The content of a folder.
 
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
+    headless: whether no name had the prefix, as in a model that was saved without a head.
     """
 
     folder: Path
@@ -49,6 +51,7 @@ class Model:
     settings: dict[str, Any]
     weights: Weights
     encoder: EncoderConfig
+    headless: bool = False
 
     @property
     def encoder_weights(self) -> Weights:

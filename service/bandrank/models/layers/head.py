@@ -1,4 +1,4 @@
-"""The layers from a [CLS] state to a score."""
+"""The layers from the state of [CLS], or of a decoder's last token, to a score."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -31,3 +31,16 @@ class ScoreHead(nn.Module):
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
         with in_float32(cls.device):
             return self.classifier(ACTIVATIONS[self.activation](self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]
+
+
+class LogitHead(nn.Module):
+    """The product with one vector, always in float32: a decoder's logit for "relevant" less that for "not relevant"."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(config.hidden_size, 1, bias=False)
+
+    def forward(self, last: Tensor) -> Tensor:
+        """(n,) float32 scores. last: (n, hidden_size) of any float dtype."""
+        with in_float32(last.device):
+            return self.classifier(last.float()).squeeze(-1)  # type: ignore[no-any-return]

@@ -34,13 +34,14 @@ class Passages:
         return best.scatter_reduce_(0, owner, scores, "amax")
 
 
-def split(batch: ScoreBatch, max_tokens: int) -> Passages:
+def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int = 1) -> Passages:
     """Splits candidates that do not fit beside their query into passages that do.
 
-    max_tokens: the most tokens of [CLS], query and passage. A passage has as many tokens as fit, the next one starts
-    half a passage later, and the last one ends with the candidate. Each ends with a copy of the candidate's [SEP].
+    max_tokens: the most tokens of the `leading` ones (of [CLS]), query and passage. A passage has as many tokens as
+    fit, the next one starts half a passage later, and the last one ends with the candidate. Each ends with a copy of
+    the candidate's last `closing` tokens, which are [SEP] or the end of a prompt.
     """
-    room = max_tokens - 1 - np.repeat(batch.queries.lengths, np.diff(batch.cu_candidates))
+    room = max_tokens - leading - np.repeat(batch.queries.lengths, np.diff(batch.cu_candidates))
     lengths = batch.candidates.lengths
     if (lengths <= room).all():
         return Passages(batch, np.arange(len(batch.candidates)))
@@ -48,26 +49,28 @@ def split(batch: ScoreBatch, max_tokens: int) -> Passages:
     candidate: list[int] = []
     for index in range(len(batch.candidates)):
         tokens = batch.candidates[index]
-        for begin, end in passage_bounds(len(tokens), int(room[index])):
-            pieces.append(tokens[begin:end] if end == len(tokens) else torch.cat([tokens[begin:end], tokens[-1:]]))
+        for begin, end in passage_bounds(len(tokens), int(room[index]), closing=closing):
+            whole = end == len(tokens)
+            pieces.append(tokens[begin:end] if whole else torch.cat([tokens[begin:end], tokens[-closing:]]))
             candidate.append(index)
     per_candidate = np.bincount(candidate, minlength=len(batch.candidates))
     cu_candidates = offsets(per_candidate)[batch.cu_candidates]
     return Passages(ScoreBatch(batch.queries, Ragged.from_tensors(pieces), cu_candidates), np.array(candidate))
 
 
-def passage_bounds(num_tokens: int, room: int) -> list[tuple[int, int]]:
-    """(begin, end) of the passages of a candidate of `num_tokens`, if `room` tokens fit; both counts include [SEP].
+def passage_bounds(num_tokens: int, room: int, *, closing: int = 1) -> list[tuple[int, int]]:
+    """(begin, end) of the passages of a candidate of `num_tokens`, if `room` tokens fit; both counts include its last
+    `closing` tokens.
 
-    All passages but the last leave room for a copy of [SEP]. Raises ValueError if not even one token and [SEP] fit.
+    All passages but the last leave room for a copy of these. Raises ValueError if not even one more token fits.
     """
     if num_tokens <= room:
         return [(0, num_tokens)]
-    if room < 2:
+    if room <= closing:
         raise ValueError(f"no room for a passage: {room} tokens beside the query")
     bounds = []
     begin = 0
     while begin + room < num_tokens:
-        bounds.append((begin, begin + room - 1))
-        begin += max(1, room // 2)
+        bounds.append((begin, begin + room - closing))
+        begin += max(1, (room + 1 - closing) // 2)
     return [*bounds, (begin, num_tokens)]

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from bandrank.models.ragged import Ragged
 
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "max", "last"]
 
 
 def pool(states: Ragged, how: Pooling) -> Tensor:
-    """(n, hidden_size) float32: the mean of each sequence's rows, its first row, or its maximum in each dimension.
+    """(n, hidden_size) float32: the mean of each sequence's rows, its first or last row, or its maximum in each
+    dimension.
 
     An empty sequence gives zeros.
     """
@@ -24,6 +25,8 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
     if how == "max":
         best = torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True)
         return best.masked_fill((lengths == 0)[:, None], 0.0)
-    first = torch.from_numpy(states.cu_seqlens[:-1]).to(rows.device)
-    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])  # an empty last sequence starts one past the end
-    return padded[first] * (lengths > 0)[:, None]
+    # An empty sequence at an end starts one past it.
+    indices = states.cu_seqlens[:-1] if how == "cls" else states.cu_seqlens[1:] - 1
+    chosen = torch.from_numpy(indices).to(rows.device)
+    padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+    return padded[chosen] * (lengths > 0)[:, None]

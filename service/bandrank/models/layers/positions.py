@@ -20,13 +20,17 @@ class Rotary:
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) with queries and keys turned. qkv: the same shape.  positions: (total,)."""
-        half = qkv.shape[-1] // 2
-        frequencies = self.base ** (-torch.arange(half, device=qkv.device) / half)
-        angles = (positions[:, None] * frequencies)[:, None, None]  # (total, 1, 1, head_dim / 2)
+        return torch.cat([self.turn_heads(qkv[:, :2].flatten(1, 2), positions).view_as(qkv[:, :2]), qkv[:, 2:]], 1)
+
+    def turn_heads(self, heads: Tensor, positions: Tensor) -> Tensor:
+        """(total, n, head_dim) the same for n heads of queries or keys. heads: (total, n, head_dim)."""
+        size = heads.shape[-1]
+        # In this order of operations, as the models were trained: at position 8,000 another rounding turns visibly.
+        frequencies = 1.0 / self.base ** (torch.arange(0, size, 2, device=heads.device) / size)
+        angles = (positions[:, None] * frequencies)[:, None]  # (total, 1, head_dim / 2)
         cos, sin = angles.cos(), angles.sin()
-        left, right = qkv[:, :2].float().chunk(2, -1)
-        turned = torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
-        return torch.cat([turned.to(qkv.dtype), qkv[:, 2:]], 1)
+        left, right = heads.float().chunk(2, -1)
+        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1).to(heads.dtype)
 
 
 def trained_rows(table: Tensor) -> int:

@@ -1,0 +1,134 @@
+"""Decoders as re-rankers: the state of the last token says whether the candidate is relevant (Qwen3 Embedding, arXiv
+2506.05176, section 2).
+
+A prompt has the query before the candidate, so that no state of the query depends on a candidate: each query is run
+once, and all of its candidates attend to it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.decoder import Decoder
+from bandrank.models.encoders.decoder_config import DecoderConfig
+from bandrank.models.encoders.families import build_head
+from bandrank.models.layers import passages
+from bandrank.models.layers.causal import Continuations
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank.models.wording import PLAIN, Wording
+from bandrank_kernels.arrays import indices_within
+from bandrank_kernels.transfer import to_device
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What surrounds query and candidate: head, query, between, candidate, tail, in this order.
+
+    head, between, tail: token ids.  query, candidate: the words that are tokenised together with the texts; nothing may
+    follow the candidate, which is cut at its end.
+    Raises ValueError for a prompt without a tail, in which an empty candidate would have no token.
+    """
+
+    head: tuple[int, ...]
+    between: tuple[int, ...]
+    tail: tuple[int, ...]
+    query: Wording = PLAIN
+    candidate: Wording = PLAIN
+
+    def __post_init__(self) -> None:
+        if not self.tail or self.candidate.around()[1]:
+            raise ValueError("a prompt needs a tail, of token ids, and no words between the candidate and it")
+
+
+@dataclass(frozen=True)
+class DecoderRerankerConfig:
+    """The settings of a decoder as a re-ranker, saved in config.json.
+
+    max_tokens: the most token ids of a whole prompt.  max_query_tokens: of the prompt up to the candidate.
+    max_candidate_tokens: of a long candidate with the tail, before it is split into passages.
+    long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate"). The
+    tail is never cut, and each passage has it.
+    Raises ValueError for another encoder than a decoder, if max_tokens does not fit its positions, or if it leaves no
+    room beside the longest query.
+    """
+
+    encoder: EncoderConfig
+    prompt: Prompt
+    max_tokens: int = 8192
+    max_query_tokens: int = 6144
+    max_candidate_tokens: int = 16384
+    long_candidates: Literal["maxp", "truncate"] = "maxp"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoder, DecoderConfig):
+            raise ValueError(f"the encoder must be a decoder, got {self.encoder.kind!r}")  # noqa: TRY004  # a bad value
+        least = max(self.max_query_tokens, len(self.prompt.head) + len(self.prompt.between)) + len(self.prompt.tail) + 2
+        if not least <= self.max_tokens <= self.encoder.max_positions:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} must hold the prompt, of which {self.max_query_tokens} tokens precede "
+                f"the candidate and {len(self.prompt.tail)} follow it, within {self.encoder.max_positions} positions"
+            )
+
+
+class DecoderReranker(Scorer):
+    """Scores a candidate by the logit of "relevant" less that of "not relevant" behind the prompt."""
+
+    architecture: ClassVar[str] = "decoder_reranker"
+    precomputes: ClassVar[bool] = False
+    config_class: ClassVar[type] = DecoderRerankerConfig
+    encoder: Decoder
+
+    def __init__(self, config: DecoderRerankerConfig) -> None:
+        super().__init__()
+        self.config: DecoderRerankerConfig = config
+        prompt = config.prompt
+        assert isinstance(config.encoder, DecoderConfig), "the config has checked it. This is a bug."
+        self.query_template = TokenTemplate(prompt.head, prompt.between, config.max_query_tokens, wording=prompt.query)
+        longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens
+        self.candidate_template = TokenTemplate((), prompt.tail, longest, wording=prompt.candidate)
+        self.encoder = Decoder(config.encoder)
+        self.head = build_head(config.encoder)
+
+    def candidate_limit(self, query_tokens: int) -> int:
+        """With MaxP, max_candidate_tokens; otherwise what fits beside the query."""
+        if self.config.long_candidates == "maxp":
+            return self.candidate_template.max_tokens
+        return self.config.max_tokens - query_tokens
+
+    def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
+        """Rows of all its passages, each with a copy of the tail."""
+        closing = len(self.config.prompt.tail)
+        bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - query_tokens, closing=closing)
+        return sum(end - begin for begin, end in bounds) + closing * (len(bounds) - 1)
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        """The token ids themselves: a candidate's states depend on the query before it."""
+        return tokens
+
+    def score(self, batch: ScoreBatch) -> Tensor:
+        if len(batch.candidates) == 0:
+            return torch.empty(0, device=self.encoder.device)
+        parts = passages.split(batch, self.config.max_tokens, leading=0, closing=len(self.config.prompt.tail))
+        return parts.best(self._score_whole(parts.batch), len(batch.candidates))
+
+    def _score_whole(self, batch: ScoreBatch) -> Tensor:
+        """(C,) scores of candidates that fit beside their queries."""
+        queries, candidates = batch.queries, batch.candidates
+        layout = Continuations(queries.cu_seqlens, candidates.cu_seqlens, batch.candidate_query)
+        first = queries.lengths[layout.prefix].repeat(candidates.lengths)
+        positions = torch.cat(
+            [
+                torch.from_numpy(indices_within(queries.lengths)),
+                torch.from_numpy(indices_within(candidates.lengths) + first),
+            ]
+        )
+        plan = self.encoder.plan_continuations(layout)
+        host = [torch.cat([queries.values, candidates.values]), positions, torch.from_numpy(layout.last_rows)]
+        ids, positions, last, *tables = to_device([*host, *plan.host_tables], self.encoder.device)
+        hidden = self.encoder.word_vectors(ids)
+        return self.head(self.encoder.forward_last(hidden, positions, plan.bind(tables), last))  # type: ignore[no-any-return]

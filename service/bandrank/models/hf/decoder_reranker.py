@@ -1,0 +1,123 @@
+"""Decoders as re-rankers, with the prompts that they were trained with, and two rows of their output matrix.
+
+The prompts are those of the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2. As there,
+the parts of a prompt are tokenised apart. The place of a candidate begins behind a colon, where neither tokenizer joins
+a colon and the space behind it; so the part with the query and the one with the candidate can be tokenised apart too.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
+from bandrank.models.checkpoint import assemble, read_object
+from bandrank.models.hf.files import load_tokenizer
+from bandrank.models.hf.model import Model
+from bandrank.models.hf.qwen import MOST_DECODER_TOKENS
+from bandrank.models.scorer import Scorer
+from bandrank.models.wording import Wording
+
+TASK = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """A prompt before it is tokenised: head, query, between, " ", candidate, tail. Each part is tokenised apart.
+
+    relevant, irrelevant: the tokens whose logits are compared behind it.
+    """
+
+    head: str
+    query: Wording
+    between: tuple[str, ...]
+    tail: tuple[str, ...]
+    relevant: str
+    irrelevant: str
+
+    def tokenised(self, folder: Path) -> Prompt:
+        """The prompt by the folder's tokenizer. Raises BadCheckpoint."""
+        tokenizer = load_tokenizer(folder)
+
+        def ids(*parts: str) -> tuple[int, ...]:
+            encodings = tokenizer.encode_batch(list(parts), add_special_tokens=False)
+            return tuple(token for encoding in encodings for token in encoding.ids)
+
+        return Prompt(
+            ids(self.head), ids(*self.between), ids(*self.tail), query=self.query, candidate=Wording(" {text}")
+        )
+
+
+PROMPTS = {  # by model_type
+    "qwen3": PromptText(
+        head=(
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+            'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+        ),
+        query=Wording(
+            plain=f"<Instruct>: {TASK}\n<Query>: {{text}}\n<Document>:",
+            instructed="<Instruct>: {instruction}\n<Query>: {text}\n<Document>:",
+        ),
+        between=(),
+        tail=("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",),
+        relevant="yes",
+        irrelevant="no",
+    ),
+    "qwen2": PromptText(
+        head=(
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\n"
+        ),
+        query=Wording(plain="query: {text}", instructed="instruction: {instruction}\nquery: {text}"),
+        between=("\n", "document:"),
+        tail=(
+            "\n",
+            "You are a search relevance expert who evaluates how well documents match search queries. For each "
+            "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+            "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:",
+            "<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        relevant="1",
+        irrelevant="0",
+    ),
+}
+
+
+def read(model: Model, modules: list[str]) -> Scorer:
+    """The re-ranker of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
+
+    modules: those of sentence-transformers; Transformer and LogitScore may name the two tokens.
+    """
+    if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
+        raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
+    text = PROMPTS[model.settings["model_type"]]
+    max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
+    config = DecoderRerankerConfig(
+        encoder=model.encoder,
+        prompt=text.tokenised(model.folder),
+        max_tokens=max_tokens,
+        max_query_tokens=max_tokens * 3 // 4,
+        max_candidate_tokens=2 * max_tokens,
+    )
+    head = {"head.classifier.weight": _head(model, text).float()}
+    return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
+
+
+def _head(model: Model, text: PromptText) -> torch.Tensor:
+    """(1, hidden_size): a classifier of one output, or the difference of two rows of the output matrix, which alone are
+    read of it.
+    """
+    weights, tied = model.weights, model.settings.get("tie_word_embeddings", False)
+    if (classifier := weights.get("score.weight")) is not None:
+        if len(classifier) != 1:
+            raise model.refuse(f"a re-ranker has a classifier of one output, this model has {len(classifier)}")
+        return classifier
+    if model.headless or not (tied or "lm_head.weight" in weights):
+        raise model.refuse("a decoder without an output matrix is no re-ranker; an embedding model has a modules.json")
+    matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
+    settings = read_object(model.folder / "1_LogitScore" / "config.json", optional=True)
+    relevant = settings.get("true_token_id", model.token_id(text.relevant))
+    irrelevant = settings.get("false_token_id", model.token_id(text.irrelevant))
+    if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in (relevant, irrelevant)):
+        raise model.refuse(f"the scores must compare the logits of two tokens, not of {relevant!r} and {irrelevant!r}")
+    return matrix[relevant : relevant + 1].float() - matrix[irrelevant : irrelevant + 1].float()

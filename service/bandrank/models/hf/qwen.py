@@ -1,0 +1,108 @@
+"""Qwen2 and Qwen3 as transformers saves them."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from bandrank.models.encoders.decoder_config import DecoderConfig
+from bandrank.models.hf.files import Weights, load_tokenizer
+from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.wording import INSTRUCTION, TEXT, Wording
+
+# Longer texts, which these models could read, take gigabytes of memory, and time that grows with the square.
+MOST_DECODER_TOKENS = 8192
+REQUIRED = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
+    """The decoder's shape. Raises ValueError for settings that are missing or not supported."""
+    if missing := [name for name in REQUIRED if not isinstance(settings.get(name), int)]:
+        raise ValueError(f"config.json has no number for {', '.join(missing)}")
+    if (activation := settings.get("hidden_act", "silu")) != "silu":
+        raise ValueError(f"activation {activation!r} is not supported, only silu; {SUPPORTED}")
+    if settings.get("use_sliding_window"):
+        raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")
+    if settings["model_type"] == "qwen3" and settings.get("attention_bias"):
+        raise ValueError(f"attention with a bias is not supported in qwen3; {SUPPORTED}")
+    rotary = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
+        raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
+    hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
+    return DecoderConfig(
+        vocab_size=len(weights["embed_tokens.weight"]),
+        hidden_size=hidden_size,
+        num_layers=settings["num_hidden_layers"],
+        num_heads=num_heads,
+        num_kv_heads=settings["num_key_value_heads"],
+        head_size=settings.get("head_dim") or hidden_size // num_heads,
+        intermediate_size=settings["intermediate_size"],
+        max_positions=settings["max_position_embeddings"],
+        layer_norm_eps=settings.get("rms_norm_eps", 1e-6),
+        rotary_base=float(settings.get("rope_theta") or rotary.get("rope_theta", 10_000.0)),
+        qkv_bias=settings["model_type"] == "qwen2",
+        head_norms=settings["model_type"] == "qwen3",
+    )
+
+
+def decoder_weights(weights: Weights, config: Any) -> Weights:
+    """A decoder's tensors under our names; matrices that read the same rows are stacked into one.
+
+    Raises KeyError for a missing tensor.
+    """
+    translated = {"encoder.word.weight": weights["embed_tokens.weight"], "encoder.norm.weight": weights["norm.weight"]}
+    names = {
+        "attention_norm": "input_layernorm",
+        "attention_out": "self_attn.o_proj",
+        "out_norm": "post_attention_layernorm",
+        "down": "mlp.down_proj",
+    }
+    if config.head_norms:
+        names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+    for layer in range(config.num_layers):
+        ours, saved = f"encoder.layers.{layer}", f"layers.{layer}"
+        for name, saved_name in names.items():
+            translated[f"{ours}.{name}.weight"] = weights[f"{saved}.{saved_name}.weight"]
+        for part in ("weight", "bias") if config.qkv_bias else ("weight",):
+            qkv = [weights[f"{saved}.self_attn.{name}_proj.{part}"] for name in "qkv"]
+            translated[f"{ours}.qkv.{part}"] = torch.cat(qkv)
+        up = [weights[f"{saved}.mlp.{name}_proj.weight"] for name in ("gate", "up")]
+        translated[f"{ours}.up.weight"] = torch.cat(up)
+    if f"layers.{config.num_layers}.input_layernorm.weight" in weights:
+        raise ValueError(f"config.json names {config.num_layers} layers, the weights have more")
+    return translated
+
+
+def frame(model: Model) -> dict[str, int | None]:
+    """The tokens that the tokenizer puts around a text, as fields of a bi-encoder's config: none, or one at the end.
+
+    Raises BadCheckpoint if there are others.
+    """
+    added = load_tokenizer(model.folder).encode("", add_special_tokens=True).ids
+    if len(added) > 1:
+        raise model.refuse(f"the tokenizer adds {len(added)} tokens to a text; a decoder's adds one at most")
+    return {"cls_id": None, "sep_id": added[0] if added else None}
+
+
+def query_wording(library: Mapping[str, Any]) -> Wording:
+    """The words around a query by the prompts in config_sentence_transformers.json; the task in them is an instruction.
+
+    Raises ValueError for a prompt that is no text.
+    """
+    prompt = (library.get("prompts") or {}).get("query", "")
+    if not isinstance(prompt, str):
+        raise ValueError(f"the prompt for queries must be a text, got {prompt!r}")  # noqa: TRY004  # a bad value
+    if match := re.fullmatch(r"(Instruct: )(.+)(\nQuery: ?)", prompt):
+        return Wording(prompt + TEXT, match[1] + INSTRUCTION + match[3] + TEXT)
+    return Wording(prompt + TEXT)
+
+
+QWEN = Family(prefix="model.", tokens={}, read_config=read_config, encoder_weights=decoder_weights, head={})

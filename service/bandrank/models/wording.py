@@ -1,0 +1,34 @@
+"""The words in which a text is put to a model."""
+
+from dataclasses import dataclass
+
+TEXT, INSTRUCTION = "{text}", "{instruction}"
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Words around a text, which are tokenised together with it, because pieces may cross the border.
+
+    plain: has {text} once.  instructed: the same with {instruction} before it, for requests that carry one; empty if
+    the model takes none.
+    Raises ValueError if the places of text and instruction are not there.
+    """
+
+    plain: str = TEXT
+    instructed: str = ""
+
+    def __post_init__(self) -> None:
+        before = self.instructed.partition(TEXT)[0]
+        if self.plain.count(TEXT) != 1 or (
+            self.instructed and (self.instructed.count(TEXT) != 1 or INSTRUCTION not in before)
+        ):
+            raise ValueError(f"a wording needs {TEXT} once, and {INSTRUCTION} before it if there is one: {self}")
+
+    def around(self, instruction: str = "") -> tuple[str, str]:
+        """What precedes and follows the text."""
+        wording = self.instructed if instruction and self.instructed else self.plain
+        before, _, after = wording.partition(TEXT)
+        return before.replace(INSTRUCTION, instruction), after
+
+
+PLAIN = Wording()

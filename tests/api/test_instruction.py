@@ -1,0 +1,131 @@
+"""What a query is for: an instruction beside it, from the request to the prompt of a model that takes one."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from support.app import assert_error, running_app
+from support.decoders import PUBLISHED, last_logits, qwen_tokenizer, save_decoder, tiny_decoder
+from support.models import change_weights
+from support.prompts import qwen3_pair
+from support.scorers import encoded_lookup, lookup
+from transformers import Qwen3ForCausalLM
+
+from bandrank.api.app import create_app
+from bandrank.api.service import Service
+from bandrank.errors import ScoringFailed
+from bandrank.models.loading import load_model
+from bandrank.serving import assemble, choose_dtype, load_models
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+QUERY, INSTRUCTION = "where do bees live?", "Find texts about honey."
+CANDIDATES = ["In hives.", "Honey is made from nectar.", "no " * 50]
+REQUEST: dict[str, Any] = {"query": QUERY, "candidates": CANDIDATES, "raw_scores": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3-Reranker."""
+    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
+    return save_decoder(tmp_path_factory.mktemp("model"), theirs)
+
+
+@asynccontextmanager
+async def served(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service that `bandrank serve` starts with these settings."""
+    app = create_app(Service(assemble(load_models(settings), settings), settings))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+            yield client
+
+
+def expected(folder: Path, instruction: str) -> list[float]:
+    """The scores by the whole prompts."""
+    theirs = Qwen3ForCausalLM.from_pretrained(folder).eval()
+    tokenizer = qwen_tokenizer()
+    yes, no = tokenizer.token_to_id("yes"), tokenizer.token_to_id("no")
+    logits = [last_logits(theirs, qwen3_pair(tokenizer, instruction, QUERY, text)) for text in CANDIDATES]
+    return [float(each[yes] - each[no]) for each in logits]
+
+
+def scores_of(answer: Any) -> list[float]:
+    """The scores in the order of the request."""
+    return [each["relevance_score"] for each in sorted(answer["results"], key=lambda each: each["index"])]
+
+
+async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
+    """In our own request and in Cohere's, and in /explain; null and empty are none."""
+    async with served(Settings(model=str(folder), device="cpu")) as client:
+        for instruction in ("", INSTRUCTION):
+            ours = (await client.post("/rerank", json=REQUEST | {"instruction": instruction})).json()
+            foreign = {"query": QUERY, "documents": CANDIDATES, "raw_scores": True, "instruction": instruction or None}
+            theirs = (await client.post("/v2/rerank", json=foreign)).json()
+            asked = {"query": QUERY, "candidate": CANDIDATES[1], "instruction": instruction}
+            explained = (await client.post("/explain", json=asked)).json()
+
+            scores = expected(folder, instruction)
+            for answer in (ours, theirs):
+                assert scores_of(answer) == pytest.approx(scores, abs=1e-5)
+                assert "warnings" not in answer["meta"]
+            assert explained["raw_score"] == pytest.approx(scores[1], abs=1e-5)
+            pieces = [token["piece"] for token in explained["stages"][0]["query"]["tokens"]]
+            assert ("Ġhoney" in pieces) == bool(instruction)
+
+    assert max(abs(a - b) for a, b in zip(expected(folder, ""), expected(folder, INSTRUCTION), strict=True)) > 0.01
+
+
+async def test_a_model_that_takes_none_warns() -> None:
+    """It ranks without the instruction, and says so, whatever stages ran."""
+    async with running_app(lookup(the=1.0), fast=encoded_lookup()) as app:
+        for path, texts in (("/rerank", "candidates"), ("/v1/rerank", "documents")):
+            body = {"query": QUERY, texts: CANDIDATES}
+            silent = (await app.client.post(path, json=body)).json()
+            warned = (await app.client.post(path, json=body | {"instruction": INSTRUCTION})).json()
+
+            assert "warnings" not in silent["meta"]
+            assert warned["meta"]["warnings"] == ["instruction was not applied; no model that ranked takes one"]
+            assert scores_of(warned) == scores_of(silent)
+
+
+async def test_an_instruction_is_bounded() -> None:
+    """It is a sentence."""
+    async with running_app(lookup()) as app:
+        for wrong in ("x" * 4097, 7, ["x"]):
+            response = await app.client.post("/rerank", json=REQUEST | {"instruction": wrong})
+
+            assert_error(response, 422, "invalid_input")
+
+
+async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Path) -> None:
+    """A score that is not a number is an error, which says what to serve the model in; the service does not start."""
+    large = save_decoder(tmp_path, Qwen3ForCausalLM.from_pretrained(folder))
+    change_weights(
+        large,
+        lambda weights: {name: each * 1e5 if "down_proj" in name else each for name, each in weights.items()},
+    )
+    with pytest.raises(ScoringFailed, match="too large for float16; serve it in bfloat16 or float32"):
+        async with served(Settings(model=str(large), device="cpu", dtype="float16")):
+            pass
+    async with served(Settings(model=str(large), device="cpu", dtype="bfloat16")) as client:
+        response = await client.post("/rerank", json=REQUEST)
+
+    assert response.status_code == httpx.codes.OK
+
+
+def test_decoders_compute_in_bfloat16_on_a_gpu(folder: Path) -> None:
+    """Where the setting says "auto"; other models in float16."""
+    gpu = torch.device("cuda")
+    decoder = load_model(str(folder)).scorer
+
+    assert choose_dtype("auto", gpu, [decoder]) == torch.bfloat16
+    assert choose_dtype("auto", gpu, [lookup(), decoder]) == torch.bfloat16
+    assert choose_dtype("auto", gpu, [lookup()]) == torch.float16
+    assert choose_dtype("float16", gpu, [decoder]) == torch.float16
+    assert choose_dtype("auto", torch.device("cpu"), [decoder]) == torch.float32

@@ -1,0 +1,190 @@
+"""Folders of decoders: what is read of their weights, what is refused, and decoders as bi-encoders."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.decoders import PUBLISHED, save_decoder, tiny_decoder
+from support.models import as_served, change_weights, edit_json, score_batch, tiny_encoder_config, write_json
+from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import BiEncoder, DecoderReranker
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.texts import TextEncoder
+
+UNTIED, TIED = "Qwen/Qwen3-Reranker-8B", "Qwen/Qwen3-Reranker-0.6B"
+CLOSE = 1e-5
+PROMPT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+
+
+def test_of_the_output_matrix_two_rows_are_kept(tmp_path: Path) -> None:
+    """As their difference: nothing else of the scorer has a row for each token, but the embeddings."""
+    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED])
+    model = load_model(str(save_decoder(tmp_path, theirs)))
+    yes, no = (model.tokenizer.token_to_id(token) for token in ("yes", "no"))
+    matrix = theirs.lm_head.weight.detach()
+
+    weights = model.scorer.state_dict()
+
+    assert [name for name, tensor in weights.items() if tensor.shape[0] == len(matrix)] == ["encoder.word.weight"]
+    assert torch.equal(weights["head.classifier.weight"], matrix[yes : yes + 1] - matrix[no : no + 1])
+
+
+def test_the_two_tokens_may_be_named(tmp_path: Path) -> None:
+    """By sentence-transformers' LogitScore, in a folder with modules."""
+    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED])
+    folder = save_decoder(tmp_path, theirs)
+    kinds = ["base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore"]
+    write_json(folder / "modules.json", [{"type": f"sentence_transformers.{kind}"} for kind in kinds])
+    (folder / "1_LogitScore").mkdir()
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 300, "false_token_id": 200})
+    matrix = theirs.get_input_embeddings().weight.detach()
+
+    weights = load_model(str(folder)).scorer.state_dict()
+
+    assert torch.equal(weights["head.classifier.weight"], matrix[300:301] - matrix[200:201])
+    write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 300, "false_token_id": None})
+    with pytest.raises(BadCheckpoint, match="must compare the logits of two tokens, not of 300 and None"):
+        load_model(str(folder))
+
+
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    """As large models are saved; a file that is missing is named."""
+    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED])
+    whole = load_model(str(save_decoder(tmp_path / "whole", theirs)))
+    folder = save_decoder(tmp_path / "parts", theirs, max_shard_size="500KB")
+    parts = sorted(folder.glob("model-*.safetensors"))
+
+    weights = load_model(str(folder)).scorer.state_dict()
+
+    assert len(parts) > 2
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in whole.scorer.state_dict().items())
+    parts[1].unlink()
+    with pytest.raises(BadCheckpoint, match=f"{parts[1].name}: missing or damaged"):
+        load_model(str(folder))
+
+
+def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
+    """With its prompt."""
+    model = load_model(str(save_decoder(tmp_path / "theirs", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
+    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=tmp_path / "theirs" / "tokenizer.json")
+
+    again = load_model(str(tmp_path / "ours"))
+
+    assert again.scorer.config == model.scorer.config
+    assert again.scorer.query_template == model.scorer.query_template
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+        ({"use_sliding_window": True}, "within a sliding window is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "positions of type 'yarn' are not supported"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "positions of type 'linear'"),
+        ({"attention_bias": True}, "attention with a bias is not supported in qwen3"),
+        ({"num_key_value_heads": None}, "config.json has no number for num_key_value_heads"),
+        ({"num_hidden_layers": 1}, "config.json names 1 layers, the weights have more"),
+        ({"num_hidden_layers": 3}, "the weights have no tensor 'layers.2"),
+        ({"max_position_embeddings": 40}, "max_tokens 40 must hold the prompt"),
+    ],
+)
+def test_what_would_score_otherwise_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """In words."""
+    folder = save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:
+    """Without its modules.json: its config.json is that of a re-ranker, and its weights have other names."""
+    folder = save_decoder(tmp_path / "bare", tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
+    with pytest.raises(BadCheckpoint, match="without an output matrix is no re-ranker"):
+        load_model(str(folder))
+    folder = save_decoder(tmp_path / "untied", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED]))
+    change_weights(folder, lambda weights: {name: each for name, each in weights.items() if name != "lm_head.weight"})
+    with pytest.raises(BadCheckpoint, match="without an output matrix is no re-ranker"):
+        load_model(str(folder))
+
+
+def test_a_classifier_of_two_labels_is_refused(tmp_path: Path) -> None:
+    """It does not say which of them is relevance."""
+    theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[TIED], num_labels=2)
+    with pytest.raises(BadCheckpoint, match="classifier of one output, this model has 2"):
+        load_model(str(save_decoder(tmp_path, theirs)))
+
+
+def embedding_folder(folder: Path, model: Any) -> Path:
+    """A folder like that of Qwen/Qwen3-Embedding-0.6B."""
+    save_decoder(folder, model, end=True)
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds]
+    write_json(folder / "modules.json", modules)
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True, "pooling_mode_cls_token": False})
+    prompts = {"query": PROMPT, "document": ""}
+    write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})
+    return folder
+
+
+def similarities(model: LoadedModel, query: str, texts: list[str], instruction: str = "") -> list[float]:
+    """Our scores of texts for a query."""
+    encoder = TextEncoder(model.tokenizer, model.scorer)
+    ids, _ = encoder.query(query, instruction)
+    candidates = [candidate for candidate, _ in encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))]
+    with torch.inference_mode():
+        return model.scorer(score_batch([ids], [candidates])).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("instruction", ["", "Find the opposite."])
+def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
+    """Cosines of the states of <|endoftext|> behind each text, as in Qwen/Qwen3-Embedding-0.6B."""
+    theirs = tiny_decoder(Qwen3Model, PUBLISHED[TIED])
+    model = load_model(str(embedding_folder(tmp_path, theirs)))
+    as_served(model.scorer)
+    query, texts = "where do bees live?", ["In hives.", "", "bees " * 300, "?"]
+
+    def vector(text: str) -> torch.Tensor:
+        ids = model.tokenizer.encode(text, add_special_tokens=True).ids
+        with torch.inference_mode():
+            state: torch.Tensor = theirs(torch.tensor([ids])).last_hidden_state[0, -1]
+        return state / state.norm()
+
+    asked = vector((PROMPT if not instruction else f"Instruct: {instruction}\nQuery:") + query)
+
+    scores = similarities(model, query, texts, instruction)
+
+    assert scores == pytest.approx([float(asked @ vector(text)) for text in texts], abs=CLOSE)
+    assert isinstance(model.scorer, BiEncoder)
+    assert "query_wording" not in model.scorer.candidate_side().config
+    assert model.scorer.precomputes
+
+
+def test_an_embedding_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """Prompts that are no texts, and a tokenizer that puts more around a text than its end."""
+    folder = embedding_folder(tmp_path, tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
+    edit_json(folder / "config_sentence_transformers.json", {"prompts": {"query": 7}})
+    with pytest.raises(BadCheckpoint, match="the prompt for queries must be a text, got 7"):
+        load_model(str(folder))
+    edit_json(folder / "config_sentence_transformers.json", {"prompts": None})
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["post_processor"]["single"] *= 2
+    write_json(folder / "tokenizer.json", tokenizer)
+    with pytest.raises(BadCheckpoint, match="the tokenizer adds 2 tokens to a text"):
+        load_model(str(folder))
+
+
+def test_another_encoder_is_refused(tmp_path: Path) -> None:
+    """A re-ranker of this kind has causal attention, and a prompt that ends with tokens of its own."""
+    model = load_model(str(save_decoder(tmp_path / "theirs", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
+    assert isinstance(model.scorer, DecoderReranker)
+    with pytest.raises(ValueError, match="the encoder must be a decoder, got 'bert'"):
+        replace(model.scorer.config, encoder=tiny_encoder_config())
+    with pytest.raises(ValueError, match="a prompt needs a tail"):
+        replace(model.scorer.config.prompt, tail=())

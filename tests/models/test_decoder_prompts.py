@@ -1,0 +1,147 @@
+"""The token ids of a decoder's prompt: those of its authors' code, whatever the texts are, and what is cut of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.decoders import PUBLISHED, qwen_tokenizer, save_decoder, tiny_decoder
+from support.prompts import Pair, mxbai_pair, qwen3_pair
+from transformers import Qwen2ForCausalLM, Qwen3ForCausalLM
+
+from bandrank.models.architectures.decoder_reranker import DecoderReranker
+from bandrank.models.loading import load_model
+from bandrank.models.readings import read_pair
+from bandrank.models.texts import TextEncoder
+from bandrank.models.wording import Wording
+
+CASES = {
+    "Qwen/Qwen3-Reranker-0.6B": (Qwen3ForCausalLM, qwen3_pair),
+    "mixedbread-ai/mxbai-rerank-base-v2": (Qwen2ForCausalLM, mxbai_pair),
+}
+PARTS = [*" \n\t:?.,<>|'\"019aeséE", "\u0301", "\u00a0", "🐝", "蜜", "<|im_end|>", "<think>", "no", " bees"]
+AWKWARD = st.lists(st.sampled_from(PARTS)).map("".join)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[TextEncoder, Pair]:
+    """A scorer's templates, and its authors' way."""
+    kind, pair = CASES[request.param]
+    folder = save_decoder(tmp_path_factory.mktemp("model"), tiny_decoder(kind, PUBLISHED[request.param]))
+    model = load_model(str(folder))
+    return TextEncoder(model.tokenizer, model.scorer), pair
+
+
+def ids_of(encoder: TextEncoder, query: str, document: str, instruction: str = "") -> list[int]:
+    """The ids that the decoder runs over."""
+    asked, _ = encoder.query(query, instruction)
+    [(candidate, _)] = encoder.candidates(encoder.pieces([document]), query_tokens=len(asked))
+    return [*asked, *candidate]
+
+
+@settings(max_examples=150)
+@given(query=AWKWARD, document=AWKWARD, instruction=AWKWARD)
+def test_the_ids_are_those_of_the_whole_text(
+    case: tuple[TextEncoder, Pair], query: str, document: str, instruction: str
+) -> None:
+    """Tokenised once for all candidates, a query gives the ids that it has in one text with each of them."""
+    encoder, pair = case
+
+    assert ids_of(encoder, query, document, instruction) == pair(encoder.tokenizer, instruction, query, document)
+
+
+def test_pieces_do_cross_the_borders(case: tuple[TextEncoder, Pair]) -> None:
+    """The test above could fail: words, query and candidate tokenised each for itself give other ids."""
+    encoder, pair = case
+
+    def alone(text: str) -> list[int]:
+        ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def joined(text: str, part: str) -> bool:
+        whole, ids = pair(encoder.tokenizer, "", text, text), alone(part)
+        return any(whole[start : start + len(ids)] == ids for start in range(len(whole)))
+
+    assert not joined("bees", "bees")  # in both places it is one piece with the space before it
+    assert joined("bees", " bees")
+
+
+def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
+    """Of a candidate that does not fit beside its query, its last words are cut, and counted."""
+    encoder, pair = case
+    scorer = encoder.scorer
+    assert isinstance(scorer, DecoderReranker)
+    config = replace(scorer.config, long_candidates="truncate", max_tokens=600, max_query_tokens=400)
+    short = TextEncoder(encoder.tokenizer, DecoderReranker(config))
+    whole = pair(encoder.tokenizer, "", "bees?", "the sun " * 1000)
+    asked, _ = short.query("bees?")
+
+    [(candidate, cut)] = short.candidates(short.pieces(["the sun " * 1000]), query_tokens=len(asked))
+
+    tail = list(config.prompt.tail)
+    assert [*asked, *candidate] == [*whole[: 600 - len(tail)], *tail]
+    assert cut == len(whole) - 600
+
+
+def test_what_follows_a_query_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
+    """A query that is too long loses its last words; the words behind it stay."""
+    encoder, _ = case
+    scorer = encoder.scorer
+    assert isinstance(scorer, DecoderReranker)
+    config = replace(scorer.config, max_tokens=600, max_query_tokens=400)
+    short = TextEncoder(encoder.tokenizer, DecoderReranker(config))
+    whole, none = encoder.query("the sun " * 500)
+
+    asked, cut = short.query("the sun " * 500)
+
+    assert none == 0
+    assert len(asked) == 400
+    assert asked[-3:] == whole[-3:]
+    assert asked[:380] == whole[:380]
+    assert cut > 0
+    assert cut == pytest.approx(len(whole) - 400, abs=3)  # where the text is cut, no piece joins it with what follows
+
+
+@pytest.mark.parametrize("length", [3, 2000])
+def test_readings(case: tuple[TextEncoder, Pair], length: int) -> None:
+    """/explain names the ids that are served, each at its place in the text alone."""
+    encoder, _ = case
+    scorer = encoder.scorer
+    assert isinstance(scorer, DecoderReranker)
+    config = replace(scorer.config, max_tokens=600, max_query_tokens=400, max_candidate_tokens=900)
+    short = TextEncoder(encoder.tokenizer, DecoderReranker(config))
+    query, document = "né bees? " * length, "the 7 suns 🐝 " * length
+
+    asked, candidate = read_pair(
+        short, query, document, query_characters=1 << 20, candidate_characters=1 << 20, instruction="why?"
+    )
+
+    assert [token.id for token in (*asked.tokens, *candidate.tokens)] == ids_of(short, query, document, "why?")
+    for text, reading in ((query, asked), (document, candidate)):
+        places = [(token.start, token.end) for token in reading.tokens if token.start is not None]
+        covered = {index for start, end in places for index in range(start, end or 0)}
+        # A character of several pieces may be cut within.
+        assert covered - {reading.read_to} == set(range(reading.read_to))
+        assert (reading.read_to == len(text)) == (length == 3)
+
+
+def test_a_wording_says_where_the_texts_are() -> None:
+    """And the instruction precedes the text."""
+    for wrong in (("{query}", ""), ("{text}{text}", ""), ("{text}", "{text}"), ("{text}", "{text} {instruction}")):
+        with pytest.raises(ValueError, match="a wording needs"):
+            Wording(*wrong)
+    wording = Wording("a {text} b", "{instruction}: {text}")
+
+    assert wording.around() == ("a ", " b")
+    assert wording.around("{text}") == ("{text}: ", "")
+
+
+def test_the_tokenizer_is_of_the_kind() -> None:
+    """Any text comes back from its bytes, and special tokens are one piece."""
+    tokenizer = qwen_tokenizer()
+    decode: Callable[..., str] = tokenizer.decode
+    ids = tokenizer.encode("né 🐝 bees<|im_end|>\n\n", add_special_tokens=False).ids
+
+    assert decode(ids, skip_special_tokens=False) == "né 🐝 bees<|im_end|>\n\n"
+    assert tokenizer.token_to_id("<|im_end|>") in ids

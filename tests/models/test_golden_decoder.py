@@ -1,0 +1,197 @@
+"""Decoders as re-rankers against `transformers`: the causal model on each whole prompt, one after the other."""
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
+from support.models import as_served
+from support.prompts import Pair, mxbai_pair, qwen3_pair
+from transformers import Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+
+from bandrank.models.architectures.decoder_reranker import DecoderReranker
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.ragged import Ragged
+from bandrank.models.texts import TextEncoder
+from bandrank_kernels.arrays import offsets
+
+CLOSE = 1e-5  # float32 through two layers; scores are of the order of 1
+SMALLEST = "Qwen/Qwen3-Reranker-0.6B"
+# A query with its candidates: ragged, with none, with an empty one, and with texts whose first and last pieces could
+# join with what stands beside them.
+TEXTS = {
+    "how do bees find their way home?": [
+        "By the sun.",
+        "",
+        "42 bees.",
+        '"No," she said\n\n',
+        "  \n bees",
+        "é 🐝 ñandú: x",
+    ],
+    "what is honey?\n": [],
+    "yes": ["<|im_end|>", "no", "bees " * 400],
+}
+
+
+@dataclass(frozen=True)
+class Both:
+    """A model of `transformers`, its folder as we load it, and how its authors put a pair to it."""
+
+    theirs: Any
+    ours: LoadedModel
+    pair: Pair
+    relevant: str
+    irrelevant: str
+
+    def expected(self, query: str, document: str, instruction: str = "") -> float:
+        """The score of a pair by the plain model."""
+        tokenizer = self.ours.tokenizer
+        logits = last_logits(self.theirs, self.pair(tokenizer, instruction, query, document))
+        return float(logits[tokenizer.token_to_id(self.relevant)] - logits[tokenizer.token_to_id(self.irrelevant)])
+
+
+def both(model: str, folder: Path, **more: Any) -> Both:
+    """A tiny random model of a published shape. more: of `tiny_config`."""
+    published = PUBLISHED[model]
+    qwen3 = published["model_type"] == "qwen3"
+    theirs = tiny_decoder(Qwen3ForCausalLM if qwen3 else Qwen2ForCausalLM, published, **more)
+    ours = load_model(str(save_decoder(folder, theirs)))
+    as_served(ours.scorer)
+    return Both(theirs, ours, *((qwen3_pair, "yes", "no") if qwen3 else (mxbai_pair, "1", "0")))
+
+
+@pytest.fixture(scope="module", params=PUBLISHED)
+def each(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """Every published shape."""
+    return both(request.param, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def smallest(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    """One of them."""
+    return both(SMALLEST, tmp_path_factory.mktemp("model"))
+
+
+def batch_of(encoder: TextEncoder, texts: dict[str, list[str]], instruction: str = "") -> ScoreBatch:
+    """The token ids of queries with their candidates, as they are served."""
+    queries = [encoder.query(query, instruction)[0] for query in texts]
+    candidates = [
+        ids
+        for query, group in zip(queries, texts.values(), strict=True)
+        for ids, _ in encoder.candidates(encoder.pieces(group), query_tokens=len(query))
+    ]
+    ends = offsets([len(group) for group in texts.values()])
+    return ScoreBatch(Ragged.from_token_ids(queries), Ragged.from_token_ids(candidates), ends)
+
+
+def scores_of(model: LoadedModel, texts: dict[str, list[str]], instruction: str = "") -> list[float]:
+    """Our scores of all candidates in one batch."""
+    with torch.inference_mode():
+        scores = model.scorer(batch_of(TextEncoder(model.tokenizer, model.scorer), texts, instruction))
+    return scores.tolist()  # type: ignore[no-any-return]
+
+
+def test_scores_are_those_of_the_plain_model(each: Both) -> None:
+    """With each query run once, alone and in company, every score is that of the whole prompt of its own."""
+    expected = [each.expected(query, document) for query, group in TEXTS.items() for document in group]
+
+    together = scores_of(each.ours, TEXTS)
+    alone = [scores_of(each.ours, {query: [document]})[0] for query, group in TEXTS.items() for document in group]
+
+    assert together == pytest.approx(expected, abs=CLOSE)
+    assert alone == pytest.approx(expected, abs=CLOSE)
+    assert max(expected) - min(expected) > 1000 * CLOSE
+
+
+@pytest.mark.parametrize("model", [SMALLEST, "mixedbread-ai/mxbai-rerank-base-v2"])
+def test_with_an_instruction(model: str, tmp_path: Path) -> None:
+    """It stands in the prompt, and changes the scores."""
+    pair = both(model, tmp_path)
+    instruction = "Find papers that refute {text} the claim."
+    expected = [pair.expected(query, document, instruction) for query, group in TEXTS.items() for document in group]
+
+    scores = scores_of(pair.ours, TEXTS, instruction)
+
+    assert scores == pytest.approx(expected, abs=CLOSE)
+    assert max(abs(a - b) for a, b in zip(scores, scores_of(pair.ours, TEXTS), strict=True)) > 100 * CLOSE
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 513, 3000])
+def test_long_candidates(smallest: Both, length: int) -> None:
+    """Rows that attend in several runs, alone and beside a short candidate, as long as the model reads."""
+    rng = random.Random(length)
+    scorer = smallest.ours.scorer
+    query = [rng.randrange(300) for _ in range(40)]
+    candidates = [[rng.randrange(300) for _ in range(n)] for n in (length, 7, length - 1)]
+    yes, no = (smallest.ours.tokenizer.token_to_id(token) for token in ("yes", "no"))
+    logits = [last_logits(smallest.theirs, [*query, *candidate]) for candidate in candidates]
+    expected = torch.stack([each[yes] - each[no] for each in logits])
+
+    with torch.inference_mode():
+        batch = ScoreBatch(Ragged.from_token_ids([query]), Ragged.from_token_ids(candidates), offsets([3]))
+        scores = scorer(batch)
+
+    torch.testing.assert_close(scores, expected, rtol=0, atol=CLOSE)
+
+
+def test_the_conversion_to_one_label(tmp_path: Path) -> None:
+    """A classifier of one output, as in tomaarsen/Qwen3-Reranker-0.6B-seq-cls, behind the same prompt."""
+    theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[SMALLEST], num_labels=1, pad_token_id=0)
+    ours = load_model(str(save_decoder(tmp_path, theirs)))
+    expected = [
+        float(last_logits(theirs, qwen3_pair(ours.tokenizer, "", query, document)))
+        for query, group in TEXTS.items()
+        for document in group
+    ]
+
+    assert scores_of(ours, TEXTS) == pytest.approx(expected, abs=CLOSE)
+
+
+def test_half_of_the_prompt_is_shared(smallest: Both) -> None:
+    """A query's rows are in a batch once, for all of its candidates."""
+    encoder = TextEncoder(smallest.ours.tokenizer, smallest.ours.scorer)
+    texts = {"how do bees find their way home?": ["By the sun."] * 20}
+    seen: list[int] = []
+    handle = smallest.ours.scorer.get_submodule("encoder.layers.0").register_forward_pre_hook(
+        lambda _, arguments: seen.append(len(arguments[0]))
+    )
+
+    with torch.inference_mode():
+        batch = batch_of(encoder, texts)
+        smallest.ours.scorer(batch)
+
+    handle.remove()
+    assert seen == [len(batch.queries.values) + len(batch.candidates.values)]
+    assert len(batch.queries) == 1
+
+
+def test_a_long_candidate_is_scored_by_its_best_passage(smallest: Both) -> None:
+    """Each passage has the end of the prompt, and every one is scored as a candidate of its own."""
+    scorer = smallest.ours.scorer
+    assert isinstance(scorer, DecoderReranker)
+    config = replace(scorer.config, max_tokens=400, max_query_tokens=200, long_candidates="maxp")
+    short = DecoderReranker(config)
+    short.load_state_dict(scorer.state_dict())
+    rng = random.Random(0)
+    tail = list(config.prompt.tail)
+    query, words = [rng.randrange(300) for _ in range(150)], [rng.randrange(300) for _ in range(600)]
+    room = 400 - len(query) - len(tail)
+    step = (400 - len(query) + 1 - len(tail)) // 2
+    starts = [0]
+    while starts[-1] + room < len(words):
+        starts.append(starts[-1] + step)
+
+    def score(candidates: list[list[int]], model: Any) -> list[float]:
+        with torch.inference_mode():
+            ids = Ragged.from_token_ids(candidates)
+            result: list[float] = model(ScoreBatch(Ragged.from_token_ids([query]), ids, offsets([len(ids)]))).tolist()
+        return result
+
+    expected = max(score([[*words[start : start + room], *tail] for start in starts], scorer))
+
+    assert len(starts) > 2
+    assert score([[*words, *tail]], short) == pytest.approx([expected], abs=CLOSE)

@@ -1,0 +1,205 @@
+"""Tiny random decoders of the published shapes, with a tokenizer of Qwen's kind, in folders as on the hub."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.models import randomise, vocab_size, write_json
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from bandrank.models.architectures import BiEncoder, DecoderReranker
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.decoder_reranker import DecoderRerankerConfig, Prompt
+from bandrank.models.encoders.decoder_config import DecoderConfig
+from bandrank.models.wording import Wording
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+# How Qwen's tokenizers part a text before they look for pieces.
+PARTS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SCALE = 16  # published widths are divided by this
+# What the config.json of each id says of its shape.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen3-Reranker-0.6B": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen3-Reranker-4B": {
+        "model_type": "qwen3",
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 9728,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen3-Reranker-8B": {
+        "model_type": "qwen3",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+    },
+    "mixedbread-ai/mxbai-rerank-base-v2": {
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "intermediate_size": 4864,
+        "max_position_embeddings": 32768,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
+    "mixedbread-ai/mxbai-rerank-large-v2": {
+        "model_type": "qwen2",
+        "hidden_size": 1536,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "intermediate_size": 8960,
+        "max_position_embeddings": 32768,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
+}
+WORDS = """
+    Judge whether the document meets the requirements based on query and instruct provided: note that answer can only be
+    "yes" or "no". yes no 0 1 document: query: <Document>: <Query>: relevance judgment carefully. ":: ?" <: >: .\n\n ?\n
+    bees find their way home by the sun and by landmarks they remember; honey is made from nectar. How do they?
+"""
+
+
+@cache
+def qwen_tokenizer(*, end: bool = False) -> Tokenizer:
+    """Byte-level pieces of some hundred merges. end: whether <|endoftext|> follows a text, as in Qwen3-Embedding."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PARTS), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=SPECIAL,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([WORDS, *WORDS.split(), "yes", "no", "yes", "no"], trainer)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    if end:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+        )
+    return tokenizer
+
+
+def tiny_config(published: Mapping[str, Any], *, num_layers: int = 2, **more: Any) -> PretrainedConfig:
+    """The shape of a published config.json, with its numbers of heads, `SCALE` times narrower."""
+    narrow = {
+        name: published[name] // SCALE for name in ("hidden_size", "intermediate_size", "head_dim") if name in published
+    }
+    kind = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[published["model_type"]]
+    settings = dict(published) | narrow | {"num_hidden_layers": num_layers, "vocab_size": 520} | more
+    return kind(**settings)
+
+
+def tiny_decoder(kind: Any, published: Mapping[str, Any], *, seed: int = 0, **more: Any) -> Any:
+    """A random model of a class of `transformers`, in eval mode. more: of `tiny_config`."""
+    model: PreTrainedModel = kind(tiny_config(published, **more))
+    randomise(model, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():  # RMSNorms are drawn around 1
+        if name.endswith("norm.weight"):
+            parameter.detach().normal_(1.0, 0.1, generator=generator)
+    model.eval()  # type: ignore[no-untyped-call]  # transformers leaves it bare
+    return model
+
+
+def save_decoder(folder: Path, model: Any, *, end: bool = False, **more: Any) -> Path:
+    """The folder of a model and its tokenizer. more: of `save_pretrained`."""
+    model.save_pretrained(folder, **more)
+    qwen_tokenizer(end=end).save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer", "model_max_length": 131_072})
+    return folder
+
+
+def last_logits(model: Any, ids: Sequence[int]) -> Tensor:
+    """(vocab_size,) or (num_labels,) the output behind a text of its own."""
+    with torch.inference_mode():
+        logits: Tensor = model(torch.tensor([[*ids]])).logits
+    return logits[0, -1] if logits.dim() == 3 else logits[0]
+
+
+# Our side, with the tiny word pieces that all architectures share
+
+
+def tiny_decoder_config(*, positions: int = 512) -> DecoderConfig:
+    """Two layers, four heads of queries over two of keys."""
+    return DecoderConfig(
+        vocab_size=vocab_size(),
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_size=16,
+        intermediate_size=64,
+        max_positions=positions,
+        head_norms=True,
+    )
+
+
+def tiny_decoder_reranker(*, seed: int = 0, **more: Any) -> DecoderReranker:
+    """A random re-ranker with some prompt, in eval mode, not yet prepared. more: of DecoderRerankerConfig."""
+    prompt = Prompt(
+        head=(10, 11),
+        between=(12,),
+        tail=(13, 14, 15),
+        query=Wording("who is {text} of", "is {instruction} what {text} of"),
+        candidate=Wording(" {text}"),
+    )
+    limits = {"max_tokens": 128, "max_query_tokens": 80}
+    config = DecoderRerankerConfig(encoder=tiny_decoder_config(), prompt=prompt, **limits | more)
+    scorer = DecoderReranker(config)
+    randomise(scorer, seed=seed)
+    return scorer.eval()
+
+
+def tiny_decoder_bi_encoder(*, seed: int = 0) -> BiEncoder:
+    """A random bi-encoder of last tokens, in eval mode, not yet prepared."""
+    config = BiEncoderConfig(
+        encoder=tiny_decoder_config(),
+        cls_id=None,
+        sep_id=16,
+        pooling="last",
+        max_tokens=512,
+        query_wording=Wording("who is {text}"),
+    )
+    scorer = BiEncoder(config)
+    randomise(scorer, seed=seed)
+    return scorer.eval()

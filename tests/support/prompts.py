@@ -1,0 +1,50 @@
+"""The prompts of published re-rankers, put together as their authors' code does it: the oracle of our templates.
+
+After the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2.
+"""
+
+from collections.abc import Callable
+
+from tokenizers import Tokenizer
+
+DEFAULT_TASK = "Given a web search query, retrieve relevant passages that answer the query"
+
+Pair = Callable[[Tokenizer, str, str, str], list[int]]  # the ids for an instruction, a query and a document
+
+
+def qwen3_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str) -> list[int]:
+    """Beginning and end apart, and in one piece what stands between them."""
+    return [
+        *_ids(
+            tokenizer,
+            "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+            'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+        ),
+        *_ids(
+            tokenizer,
+            f"<Instruct>: {instruction or DEFAULT_TASK}\n<Query>: {query}\n<Document>: {document}",
+        ),
+        *_ids(tokenizer, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+    ]
+
+
+def mxbai_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str) -> list[int]:
+    """Seven pieces apart, of which instruction and query are one."""
+    pieces = [
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n",
+        f"instruction: {instruction}\nquery: {query}" if instruction else f"query: {query}",
+        "\n",
+        f"document: {document}",
+        "\n",
+        "You are a search relevance expert who evaluates how well documents match search queries. For each "
+        "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+        "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ]
+    return [token for piece in pieces for token in _ids(tokenizer, piece)]
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids
