@@ -6,6 +6,7 @@ from typing import Generic
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.tasks import Candidate, Payload, TaskSlice, TokenIds
@@ -57,11 +58,22 @@ class ScoreLane(Generic[Candidate]):
     def begin(self, slices: Sequence[TaskSlice[Candidate, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
         batch, order = collate(slices, self._to_ragged)
         scores = to_host(self._scorer.score(batch).float())
-        return lambda: _by_slice(scores().numpy(), slices, order)
+        return lambda: _by_slice(scores().numpy(), slices, order, self._why_not_finite)
+
+    @property
+    def _why_not_finite(self) -> str:
+        """What a score that is not finite is to be told as."""
+        reason = "the model gave a score that is not a number"
+        if self._scorer.dtype == torch.float16:
+            reason += "; it computes in float16, whose range bfloat16 and float32 (setting dtype) go beyond"
+        return reason
 
 
 def _by_slice(
-    scores: npt.NDArray[np.float32], slices: Sequence[TaskSlice[Candidate, float]], order: Sequence[int]
+    scores: npt.NDArray[np.float32],
+    slices: Sequence[TaskSlice[Candidate, float]],
+    order: Sequence[int],
+    why_not_finite: str,
 ) -> list[Sequence[float] | Exception]:
     """The scores of a batch by slice, or a slice's error; the batch has the slices in `order`."""
     results: list[Sequence[float] | Exception] = [()] * len(slices)
@@ -70,7 +82,7 @@ def _by_slice(
         part = scores[start : start + len(slices[index])]
         start += len(part)
         finite = bool(np.isfinite(part).all())
-        results[index] = part.tolist() if finite else ScoringFailed("the model gave a score that is not a number")
+        results[index] = part.tolist() if finite else ScoringFailed(why_not_finite)
     return results
 
 

@@ -79,6 +79,10 @@ class RequestTokenizer:
         """The average number of token ids per character of recent texts."""
         return self._tokens / self._characters
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return self._encoder.text_of(ids)
+
     async def tokenize(
         self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True
     ) -> TokenizedRequest:

@@ -1,7 +1,7 @@
 """The one interface between the engine and every architecture."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -42,6 +42,11 @@ class TokenTemplate:
         """The most pieces of a text within `limit`, or max_tokens."""
         limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
         return max(0, limit - len(self.prefix) - len(self.suffix))
+
+    def show(self, name: str, text_of: Callable[[Sequence[int]], str]) -> str:
+        """The template in one line, with a name in the place of the text. text_of: the text of token ids."""
+        parts = [text_of(self.prefix), name, text_of(self.suffix)]
+        return " ".join(part.replace("\n", "\\n") for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,26 @@ class Scorer(nn.Module, ABC):
         """The most token ids of a candidate beside a query of `query_tokens`; by default the template's limit."""
         del query_tokens
         return self.candidate_template.max_tokens
+
+    @property
+    def overflows_float16(self) -> bool:
+        """Whether its encoder's states are known to go beyond the range of float16."""
+        encoder = getattr(self.config, "encoder", None)
+        return encoder is not None and encoder.overflows_float16
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        """What the scorer is and reads, by name, for somebody who wants to know before it is served.
+
+        text_of: the text of token ids.
+        """
+        encoder, size = getattr(self.config, "encoder", None), sum(each.numel() for each in self.parameters())
+        return ({} if encoder is None else {"encoder": encoder.summary}) | {
+            "parameters": f"{size:,}",
+            "reads": f"{self.query_template.show('QUERY', text_of)} and "
+            f"{self.candidate_template.show('CANDIDATE', text_of)}",
+            "length": f"{self.query_template.max_tokens} tokens of a query, "
+            f"{self.candidate_template.max_tokens} of a candidate",
+        }
 
     @property
     def row_cost(self) -> float:

@@ -25,6 +25,10 @@ class TextEncoder:
     scorer: Scorer
     max_candidate_tokens: int | None = None
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
     def query(self, text: str) -> tuple[list[int], int]:
         """Token ids of a query, and the number of its word pieces that did not fit."""
         # Unlike that of one text, the encoding of a batch releases the interpreter lock.

@@ -1,5 +1,6 @@
 """Bi-encoders: query and candidate are encoded separately and compared as vectors (Reimers & Gurevych 2019)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -48,6 +49,10 @@ class BiEncoder(LateInteractionScorer):
     architecture: ClassVar[str] = "bi_encoder"
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        """Those of any scorer, and how texts become vectors."""
+        return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}"}
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""
