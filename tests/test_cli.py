@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from support.certificates import make_certificate
+from support.deberta import save_deberta
 from support.keys import write_keys
-from support.models import save_bi_encoder, save_cross_encoder
+from support.models import change_weights, save_bi_encoder, save_cross_encoder
 from support.redis_server import free_port, redis_server
 
 from bandrank import __version__
@@ -126,6 +127,56 @@ def test_check_passes_on_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert all(fact in out for fact in (__version__, torch.__version__, str(tmp_path), "cross_encoder", "float32"))
     assert out.endswith("passed\n")
+
+
+def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Family, shape, what is read, length, head or pooling, precision and attention of each kind of model."""
+    deberta, bi_encoder = save_deberta(tmp_path / "deberta"), save_bi_encoder(tmp_path / "bi_encoder")
+    for folder, facts in (
+        (
+            deberta,
+            {
+                "encoder": "deberta, 2 layers of 32, 4 heads",
+                "reads": "[CLS] QUERY [SEP] CANDIDATE [SEP]",
+                "length": "512 tokens, at most 256 of them the query's; longer candidates in passages, up to 16384 "
+                "tokens",
+                "head": "[CLS], a layer with gelu, 1 output",
+                "pattern": "full attention",
+                "precision": "torch.float32; float16 may overflow",
+                "attention": "plain torch: the kernels do not compute disentangled attention",
+            },
+        ),
+        (
+            bi_encoder,
+            {
+                "encoder": "bert, 2 layers of 32, 4 heads",
+                "reads": "[CLS] QUERY [SEP] and [CLS] CANDIDATE [SEP]",
+                "length": "128 tokens of a query, 128 of a candidate",
+                "pooling": "mean, compared by cosine",
+                "precision": "torch.float32",
+            },
+        ),
+    ):
+        assert main(["check", "--model", str(folder), "--device", "cpu"]) == 0
+        found = {line[:20].split()[-1]: line[21:] for line in capsys.readouterr().out.splitlines()}
+        assert found.items() >= facts.items()
+        assert int(found["parameters"].replace(",", "")) > 10_000
+
+
+def test_scores_that_overflow_are_an_error_that_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """float16 is warned about at the start, and named where it overflows; bfloat16 holds the same states."""
+    folder = save_deberta(tmp_path)
+    name = "deberta.embeddings.LayerNorm.weight"
+    change_weights(folder, lambda weights: weights | {name: torch.full_like(weights[name], 1e5)})
+    command = ["check", "--model", str(folder), "--device", "cpu", "--dtype"]
+
+    assert main([*command, "float16"]) == 1
+    assert "computes in float16, as asked for, and may overflow" in caplog.text
+    out = capsys.readouterr().out
+    assert "self-test            failed: the model gave a score that is not a number: its states may be too large" in out
+    assert main([*command, "bfloat16"]) == 0
 
 
 def test_check_fails_if_redis_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

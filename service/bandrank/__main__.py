@@ -1,4 +1,4 @@
-"""`bandrank serve | proxy | check | precompute | key | version`."""
+"""`bandrank serve | proxy | check | precompute | models | export | key | version`."""
 
 import asyncio
 import gc
@@ -24,6 +24,8 @@ from bandrank.api.tls import over_tls, tls_context
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.errors import BadSetting, BandrankError
+from bandrank.export import export
+from bandrank.known_models import print_models
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.new_key import new_key
 from bandrank.proxy.app import create_proxy
@@ -37,12 +39,17 @@ USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
   serve            answers POST /rerank; `bandrank serve --help` lists the settings
   proxy            stands in front of OpenSearch or Elasticsearch (--proxy-upstream URL), passes everything through and
                    re-ranks searches with the header X-Rerank, or that a rule names; has the settings of `serve`
-  check            prints models, device, what computes attention, whether CUDA graphs are used; asks Redis, scores one
-                   request, and exits 0 if all is well
+  check            prints models with family, shape, head, prompt, length and precision, device, what computes
+                   attention, whether CUDA graphs are used; asks Redis, scores one request, and exits 0 if all is well
   precompute FILE  registers and encodes the candidates of a JSON-lines file (id, text; .gz is unpacked), into Redis
+  models           prints the families of models that load, with models that people use
+  export MODEL FOLDER --window W
+                   turns a cross-encoder or bi-encoder into a windowed cross-encoder to be trained, in our own format
   key NAME         makes an API key; prints it, and the lines for the file of keys (--scopes rank,register,admin)
   version          prints the version"""
 
+# Commands that serve nothing and so have arguments of their own instead of settings.
+COMMANDS = {"key": new_key, "models": print_models, "export": export}
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
@@ -56,8 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     if command == "version":
         print(__version__)
         return 0
-    if command == "key":
-        return new_key(rest)
+    if command in COMMANDS:
+        return COMMANDS[command](rest)
     if command not in {"serve", "proxy", "check", "precompute"} or (command == "precompute" and corpus is None):
         print(USAGE, file=sys.stderr)
         return 0 if command in {"-h", "--help", "help"} else 2
@@ -158,6 +165,10 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     for name, scorer in stages.items():
         reason = scorer.prepared.why_no_kernels
         tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
+        for fact, value in scorer.prepared.scorer.facts(scorer.tokenizer.text_of).items():
+            tell(f"{name} {fact}", value)
+        overflows = scorer.prepared.scorer.overflows_float16
+        tell(f"{name} precision", f"{scorer.prepared.dtype}{'; float16 may overflow' if overflows else ''}")
         tell(f"{name} attention", "CUDA kernels" if reason is None else f"plain torch: {reason}")
 
     async def test() -> None:

@@ -23,7 +23,6 @@ from bandrank.metrics import Metrics
 from bandrank.model_settings import Dtype, ModelSettings
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.placement import usable_device
-from bandrank.models.scorer import Scorer, overflows_float16
 from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -147,29 +146,31 @@ def assemble(
     )
     scorers: dict[int, AnyTextScorer] = {}
 
-    def scorer_of(model: LoadedModel, dtype: torch.dtype) -> AnyTextScorer:
+    def scorer_of(model: LoadedModel, name: Dtype) -> AnyTextScorer:
         if id(model) not in scorers:
+            overflows = model.scorer.overflows_float16
+            dtype = choose_dtype(name, device, overflows_float16=overflows)
+            if overflows and dtype == torch.float16:
+                log.warning("%s computes in float16, as asked for, and may overflow; bfloat16 does not", model.name)
+            elif overflows and dtype == torch.bfloat16:
+                log.info("%s computes in bfloat16, because it may overflow float16", model.name)
             scorers[id(model)] = add_text_scorer(engine, model, dtype, settings)
         return scorers[id(model)]
 
     def served(each: ModelFiles) -> ServedModel:
-        scorers_of = [model.scorer for model in (each.main, each.fast) if model is not None]
-        dtype = choose_dtype(each.dtype, device, scorers_of)
-        told = {"model": each.name, "dtype": str(dtype)}
-        if any(overflows_float16(scorer) for scorer in scorers_of):
-            log.info("the model's states may be too large for float16", extra=told)
-        main = scorer_of(each.main, dtype)
+        main = scorer_of(each.main, each.dtype)
         if each.fast is None:
             stages = [Stage(Role(FAST if each.main.scorer.precomputes else ACCURATE), main)]
         else:
             weight = each.main.fusion.weight if each.main.fusion is not None else None
             accurate = Role(ACCURATE, each.cascade_depth, weight)
-            stages = [Stage(Role(FAST), scorer_of(each.fast, dtype)), Stage(accurate, main)]
+            stages = [Stage(Role(FAST), scorer_of(each.fast, each.dtype)), Stage(accurate, main)]
         for stage in stages:
             metrics.declare_stage(stage.role.name)
         names = [model.name for model in (each.main, each.fast) if model is not None]
         short = {name.rstrip("/").rsplit("/", 1)[-1] for name in (each.name, *names)}
         aliases = frozenset(names) | short | {*each.aliases}
+        dtype = main.prepared.dtype
         return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight)
 
     ranking = {each.name: served(each) for each in files}
@@ -193,13 +194,13 @@ def choose_device(name: str) -> torch.device:
         raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
 
 
-def choose_dtype(name: Dtype, device: torch.device, scorers: Sequence[Scorer] = ()) -> torch.dtype:
-    """The named dtype; "auto" is float32 on a CPU, and on a GPU float16, or bfloat16 if one of the scorers needs it."""
+def choose_dtype(name: Dtype, device: torch.device, *, overflows_float16: bool = False) -> torch.dtype:
+    """The named dtype; "auto" is float32 on a CPU, and float16 on a GPU, or bfloat16 for a scorer that overflows it."""
     if name != "auto":
         return DTYPES[name]
     if device.type == "cpu":
         return torch.float32
-    return torch.bfloat16 if any(map(overflows_float16, scorers)) else torch.float16
+    return torch.bfloat16 if overflows_float16 else torch.float16
 
 
 def _connect(settings: Settings, metrics: Metrics) -> RedisClient | None:

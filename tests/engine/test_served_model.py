@@ -306,6 +306,18 @@ async def test_timings_are_the_steps_of_a_request() -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "overflows", "expected"),
+    [("cuda", False, torch.float16), ("cuda", True, torch.bfloat16), ("cpu", True, torch.float32)],
+)
+def test_a_scorer_that_overflows_float16_gets_another_dtype(
+    device: str, overflows: bool, expected: torch.dtype
+) -> None:
+    """On a GPU, unless another is asked for."""
+    assert choose_dtype("auto", torch.device(device), overflows_float16=overflows) == expected
+    assert choose_dtype("float16", torch.device(device), overflows_float16=overflows) == torch.float16
+
+
+@pytest.mark.parametrize(
     ("device", "dtype", "expected"),
     [("cpu", "auto", torch.float32), ("cpu", "bfloat16", torch.bfloat16), ("cpu", "float16", torch.float16)],
 )

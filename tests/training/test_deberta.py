@@ -3,7 +3,10 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+import torch
 from support.deberta import save_deberta
+from support.models import change_weights
 from support.training import train
 
 from bandrank.models.encoders.deberta import DebertaConfig
@@ -11,8 +14,9 @@ from bandrank.models.loading import load_model
 
 
 def test_a_deberta_learns(toy: Path, tmp_path: Path) -> None:
-    """From a Hugging Face folder, with a window and for longer texts: the loss falls, and the result is served."""
+    """From a file in float16, with a window and for longer texts: the loss falls, and the result loads."""
     start = save_deberta(tmp_path / "start")
+    change_weights(start, lambda weights: {name: weight.half() for name, weight in weights.items()})
     encoder = asdict(load_model(str(start)).scorer.config.encoder) | {"max_positions": 1024}
     pattern = {"window": 4, "query_to_cls": False, "query_to_candidate": False}
     config = {"encoder": encoder, "max_tokens": 1024, "pattern": pattern}
@@ -27,8 +31,28 @@ def test_a_deberta_learns(toy: Path, tmp_path: Path) -> None:
 
     found = [entry["loss"] for entry in trainer.progress.log]
     assert sum(found[-3:]) < 3 / 4 * sum(found[:3])
+    assert {weight.dtype for weight in trainer.scorer.parameters()} == {torch.float32}
     before, after = (load_model(str(folder)).scorer for folder in (start, tmp_path / "out"))
     assert isinstance(after.config.encoder, DebertaConfig)
     assert (after.config.pattern.window, after.config.max_tokens) == (4, 1024)
     table = "encoder.relative.table.weight"
-    assert not before.state_dict()[table].equal(after.state_dict()[table])
+    assert not before.state_dict()[table].float().equal(after.state_dict()[table])
+
+
+def test_bfloat16_gives_the_losses_of_float32(toy: Path, tmp_path: Path) -> None:
+    """To three digits of products."""
+    start = save_deberta(tmp_path / "start")
+    exact, rounded = (
+        train(
+            toy,
+            tmp_path / precision,
+            model={"start": str(start)},
+            losses=[{"name": "contrastive"}],
+            optimiser={"steps": 2},
+            precision=precision,
+        ).progress.log
+        for precision in ("float32", "bfloat16")
+    )
+
+    assert [entry["loss"] for entry in rounded] == pytest.approx([entry["loss"] for entry in exact], rel=0.03)
+    assert rounded[0]["loss"] != exact[0]["loss"]

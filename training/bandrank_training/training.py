@@ -61,7 +61,8 @@ class Trainer:
         self.out = Path(recipe.out)
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = build(recipe.model, seed=recipe.seed)
-        self.scorer = self.model.scorer.train().to(self.device)
+        # float32, whatever the start was saved in: small steps are lost in half precision.
+        self.scorer = self.model.scorer.train().to(self.device, torch.float32)
         self.progress = Progress()
         trained = self._freeze()
         settings = recipe.optimiser

@@ -1,6 +1,6 @@
 """Who attends to whom in a cross-encoder (Schlatt et al. 2024, section 3; Longformer, Beltagy et al. 2020)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 
@@ -34,6 +34,15 @@ class AttentionPattern:
     def shares_queries(self) -> bool:
         """Whether query rows depend on the query alone, so that one copy serves all its candidates."""
         return not (self.query_to_cls or self.query_to_candidate)
+
+    @property
+    def summary(self) -> str:
+        """The pattern in a few words."""
+        if self.is_full:
+            return "full attention"
+        off = [each.name.replace("_", " ") for each in fields(self) if getattr(self, each.name) is False]
+        window = "no window" if self.window is None else f"window {self.window}"
+        return f"{window}, without {', '.join(off)}" if off else window
 
     @property
     def is_full(self) -> bool:

@@ -14,7 +14,6 @@ from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import overflows_float16
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
@@ -65,8 +64,8 @@ class ScoreLane(Generic[Candidate]):
     def _not_finite(self) -> str:
         """What is wrong if a score is not finite."""
         wrong = "the model gave a score that is not a number"
-        if self._scorer.dtype == torch.float16 and overflows_float16(self._scorer.scorer):
-            return f"{wrong}: its states are too large for float16; serve it in bfloat16 or float32 (BANDRANK_DTYPE)"
+        if self._scorer.dtype == torch.float16:
+            return f"{wrong}: its states may be too large for float16; serve it in bfloat16 or float32 (BANDRANK_DTYPE)"
         return wrong
 
 

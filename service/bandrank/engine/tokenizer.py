@@ -84,6 +84,10 @@ class RequestTokenizer:
         """Whether the scorer reads an instruction beside the query."""
         return self._encoder.takes_instructions
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return self._encoder.text_of(ids)
+
     async def tokenize(
         self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True, instruction: str = ""
     ) -> TokenizedRequest:

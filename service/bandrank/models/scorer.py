@@ -1,14 +1,13 @@
 """The one interface between the engine and every architecture."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
@@ -47,6 +46,12 @@ class TokenTemplate:
         limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
         return max(0, limit - len(self.prefix) - len(self.suffix))
 
+    def show(self, name: str, text_of: Callable[[Sequence[int]], str]) -> str:
+        """The template in one line, with a name in the place of the text. text_of: the text of token ids."""
+        before, after = self.wording.around("INSTRUCTION")
+        parts = [text_of(self.prefix), before + name + after, text_of(self.suffix)]
+        return " ".join(part.replace("\n", "\\n") for part in parts if part)
+
 
 @dataclass(frozen=True)
 class CandidateSide:
@@ -57,12 +62,6 @@ class CandidateSide:
 
     config: Mapping[str, Any]
     weights: Mapping[str, Tensor]
-
-
-def overflows_float16(scorer: "Scorer") -> bool:
-    """Whether states of the scorer's family may be too large for float16."""
-    encoder: EncoderConfig | None = getattr(scorer.config, "encoder", None)
-    return encoder is not None and encoder.overflows_float16
 
 
 class Scorer(nn.Module, ABC):
@@ -112,6 +111,26 @@ class Scorer(nn.Module, ABC):
         """The most token ids of a candidate beside a query of `query_tokens`; by default the template's limit."""
         del query_tokens
         return self.candidate_template.max_tokens
+
+    @property
+    def overflows_float16(self) -> bool:
+        """Whether its encoder's states are known to go beyond the range of float16."""
+        encoder = getattr(self.config, "encoder", None)
+        return encoder is not None and encoder.overflows_float16
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        """What the scorer is and reads, by name, for somebody who wants to know before it is served.
+
+        text_of: the text of token ids.
+        """
+        encoder, size = getattr(self.config, "encoder", None), sum(each.numel() for each in self.parameters())
+        return ({} if encoder is None else {"encoder": encoder.summary}) | {
+            "parameters": f"{size:,}",
+            "reads": f"{self.query_template.show('QUERY', text_of)} and "
+            f"{self.candidate_template.show('CANDIDATE', text_of)}",
+            "length": f"{self.query_template.max_tokens} tokens of a query, "
+            f"{self.candidate_template.max_tokens} of a candidate",
+        }
 
     @property
     def row_cost(self) -> float:

@@ -25,6 +25,10 @@ class TextEncoder:
     scorer: Scorer
     max_candidate_tokens: int | None = None
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=False)
+
     @property
     def takes_instructions(self) -> bool:
         """Whether the scorer reads an instruction beside the query."""

@@ -1,5 +1,6 @@
 """Bi-encoders: query and candidate are encoded separately and compared as vectors (Reimers & Gurevych 2019)."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -62,6 +63,10 @@ class BiEncoder(LateInteractionScorer):
         """All but the words around a query."""
         side = super().candidate_side()
         return replace(side, config={name: side.config[name] for name in side.config if name != "query_wording"})
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        """Those of any scorer, and how texts become vectors."""
+        return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}"}
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""

@@ -4,7 +4,7 @@ Full, Longformer, QDS-Transformer and sparse cross-encoders are one model with d
 al. 2024, arXiv 2312.17649, section 3).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -68,6 +68,20 @@ class CrossEncoder(Scorer):
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
         self.encoder = build_encoder(config.encoder)
         self.head = build_head(config.encoder)
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        """Those of any scorer, and the head and the pattern."""
+        config = self.config
+        long = "in passages" if config.long_candidates == "maxp" else "cut"
+        query, candidate = self.query_template, self.candidate_template
+        return super().facts(text_of) | {
+            "reads": f"{text_of([config.cls_id])} {query.show('QUERY', text_of)} "
+            f"{candidate.show('CANDIDATE', text_of)}",
+            "length": f"{config.max_tokens} tokens, at most {query.max_tokens} of them the query's; longer candidates "
+            f"{long}, up to {candidate.max_tokens} tokens",
+            "head": self.head.extra_repr() or type(self.head).__name__,
+            "pattern": config.pattern.summary,
+        }
 
     def candidate_limit(self, query_tokens: int) -> int:
         """With MaxP, max_candidate_tokens; otherwise what fits beside the query."""

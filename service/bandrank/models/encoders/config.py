@@ -49,6 +49,11 @@ class EncoderConfig:
         return self.hidden_size // self.num_heads
 
     @property
+    def summary(self) -> str:
+        """The family and the shape in one line."""
+        return f"{self.kind}, {self.num_layers} layers of {self.hidden_size}, {self.num_heads} heads"
+
+    @property
     def products_per_layer(self) -> int:
         """Multiplications of one row with the weights of a layer."""
         return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)

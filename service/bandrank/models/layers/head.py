@@ -27,6 +27,10 @@ class ScoreHead(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
+    def extra_repr(self) -> str:
+        """The head in a few words."""
+        return f"[CLS], a layer with {self.activation}, 1 output"
+
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
         with in_float32(cls.device):

@@ -1,0 +1,43 @@
+"""`bandrank models`: the families of models that load, with models that people use."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from bandrank.models.hf.known import KNOWN_FAMILIES, KnownModel
+from bandrank.models.shipped import names
+
+
+def print_models(arguments: Sequence[str]) -> int:
+    """Prints the table. What cannot be used ends with 2."""
+    parser = argparse.ArgumentParser(prog="bandrank models", description="Prints the families of models that load.")
+    parser.add_argument("--markdown", action="store_true", help="as in the README")
+    options = parser.parse_args(arguments)
+    sys.stdout.write(markdown() if options.markdown else text())
+    return 0
+
+
+def text() -> str:
+    """The families, each with a line for each of its models."""
+    models = [model for family in KNOWN_FAMILIES for model in family.models]
+    widths = [max(map(len, column)) for column in zip(*map(_cells, models), strict=True)]
+    lines = [f"shipped: {', '.join(names())}"]
+    for family in KNOWN_FAMILIES:
+        lines += ["", f"{family.name} (model_type {', '.join(family.model_types)}): {family.special}"]
+        for model in family.models:
+            padded = [cell.ljust(width) for cell, width in zip(_cells(model), widths, strict=True)]
+            lines.append(f"  {'  '.join(padded)}".rstrip())
+    return "\n".join([*lines, ""])
+
+
+def markdown() -> str:
+    """The same as a table of Markdown, with a row for each family."""
+    rows = ["| family | what is special | models |", "| --- | --- | --- |"]
+    for family in KNOWN_FAMILIES:
+        ids = ", ".join(f"`{model.id}`" for model in family.models)
+        rows.append(f"| {family.name} | {family.special} | {ids} |")
+    return "\n".join([*rows, ""])
+
+
+def _cells(model: KnownModel) -> tuple[str, ...]:
+    return model.id, model.role, model.parameters, f"{model.tokens:,} tokens", model.special

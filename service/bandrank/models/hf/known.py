@@ -1,0 +1,111 @@
+"""The families of models that load from Hugging Face's format, with models that people use; a family adds its entry."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model on the hub.
+
+    parameters: as its authors say; empty if they do not.  tokens: the most that it reads of a text, or of a query and
+    a candidate together.
+    """
+
+    id: str
+    role: str
+    parameters: str
+    tokens: int
+    special: str = ""
+
+
+@dataclass(frozen=True)
+class KnownFamily:
+    """A family: the values of `model_type` in config.json, and what sets it apart."""
+
+    name: str
+    model_types: tuple[str, ...]
+    special: str
+    models: tuple[KnownModel, ...]
+
+
+CROSS, SPARSE, BI, COLBERT = "cross-encoder", "sparse cross-encoder", "bi-encoder", "ColBERT"
+
+KNOWN_FAMILIES = (
+    KnownFamily(
+        "BERT",
+        ("bert",),
+        "learnt positions; [CLS] through a tanh pooler",
+        (
+            KnownModel("cross-encoder/ms-marco-MiniLM-L4-v2", CROSS, "19.2M", 512, "scores are logits"),
+            KnownModel("cross-encoder/ms-marco-MiniLM-L6-v2", CROSS, "22.7M", 512, "scores are logits"),
+            KnownModel("cross-encoder/ms-marco-MiniLM-L12-v2", CROSS, "33.4M", 512, "scores are logits"),
+            KnownModel("webis/sparse-cross-encoder-4-512", SPARSE, "", 512, "window 4"),
+            KnownModel("webis/sparse-cross-encoder-4-4096", SPARSE, "", 4096, "window 4, interpolated positions"),
+            KnownModel("sentence-transformers/all-MiniLM-L6-v2", BI, "22.7M", 256, "mean, cosine"),
+            KnownModel("colbert-ir/colbertv2.0", COLBERT, "110M", 220, "128 dimensions, Stanford's format"),
+            KnownModel("answerdotai/answerai-colbert-small-v1", COLBERT, "33M", 300, "96 dimensions"),
+        ),
+    ),
+    KnownFamily(
+        "ELECTRA",
+        ("electra",),
+        "BERT's encoder; [CLS] through a GELU layer, no pooler",
+        (KnownModel("cross-encoder/ms-marco-electra-base", CROSS, "109M", 512),),
+    ),
+    KnownFamily(
+        "RoBERTa and XLM-RoBERTa",
+        ("roberta", "xlm-roberta"),
+        "positions from 2; two separators between query and candidate; the first token through a tanh layer",
+        (
+            KnownModel("BAAI/bge-reranker-base", CROSS, "278M", 512, "Chinese and English"),
+            KnownModel("BAAI/bge-reranker-large", CROSS, "560M", 512, "Chinese and English"),
+            KnownModel("BAAI/bge-reranker-v2-m3", CROSS, "568M", 8192, "multilingual"),
+        ),
+    ),
+    KnownFamily(
+        "MPNet",
+        ("mpnet",),
+        "a bias by bucket of distance, shared by all layers; positions from 2, no token types",
+        (KnownModel("sentence-transformers/all-mpnet-base-v2", BI, "109M", 384, "mean, cosine"),),
+    ),
+    KnownFamily(
+        "DeBERTa-v2 and -v3",
+        ("deberta-v2",),
+        "disentangled attention over buckets of distances; [CLS] through a GELU pooler; overflows float16",
+        (
+            KnownModel("mixedbread-ai/mxbai-rerank-xsmall-v1", CROSS, "70.8M", 512),
+            KnownModel("mixedbread-ai/mxbai-rerank-base-v1", CROSS, "184M", 512),
+            KnownModel("mixedbread-ai/mxbai-rerank-large-v1", CROSS, "435M", 512, "float16 file"),
+        ),
+    ),
+    KnownFamily(
+        "ModernBERT",
+        ("modernbert",),
+        "rotary positions, pre-norm, GeGLU; local attention of 64 tokens on each side in two of three layers",
+        (
+            KnownModel("Alibaba-NLP/gte-reranker-modernbert-base", CROSS, "150M", 8192, "mean pooling"),
+            KnownModel("ibm-granite/granite-embedding-reranker-english-r2", CROSS, "150M", 8192),
+            KnownModel("cross-encoder/ettin-reranker-17m-v1", CROSS, "17.6M", 7999, "head of modules; logits"),
+            KnownModel("cross-encoder/ettin-reranker-32m-v1", CROSS, "32.8M", 7999, "head of modules; logits"),
+            KnownModel("cross-encoder/ettin-reranker-68m-v1", CROSS, "68.6M", 7999, "head of modules; logits"),
+            KnownModel("cross-encoder/ettin-reranker-150m-v1", CROSS, "151M", 7999, "head of modules; logits"),
+            KnownModel("cross-encoder/ettin-reranker-400m-v1", CROSS, "402M", 7999, "head of modules; logits"),
+            KnownModel("cross-encoder/ettin-reranker-1b-v1", CROSS, "1.0B", 7999, "head of modules; logits"),
+            KnownModel("lightonai/GTE-ModernColBERT-v1", COLBERT, "149M", 300, "128 dimensions, PyLate's format"),
+        ),
+    ),
+    KnownFamily(
+        "Qwen2 and Qwen3",
+        ("qwen2", "qwen3"),
+        "decoders with causal attention, asked by a prompt; the score is a difference of two tokens' logits",
+        (
+            KnownModel("mixedbread-ai/mxbai-rerank-base-v2", CROSS, "494M", 8192, "Qwen2; 1 against 0"),
+            KnownModel("mixedbread-ai/mxbai-rerank-large-v2", CROSS, "1.54B", 8192, "Qwen2; 1 against 0"),
+            KnownModel("Qwen/Qwen3-Reranker-0.6B", CROSS, "596M", 32768, "yes against no"),
+            KnownModel("Qwen/Qwen3-Reranker-4B", CROSS, "4.02B", 32768, "yes against no"),
+            KnownModel("Qwen/Qwen3-Reranker-8B", CROSS, "8B", 32768, "yes against no"),
+            KnownModel("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", CROSS, "0.6B", 32768, "a classifier of one label"),
+            KnownModel("Qwen/Qwen3-Embedding-0.6B", BI, "596M", 32768, "last token; queries take an instruction"),
+        ),
+    ),
+)

@@ -1,0 +1,40 @@
+"""Windowed cross-encoders that start from other scorers' weights and are to be trained."""
+
+from dataclasses import replace
+
+import torch
+
+from bandrank.models.architectures import BiEncoder, CrossEncoder
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.scorer import Scorer
+
+
+def windowed(scorer: Scorer, window: int, *, seed: int = 0) -> CrossEncoder:
+    """A cross-encoder with the sparse pattern of this window (Schlatt et al. 2024) and the scorer's weights.
+
+    A cross-encoder keeps its head and its limits. A bi-encoder gives its encoder alone: the head is random, the same
+    for the same seed, and texts may be as long as the encoder's positions.
+    Raises ValueError for another scorer and for a negative window.
+    """
+    pattern = sparse(window)
+    if isinstance(scorer, CrossEncoder):
+        result = CrossEncoder(replace(scorer.config, pattern=pattern, sentence_token=None))
+        result.load_state_dict(scorer.state_dict())
+        return result.eval()
+    if isinstance(scorer, BiEncoder):
+        encoder, cls_id, sep_id = scorer.config.encoder, scorer.config.cls_id, scorer.config.sep_id
+        if encoder.causal or cls_id is None or sep_id is None:
+            raise ValueError("its encoder reads from left to right: no [CLS] could see query and candidate")
+        torch.manual_seed(seed)
+        config = CrossEncoderConfig(
+            encoder=encoder,
+            cls_id=cls_id,
+            sep_id=sep_id,
+            pattern=pattern,
+            max_tokens=encoder.max_positions,
+            max_query_tokens=min(256, encoder.max_positions // 2),
+            token_types=encoder.num_token_types > 1,
+        )
+        return CrossEncoder(config).initialise(scorer.encoder).eval()
+    raise ValueError(f"a {scorer.architecture} gives no cross-encoder; a cross_encoder or a bi_encoder does")

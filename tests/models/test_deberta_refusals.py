@@ -1,0 +1,85 @@
+"""DeBERTas that we refuse, in words, and what their precision and kernels are."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.deberta import save_deberta, tiny_deberta_config
+from support.models import as_served, change_weights, edit_json, score_batch, tiny_cross_encoder
+from support.precomputing import tiny_colbert
+from support.tokenizer import SEP_ID
+
+from bandrank.models import hf
+from bandrank.models.architectures import ColBERT
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.prepared import prepare
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"conv_kernel_size": 3, "conv_act": "gelu"}, "conv_kernel_size 3"),
+        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new'"),
+        ({"pooler_hidden_act": "mish"}, "pooler_hidden_act 'mish'"),
+        ({"pooler_hidden_size": 16}, "pooler_hidden_size 16"),
+        ({"embedding_size": 16}, "embedding_size 16"),
+        ({"attention_head_size": 16}, "attention_head_size 16"),
+        ({"relative_attention": False}, "relative_attention False"),
+        ({"pos_att_type": ["p2c", "p2p"]}, r"pos_att_type \['p2c', 'p2p'\]"),
+    ],
+)
+def test_what_is_not_computed_is_refused(tmp_path: Path, settings: dict[str, Any], reason: str) -> None:
+    """Rather than left out, which would give other scores."""
+    folder = save_deberta(tmp_path)
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=f"model_type 'deberta-v2' with {reason} is not supported; supported are"):
+        hf.load(folder)
+
+
+def test_an_inference_model_of_three_labels_is_refused(tmp_path: Path) -> None:
+    """Such as cross-encoder/nli-deberta-v3-base."""
+    with pytest.raises(BadCheckpoint, match="classifier of one output, this model has 3"):
+        hf.load(save_deberta(tmp_path, num_labels=3))
+
+
+@pytest.mark.parametrize(
+    "name", ["encoder.rel_embeddings.weight", "encoder.LayerNorm.bias", "encoder.layer.1.attention.self.key_proj.bias"]
+)
+def test_a_missing_tensor_is_named(tmp_path: Path, name: str) -> None:
+    """In the words of the folder."""
+    folder = save_deberta(tmp_path)
+    change_weights(folder, lambda weights: {n: t for n, t in weights.items() if n != f"deberta.{name}"})
+    with pytest.raises(BadCheckpoint, match=f"the weights have no tensor '{name}'"):
+        hf.load(folder)
+
+
+def test_a_table_of_another_length_is_refused(tmp_path: Path) -> None:
+    """It would give other buckets other embeddings."""
+    folder = save_deberta(tmp_path)
+    edit_json(folder / "config.json", {"position_buckets": 64})
+    with pytest.raises(BadCheckpoint, match=r"of another shape: \['encoder.relative.table.weight'\]"):
+        hf.load(folder)
+
+
+def test_no_kernel_and_no_graph(tmp_path: Path) -> None:
+    """Both say why."""
+    prepared = prepare(hf.load(save_deberta(tmp_path)), device=CPU, dtype=torch.float32, graphs=True)
+
+    assert prepared.why_no_kernels == prepared.why_no_graphs() == "the kernels do not compute disentangled attention"
+
+
+def test_a_colbert_that_augments_queries_says_that_it_cannot() -> None:
+    """[MASK] rows are masked as keys, which this attention has no way for."""
+    scorer = ColBERT(replace(tiny_colbert().config, encoder=tiny_deberta_config()))
+    with pytest.raises(NotImplementedError, match="disentangled attention cannot mask single keys"):
+        scorer(score_batch([[9, SEP_ID]], [[[9, SEP_ID]]]))
+
+
+def test_which_scorers_overflow_float16(tmp_path: Path) -> None:
+    """A DeBERTa's states go beyond 65,504, a BERT's do not."""
+    assert as_served(hf.load(save_deberta(tmp_path))).overflows_float16
+    assert not tiny_cross_encoder().overflows_float16

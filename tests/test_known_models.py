@@ -1,0 +1,50 @@
+"""`bandrank models`, and that what it lists is true."""
+
+from pathlib import Path
+
+import pytest
+
+from bandrank.__main__ import main
+from bandrank.known_models import markdown
+from bandrank.models.hf.known import KNOWN_FAMILIES
+from bandrank.models.hf.load import FAMILIES
+from bandrank.models.shipped import names
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+# Values of model_type that are listed, though `load.FAMILIES` does not have them.
+LISTED_ALONE = {"electra", "roberta", "xlm-roberta", "mpnet", "modernbert"}
+
+
+def test_every_listed_family_loads_and_every_family_is_listed() -> None:
+    """By the value of `model_type`, which is listed once."""
+    listed = [model_type for family in KNOWN_FAMILIES for model_type in family.model_types]
+
+    assert len(listed) == len({*listed})
+    assert {*listed} - LISTED_ALONE == FAMILIES.keys()
+    assert not LISTED_ALONE & FAMILIES.keys()
+
+
+def test_no_model_is_listed_twice() -> None:
+    """And each has the form of a hub id."""
+    ids = [model.id for family in KNOWN_FAMILIES for model in family.models]
+
+    assert len(ids) == len({*ids})
+    assert all(len(each.split("/")) == 2 for each in ids)
+
+
+def test_the_readme_has_the_table() -> None:
+    """`bandrank models --markdown` prints it."""
+    assert markdown() in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--markdown"]])
+def test_all_is_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each family with what is special, and each id; the shipped scorers too, but not in Markdown."""
+    assert main(["models", *arguments]) == 0
+    out = capsys.readouterr().out
+
+    for family in KNOWN_FAMILIES:
+        assert family.name in out
+        assert family.special in out
+        assert all(model.id in out for model in family.models)
+    assert all(name in out for name in names()) is not bool(arguments)
