@@ -83,7 +83,7 @@ async def run_plan(
                 query,
                 [texts[index] for index in survivors],
                 ticket=ticket,
-                answer_by=min(answer_by, ticket.deadline) if cut else math.inf,
+                answer_by=answer_by if cut else math.inf,
             )
         except (Overloaded, InputTooLarge):
             if not cut:
