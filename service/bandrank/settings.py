@@ -90,7 +90,8 @@ class Settings(BaseModel):
     """A request waits for at most this many times its own work, or that of a full batch if that is more; it gets 429 if
     more goes before it."""
     request_timeout_s: PositiveFloat = 60.0
-    """Seconds after which a request gets 504; one that would have to wait so long gets 429 at once."""
+    """Seconds after which a request gets 504; one that is expected to take more than half of them, behind others, gets
+    429 at once."""
     hang_timeout_s: PositiveFloat = 120.0
     """Seconds of a batch after which the scoring thread counts as hung: probes fail, and the process ends."""
     max_connections: PositiveInt = 1024

@@ -143,6 +143,22 @@ async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
     assert model.engine.metrics.registry.get_sample_value("bandrank_dropped_tasks_total", {"reason": "expired"}) == 1
 
 
+async def test_a_stage_that_may_be_cut_leaves_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a budget it is cut before the request's time is up, and not at its end."""
+    monkeypatch.setattr("bandrank.engine.served.CUT_AT", 0.25)
+    gate = Gate()
+    settings = Settings(device="cpu", cascade_depth=3, request_timeout_s=2.0)
+    async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
+        started = time.monotonic()
+        ranking = await model.rank("who", WORDS, strategy="cascade")
+        took_s = time.monotonic() - started
+        gate.let_through(2)
+
+    assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
+    assert ranking.degraded
+    assert 0.5 <= took_s < 2.0
+
+
 async def test_an_overloaded_second_stage_leaves_the_first_ones_ranking() -> None:
     """An admitted request is not refused half-way."""
     gate = Gate()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
 
 from bandrank.engine import batching
-from bandrank.engine.batching import AHEAD, FINER, MOST_RETRY_AFTER_S, TaskQueue
+from bandrank.engine.batching import AHEAD, DEMAND, EXPECTED_PART, FINER, MOST_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
@@ -105,6 +105,35 @@ def test_batches_are_smaller_while_one_client_asks_too_much() -> None:
     assert beside == [3, *[BATCH // FINER] * (AHEAD - 1)]
 
 
+def test_who_has_queued_much_asks_too_much_before_any_of_it_is_handed_out() -> None:
+    """A small request of another client is a batch alone, and waits in the line for no large one."""
+    queue = queue_of(patience=1.0)
+    queue.put(task_of([1] * 20 * BATCH, client=GREEDY))
+    first, second = (task_of([1] * 3, client=POLITE) for _ in range(2))
+    assert queue.wait_s(first.ticket, 3) == 0.0
+    queue.put(first)
+    batches = [queue.take_batch(BATCH) for _ in range(2)]
+    queue.put(second)
+    batches.append(queue.take_batch(BATCH))
+
+    assert [sum(part.rows for part in batch) for batch in batches] == [3, BATCH // FINER, 3]
+    assert [batch[0].task for batch in batches[::2]] == [first, second]
+
+
+def test_nobody_is_put_off_for_ever_by_a_client_who_asks_little_at_a_time() -> None:
+    """However often that one asks again, the other gets its part in the end."""
+    queue = queue_of()
+    queue.put(task_of([1] * 60 * BATCH, client=GREEDY))
+    got = {GREEDY: 0.0, POLITE: 0.0}
+    for _ in range(200):
+        queue.put(task_of([1] * (BATCH // 2), client=POLITE))
+        for part in queue.take_batch(BATCH):
+            got[part.task.ticket.client] += part.rows
+        assert got[POLITE] - got[GREEDY] <= (DEMAND + 1) * BATCH
+
+    assert got[GREEDY] > 10 * BATCH
+
+
 def test_clients_who_ask_alike_have_large_batches() -> None:
     """Many addresses are no competition as long as none is ahead."""
     queue = queue_of()
@@ -149,6 +178,23 @@ def test_a_request_waits_for_a_multiple_of_its_own_work() -> None:
     queue.put(task_of([140]))
 
     assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
+
+
+def test_a_request_that_is_likely_to_be_late_is_refused_when_it_comes() -> None:
+    """Behind others it has to be expected within half of its time, as later ones may pass it; else it is tried."""
+    queue = queue_of(max_wait_s=100.0)
+    fits = 100 * EXPECTED_PART - 20
+    with queue.admitted(Ticket(CLIENT, math.inf), {LANE: 20}):
+        with pytest.raises(Overloaded) as refused, queue.admitted(Ticket(CLIENT, math.inf), {LANE: fits + 10}):
+            pass
+        with pytest.raises(Overloaded), queue.admitted(Ticket(CLIENT, 90.0), {LANE: fits}):
+            pass
+        with queue.admitted(Ticket(CLIENT, math.inf), {LANE: fits}):
+            pass
+    with queue.admitted(Ticket(CLIENT, math.inf), {LANE: 90}):
+        pass
+
+    assert refused.value.retry_after_s == pytest.approx(10.0)
 
 
 def test_however_small_a_request_is_it_waits_as_if_it_were_a_batch() -> None:

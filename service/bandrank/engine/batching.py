@@ -20,9 +20,12 @@ SURE = 0.5  # a request is refused by an estimate only if this share of it is to
 # long for one that has begun; and the thread pauses for so many seconds between two tasks of a request of the others.
 FINER, PAUSE_S = 8, 0.005
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
-# What a client that has been away may be handed ahead of the others, and for how much of their work it is remembered
-# as competing; in full batches.
-AHEAD, REMEMBERED = 4, 64
+# In full batches: what a client that has been away may be handed ahead of the others, for how much of their work it is
+# remembered as competing, and how much of what is queued counts as handed out where it shows who asks too much.
+AHEAD, REMEMBERED, DEMAND = 4, 64, 8
+# A request is admitted behind others if it is expected to be done in this part of its time: smaller ones of its client
+# may pass it, other clients take their shares, and stages that may be cut short are not expected at all.
+EXPECTED_PART = 0.5
 
 
 def deadline_exceeded() -> DeadlineExceeded:
@@ -105,8 +108,8 @@ class TaskQueue:
         """Gives a request its turn, which it has until the block ends.
 
         expected: estimated rows that it will need, by lane; if there are any, it is promised to get them.  Raises
-        Overloaded if more goes before than it may wait for, InputTooLarge if it could not be scored in time by an idle
-        service, and what `check_open` raises.
+        Overloaded if more goes before than it may wait for, or than leaves it time enough, InputTooLarge if it could
+        not be scored in time by an idle service, and what `check_open` raises.
         """
         rows = {lane.name: count for lane, count in expected.items()}
         cost = sum(count * lane.row_cost for lane, count in expected.items())
@@ -116,7 +119,9 @@ class TaskQueue:
                 self.check_size(lane, SURE * count)
             seconds = self.throughput.total(rows)
             if cost:
-                self._check_wait(self._seconds_before(ticket, cost), seconds, rows)
+                before_s = self._seconds_before(ticket, cost)
+                self._check_wait(before_s, seconds, rows)
+                self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - seconds)
             line = self._line_of(ticket.client)
             ticket.turn, ticket.promised = line.turn_of(cost), cost > 0
             ticket.expected_cost, ticket.expected_s = cost, seconds
@@ -145,9 +150,7 @@ class TaskQueue:
             before_s = self._seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
                 self._check_wait(before_s, seconds, [lane.name])
-            left_s = min(task.deadline - self.clock(), self._max_wait_s) - seconds
-            if before_s and before_s > left_s:
-                raise self._overloaded(before_s - left_s)
+            self._check_end(before_s, self._left_s(ticket) - seconds)
             line = self._line_of(ticket.client)
             if ticket.turn is None:
                 ticket.turn = line.turn_of(cost)
@@ -234,6 +237,15 @@ class TaskQueue:
         if excess_s > 0:
             raise self._overloaded(excess_s)
 
+    def _left_s(self, ticket: Ticket) -> float:
+        """The seconds that a request may still take."""
+        return min(ticket.deadline - self.clock(), self._max_wait_s)
+
+    def _check_end(self, before_s: float, most_s: float) -> None:
+        """Raises Overloaded if more seconds go before a request than may; nobody is to blame where none do."""
+        if before_s > max(0.0, most_s):
+            raise self._overloaded(before_s - most_s)
+
     def _overloaded(self, retry_after_s: float) -> Overloaded:
         return Overloaded(
             f"other requests go before this one for too long; try again in {retry_after_s:.1f} s",
@@ -254,7 +266,9 @@ class TaskQueue:
         end = clock + (own_cost + cost) / ticket.client.weight
         for other in self._lines.values():
             expected_cost, expected_s = other.expected
-            if other is not line and (total := other.cost + expected_cost) > 0:
+            if other is line or self._goes_before(end, self._reach(other)):
+                continue
+            if (total := other.cost + expected_cost) > 0:
                 handed_out = min(max(0.0, (end - other.clock) * other.weight), total)
                 seconds += (self.throughput.total(other.rows) + expected_s) * handed_out / total
         return seconds
@@ -292,9 +306,19 @@ class TaskQueue:
         return removed
 
     def _behind(self) -> list[Line]:
-        """The lines of clients that compete with one that has been handed clearly more; it may be that none waits."""
-        latest = max((line.clock for line in self._lines.values()), default=0.0)
-        return [line for line in self._lines.values() if line.clock < latest - AHEAD / 2 * self._batch_cost]
+        """The lines of clients that compete with one that has been handed clearly more, or has queued so much that it
+        is about to be; it may be that nothing waits in them.
+        """
+        latest = max(map(self._reach, self._lines.values()), default=0.0)
+        return [line for line in self._lines.values() if self._goes_before(self._reach(line), latest)]
+
+    def _reach(self, line: Line) -> float:
+        """A line's clock with what it has queued or is expected to, up to a bound, as if that had been handed out."""
+        return line.clock + min(line.demand, DEMAND * self._batch_cost)
+
+    def _goes_before(self, reach: float, other: float) -> bool:
+        """Whether a line of this reach is handed its work before one of another reach is handed any."""
+        return reach < other - AHEAD / 2 * self._batch_cost
 
     @property
     def _in_use(self) -> bool:

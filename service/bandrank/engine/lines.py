@@ -49,6 +49,11 @@ class Line:
         return sum(each.expected_cost for each in self.tickets), sum(each.expected_s for each in self.tickets)
 
     @property
+    def demand(self) -> float:
+        """How far its clock will have moved on when all is handed out that is queued or expected."""
+        return (self.cost + self.expected[0]) / self.weight
+
+    @property
     def in_use(self) -> bool:
         """Whether a request of the client is queued or will be."""
         return bool(self._waiting or self.tickets)

@@ -91,7 +91,7 @@ async def run_plan(
                 query,
                 [texts[index] for index in survivors],
                 ticket=ticket,
-                answer_by=min(answer_by, ticket.deadline) if cut else math.inf,
+                answer_by=answer_by if cut else math.inf,
                 instruction=instruction,
             )
         except (Overloaded, InputTooLarge):

@@ -17,6 +17,9 @@ from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
 
+CUT_AT = (
+    0.98  # of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent
+)
 SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 
 
@@ -78,8 +81,8 @@ class ServedModel:
         *,
         instruction: str = "",
     ) -> Ranking:
-        queue, start = self.engine.queue, self.engine.clock()
-        ticket = Ticket(client, start + self.engine.request_timeout_s)
+        queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
+        ticket = Ticket(client, start + timeout_s)
 
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""
@@ -101,7 +104,7 @@ class ServedModel:
                 query,
                 texts,
                 ticket=ticket,
-                answer_by=math.inf if budget_s is None else start + budget_s,
+                answer_by=start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s),
                 instruction=instruction,
             )
 
