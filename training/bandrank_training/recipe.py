@@ -35,6 +35,7 @@ class DataRecipe:
     step, which has at least one group.  max_candidate_tokens: token ids read of a candidate, [CLS] and [SEP] included.
     encode_once: each candidate is encoded once and its representation is kept, for runs that freeze what encodes
     candidates; such a run continues after a kill to rounding, not to the bit, as batches hold other candidates.
+    without: domains of a mixture whose groups are left out, to measure on domains that training never saw.
     """
 
     groups: tuple[str, ...]
@@ -44,6 +45,7 @@ class DataRecipe:
     batch_groups: int = 10**9
     max_candidate_tokens: int = 256
     encode_once: bool = False
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any, NoReturn
 
 import torch
@@ -190,9 +191,11 @@ class Trainer:
         if not self.recipe.data.encode_once:
             self._offline.forget()
         self.scorer.eval()
-        measure = self.dev.measure(self._offline, self._fused)
+        by_area = self.dev.by_area(self.dev.sums(self._offline, self._fused))
         self.scorer.train()
-        progress.log.append({"step": progress.step, "dev": measure})
+        measure = mean(by_area.values())
+        areas = {f"dev {area}": value for area, value in by_area.items()} if len(by_area) > 1 else {}
+        progress.log.append({"step": progress.step, "dev": measure, **areas})
         bar.write(f"step {progress.step}: dev nDCG@10 {measure:.4f}")
         if measure > progress.best:
             progress.best, progress.best_step, progress.since_best = measure, progress.step, 0
