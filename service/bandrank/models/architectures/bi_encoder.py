@@ -13,7 +13,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS
+from bandrank.models.scorer import LIGHT_ROWS, CandidateSide
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class BiEncoderConfig:
     """The settings of a bi-encoder, saved in config.json.
 
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
+    score_scale, score_bias: as in LateInteractionConfig.
     """
 
     encoder: EncoderConfig
@@ -29,10 +30,14 @@ class BiEncoderConfig:
     pooling: Pooling = "mean"
     similarity: Literal["cosine", "dot"] = "cosine"
     max_tokens: int = 256
+    score_scale: float = 1.0
+    score_bias: float = 0.0
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_tokens <= self.encoder.max_positions:
             raise ValueError(f"max_tokens must be within 2..{self.encoder.max_positions}, got {self.max_tokens}")
+        if not self.score_scale > 0:
+            raise ValueError(f"score_scale must be above 0, got {self.score_scale}")
 
     @property
     def max_query_tokens(self) -> int:
@@ -59,6 +64,11 @@ class BiEncoder(LateInteractionScorer):
         vectors = pool(tower.read(self.encoder, tokens), self.config.pooling)
         vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
         return Ragged(vectors, np.arange(len(tokens) + 1))
+
+    def candidate_side(self) -> CandidateSide:
+        """All but the calibration of scores."""
+        names = ("encoder", "cls_id", "sep_id", "pooling", "similarity", "max_tokens")
+        return self._candidate_side(names, ("encoder.",))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """One vector for each query, from the same encoder."""
