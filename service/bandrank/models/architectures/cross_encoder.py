@@ -30,7 +30,9 @@ class CrossEncoderConfig:
     max_candidate_tokens: of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
     token_types: whether candidates have token type 1; if False, all rows have type 0.
-    Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
+    sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
+    Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query, and
+    for a sentence token that is not in the vocabulary, or that has no rows of a query's own to join.
     """
 
     encoder: EncoderConfig
@@ -50,6 +52,15 @@ class CrossEncoderConfig:
                 f"max_tokens {self.max_tokens} must hold a query of {self.max_query_tokens} tokens and 3 more, "
                 f"within {self.encoder.max_positions} positions"
             )
+        if self.sentence_token is None:
+            return
+        if not 0 <= self.sentence_token < self.encoder.vocab_size:
+            raise ValueError(
+                f"sentence_token must be within 0..{self.encoder.vocab_size - 1}, the vocabulary, got "
+                f"{self.sentence_token}"
+            )
+        if self.pattern.shares_queries:
+            raise ValueError("sentence_token needs a pattern in which queries attend to [CLS] or to candidates")
 
 
 class CrossEncoder(Scorer):
