@@ -5,17 +5,18 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.collections import write_collection, write_lines
-from support.models import save_bi_encoder, save_cross_encoder
+from support.models import save_bi_encoder, save_cross_encoder, tiny_bi_encoder, tiny_tokenizer
 from support.tokenizer import WORDS
 from support.training import toml, write_toy
 
+from bandrank.models.texts import TextEncoder
 from bandrank_training.__main__ import main
 from bandrank_training.batches import GroupReader
 from bandrank_training.collection import BeirFolder, open_collection
@@ -238,14 +239,18 @@ def test_a_domain_can_be_left_out(tmp_path: Path) -> None:
     groups = [replace(group, domain="ab"[n % 2]) for n, group in enumerate(read_groups(toy["groups"]))]
     write_groups(toy["groups"], groups)
 
-    def queries(*without: str) -> set[str]:
-        reader = GroupReader.__new__(GroupReader)
-        reader._recipe, reader._files = DataRecipe((str(toy["groups"]),), without=without), [toy["groups"]]
-        read = reader._groups()
-        return {next(read).query for _ in range(len(groups))}
+    texts = TextEncoder(tiny_tokenizer(), tiny_bi_encoder())
 
-    assert queries("a") == {group.query for group in groups if group.domain == "b"}
-    assert queries() == {group.query for group in groups}
+    def queries(*without: str) -> set[tuple[int, ...]]:
+        recipe = DataRecipe((str(toy["groups"]),), batch_rows=1, without=without)
+        batches = islice(GroupReader(recipe, texts, seed=1).batches(), len(groups))
+        return {tuple(batch.batch.queries[0].tolist()) for batch in batches}
+
+    def of_domains(*domains: str) -> set[tuple[int, ...]]:
+        return {tuple(texts.query(group.query)[0]) for group in groups if group.domain in domains}
+
+    assert queries("a") == of_domains("b")
+    assert queries() == of_domains("a", "b")
     with pytest.raises(BadGroups, match=r"no groups in .* but of a, b"):
         queries("a", "b")
 
@@ -291,6 +296,9 @@ def test_the_command_makes_a_collection_and_its_groups(tmp_path: Path, capsys: p
     (tmp_path / "model" / "config.json").unlink()  # nothing is encoded again
     assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
     assert gzip.decompress((tmp_path / "out" / "groups.jsonl.gz").read_bytes()) == lines["groups.jsonl.gz"]
+    (tmp_path / "recipe.toml").write_text(toml(values | {"seed": 2}), encoding="utf-8")
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 2
+    assert "is a mixture of other parts; choose another `out`" in capsys.readouterr().err
 
 
 def test_a_group_of_old_has_no_domain() -> None:

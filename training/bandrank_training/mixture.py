@@ -6,18 +6,19 @@ import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder
+from bandrank_training.errors import BadRecipe
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
 from bandrank_training.start import MINILM, load_start
 
-COUNTS = "counts.md"
+COUNTS, RECIPE = "counts.md", "recipe.json"
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ def run(args: argparse.Namespace) -> int:
 def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
     """Writes the collection and its groups, those that are missing, and returns the table of counts.
 
-    Raises BadCollection, BadCheckpoint.
+    Raises BadCollection, BadCheckpoint, and BadRecipe if the folder has the mixture of another recipe.
     """
     folder = Path(recipe.out)
     if not (folder / COUNTS).is_file():
         _write(folder, recipe)
+    elif (folder / RECIPE).read_text(encoding="utf-8") != _drawn_by(recipe):
+        raise BadRecipe(f"{folder} is a mixture of other parts; choose another `out`, or delete it")
     for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
         if not (folder / name).is_file():
             mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")
@@ -105,7 +108,15 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
             rows = (f"{each.id}\t{document}\t1\n" for each in asked for document in each.relevant)
             text = "query-id\tcorpus-id\tscore\n" + "".join(rows)
             (folder / "qrels" / f"{one.part.name}.{split}.tsv").write_text(text, encoding="utf-8")
+    (folder / RECIPE).write_text(_drawn_by(recipe), encoding="utf-8")
     (folder / COUNTS).write_text(table(drawn), encoding="utf-8")  # last: it says that the rest is there
+
+
+def _drawn_by(recipe: MixtureRecipe) -> str:
+    """All of a recipe that the collection depends on."""
+    return json.dumps(
+        {name: value for name, value in asdict(recipe).items() if name not in {"out", "mining"}}, indent=1
+    )
 
 
 def allowed(counts: Mapping[str, int], most_share: float) -> dict[str, float]:
