@@ -3,6 +3,9 @@
 The gate's nine numbers are fitted to the scores as they are served, in two convex problems: those that rank minimise
 the softmax cross-entropy of groups, and then those that shift a query's scores make them logits. The result can be the
 start of a training run, which trains the gate along.
+
+Groups should be lists as a search gives them: mined with `hard` as large as `depth`, and `random = 0`. Hard negatives
+alone were chosen for having the query's words, and teach that words count against a candidate.
 """
 
 import argparse
@@ -42,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a cross-encoder: the folder of a run, or any that can be served"
     )
-    parser.add_argument("groups", metavar="GROUPS", type=Path, help="judged groups to fit the gate to")
+    parser.add_argument(
+        "groups", metavar="GROUPS", type=Path, help="judged groups to fit the gate to, each a list as a search gives it"
+    )
     parser.add_argument("collection", metavar="COLLECTION", help="in which document frequencies are counted")
     parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write")
     parser.add_argument("--without", nargs="*", default=[], metavar="DOMAIN", help="of a mixture, left out of the fit")
