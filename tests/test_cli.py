@@ -175,7 +175,9 @@ def test_scores_that_overflow_are_an_error_that_says_why(
     assert main([*command, "float16"]) == 1
     assert "computes in float16, as asked for, and may overflow" in caplog.text
     out = capsys.readouterr().out
-    assert "self-test            failed: the model gave a score that is not a number: its states may be too large" in out
+    assert (
+        "self-test            failed: the model gave a score that is not a number: its states may be too large" in out
+    )
     assert main([*command, "bfloat16"]) == 0
 
 

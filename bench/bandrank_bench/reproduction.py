@@ -3,7 +3,7 @@
 Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
 groups of their training splits from `python -m bandrank_training mine`. A run that is stopped continues where it was;
 its files stay in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
-the paper has it (Schlatt et al. 2024, section 4), and scorers that precompute, all from all-MiniLM-L6-v2.
+the paper has it (Schlatt et al. 2024, section 3.5), and scorers that precompute, all from all-MiniLM-L6-v2.
 """
 
 import argparse

@@ -198,6 +198,7 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
     monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
     monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
+    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: None)  # there is no card to try
     prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
         results = [prepared(batch) for _ in range(2)]

@@ -56,7 +56,9 @@ def round_linears(module: nn.Module) -> None:
             part.weight.detach().copy_(Int8Linear(part).weight_rows())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant", [name for name in VARIANTS if "decoder" not in name]
+)  # whose layers are torch's own
 def test_int8_rows_stand_in(variant: str) -> None:
     """Scores are those of the rounded weights, and near those of the weights before; also where many candidates of a
     short query make it worth while to absorb its projections.

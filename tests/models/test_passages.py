@@ -171,9 +171,12 @@ def test_a_maxp_candidate_is_cut_at_its_own_limit() -> None:
     assert (len(ids), cut, ids[-1]) == (100, 101, SEP_ID)
 
 
-@pytest.mark.parametrize("sentence_token", [None, SENTENCE_ID])
 @pytest.mark.parametrize(
-    "pattern", [FULL, sparse(4), longformer(4), sparse(None)], ids=["full", "sparse", "longformer", "apart"]
+    ("pattern", "sentence_token"),
+    [
+        *((pattern, None) for pattern in (FULL, sparse(4), longformer(4), sparse(None))),
+        *((pattern, SENTENCE_ID) for pattern in (FULL, longformer(4))),
+    ],
 )
 def test_num_rows_is_what_packing_makes(pattern: AttentionPattern, sentence_token: int | None) -> None:
     """A candidate's cost is the rows it adds to a batch; a query that is shared adds its own once."""

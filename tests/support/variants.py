@@ -3,14 +3,27 @@
 import random
 from collections.abc import Callable
 
+import torch
 from support.decoders import tiny_decoder_bi_encoder, tiny_decoder_reranker
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import SENTENCE_ID
 
-from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
+from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.scorer import Scorer
+
+
+def with_words(scorer: CrossEncoder) -> CrossEncoder:
+    """Words of random rarity, which count some points of a score."""
+    chance = torch.Generator().manual_seed(3)
+    assert scorer.lexical is not None
+    scorer.lexical.idf.copy_(6 * torch.rand(len(scorer.lexical.idf), generator=chance))
+    with torch.no_grad():
+        scorer.lexical.gate.copy_(2 * torch.randn(3, 3, generator=chance))
+    return scorer
+
 
 # Two families cut long candidates into passages: their limit is 64 tokens.
 VARIANTS: dict[str, Callable[[], Scorer]] = {
@@ -20,6 +33,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "cross_encoder unwindowed": lambda: tiny_cross_encoder(pattern=sparse(None)),
     "cross_encoder longformer": lambda: tiny_cross_encoder(pattern=longformer(4)),
     "cross_encoder sentences": lambda: tiny_cross_encoder(pattern=longformer(4), sentence_token=SENTENCE_ID),
+    "cross_encoder lexical": lambda: with_words(tiny_cross_encoder(max_tokens=64, lexical=LexicalConfig(20.0))),
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
     "bi_encoder decoder": tiny_decoder_bi_encoder,

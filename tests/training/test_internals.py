@@ -90,8 +90,8 @@ def test_deformer_states() -> None:
     """States above the split and the pooled [CLS]."""
     student, teacher = tiny_deformer(num_layers=4, split=1), tiny_cross_encoder(num_layers=4)
     batch = a_batch(student)
-    states: list[list[Tensor]] = [[] for _ in range(3)]
-    theirs: list[list[Tensor]] = [[] for _ in range(3)]
+    states: list[list[Tensor]] = [[] for _ in range(4)]
+    theirs: list[list[Tensor]] = [[] for _ in range(4)]
     for pair, query in enumerate(batch.candidate_query.tolist()):
         x, y = batch.queries[query].tolist(), batch.candidates[pair].tolist()
         lower = [dense_states(student, text, [kind] * len(text), 1)[-1] for text, kind in ((x, 0), (y, 1))]
@@ -99,9 +99,10 @@ def test_deformer_states() -> None:
         joint = dense_states(teacher, [*x, *y], [0] * len(x) + [1] * len(y), 4)
         for place, layer in enumerate(list(student.encoder.layers)[1:]):
             hidden = dense_layer(layer, hidden)
-            last = place == 2
-            states[place].append(student.head.pooler(hidden[:1]) if last else hidden)
-            theirs[place].append(teacher.head.pooler(joint[-1][:1]) if last else joint[place + 2])
+            states[place].append(hidden)
+            theirs[place].append(joint[place + 2])
+        states[3].append(student.head.pooler(hidden[:1]))
+        theirs[3].append(teacher.head.pooler(joint[-1][:1]))
     expected = [(torch.cat(a) - torch.cat(b)).square().mean() for a, b in zip(states, theirs, strict=True)]
 
     found = deformer_states(student, teacher, batch)

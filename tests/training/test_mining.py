@@ -18,8 +18,9 @@ from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
+from bandrank_training.forms import FUNCTION_WORDS
 from bandrank_training.groups import Group, read_groups
-from bandrank_training.mining import FUNCTION_WORDS, MiningRecipe, Source, mine
+from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.recipe import BadRecipe, read_recipe
 from bandrank_training.scoring import Question, score_offline
 
@@ -84,7 +85,7 @@ def test_judged_documents_are_in_their_group(folder: Path, tmp_path: Path) -> No
         assert sorted(own.values(), reverse=True) == [max(0, label) for label in best]
         assert all(label == 0 for each, label in labels.items() if each not in own)
         assert len(labels) <= 3 + 4 + 2
-        assert set(group.scores) == {"cross", "bm25"}
+        assert set(group.scores) == {"cross", "bm25", "bm25_share"}
 
 
 def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
         ("train", "[[losses]]\nname = 'x'", "recipe.toml: losses: loss 'x' is unknown; there are margin_mse,"),
         ("train", "[dev]\ngroups = 'x'\nevery_steps = 0", "recipe.toml: dev: every_steps must be at least 1, got 0"),
         ("mine", "[[sources]]\ncollection = 'x'\nqueries = 'y'", "recipe.toml: sources: queries: 'y' is none of"),
-        ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "bm25 is the name of BM25's scores"),
+        ("mine", "out = 'x'\nsources = []\n[teachers]\nbm25 = 'x'", "teachers: bm25 is the name of other scores"),
         ("mine", "out = 'x'\n[[sources]]\ncollection = 'none'", "none is no folder; expected one in BEIR layout"),
         ("mine", "out = 'x'\nsources = []\n[teachers]\none = '/none/there'", "there"),
     ],

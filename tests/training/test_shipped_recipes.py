@@ -1,6 +1,7 @@
 """The recipes that come with bandrank can be read, fit the scorers that come with it, and train what README says."""
 
 import random
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,11 @@ from support.collections import write_collection
 from support.training import toy_documents
 
 from bandrank.models import checkpoint, shipped
+from bandrank.models.architectures import ARCHITECTURES
+from bandrank.models.plain import parse
 from bandrank_training.__main__ import main
 from bandrank_training.mining import MiningRecipe
+from bandrank_training.mixture import MixtureRecipe
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 
 FOLDER = Path(__file__).parents[2] / "training" / "recipes"
@@ -18,9 +22,26 @@ RECIPES = sorted(FOLDER.glob("*.toml"))
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.stem))
 def test_it_can_be_read(path: Path) -> None:
-    """As what `mine` or `train` takes."""
-    kind = MiningRecipe if path.stem.startswith("mine-") else TrainingRecipe
+    """As what `mine`, `mix` or `train` takes."""
+    kind = (
+        MiningRecipe if path.stem.startswith("mine-") else MixtureRecipe if path.stem == "mixture" else TrainingRecipe
+    )
     assert isinstance(read_recipe(path, kind), kind)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if not path.stem.startswith(("mine-", "mixture"))], ids=lambda path: path.stem
+)
+def test_its_config_is_one_of_its_architecture(path: Path) -> None:
+    """For an encoder of MiniLM's shape; hub and folder of the start stay unread."""
+    model = read_recipe(path).model
+    name = model.architecture or ("bi_encoder" if path.stem == "bi-encoder" else "cross_encoder")
+    encoder = checkpoint.load(shipped.FOLDER / "sparse-w4").config.encoder
+    tokens = {"cls_id": 101, "sep_id": 102, "mask_id": 103, "query_marker": 1, "candidate_marker": 2}
+    kind = ARCHITECTURES[name].config_class
+    known = {each: value for each, value in tokens.items() if each in {field.name for field in fields(kind)}}
+
+    assert isinstance(parse(kind, {"encoder": encoder, **known} | dict(model.config)), kind)
 
 
 @pytest.mark.parametrize("name", ["fine-tune", "sparse-w4"])

@@ -1,14 +1,15 @@
-"""What export sets on dev groups: a fusion's weight, and the constant that makes scores logits."""
+"""What export sets on dev groups: a fusion's weight, and the numbers that make scores logits."""
 
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from support.models import loaded, tiny_bi_encoder, tiny_cross_encoder
-from support.precomputing import tiny_mix_encoder
+from support.models import loaded, save_bi_encoder, some_scores, tiny_bi_encoder, tiny_cross_encoder
+from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import TOKENIZER_FILE
-from support.training import write_toy
+from support.training import train, write_toy
 
 from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
@@ -18,7 +19,7 @@ from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
 from bandrank_training.scoring import score_offline
-from bandrank_training.tuning import intercept, shifted, tune
+from bandrank_training.tuning import calibrated, intercept, platt, tune
 
 
 def mix_encoder() -> Scorer:
@@ -75,6 +76,52 @@ def test_the_best_weight_of_a_fusion_is_found(tmp_path: Path) -> None:
 
 
 def test_a_scorer_without_a_constant_is_told() -> None:
-    """A bi-encoder's cosine is what it is."""
-    with pytest.raises(BadInput, match="a bi_encoder has no constant to set; leave out --tune"):
-        shifted(tiny_bi_encoder(), 1.0)
+    """A MixEncoder as in the paper has none."""
+    with pytest.raises(BadInput, match="a mix_encoder has no constant to set; leave out --tune"):
+        calibrated(tiny_mix_encoder(), 1.0, 1.0)
+
+
+def test_a_logistic_regression_is_found_again() -> None:
+    """From relevance drawn by its chances; scores that tell nothing, or the opposite, are told."""
+    rng = np.random.default_rng(1)
+    scores = rng.normal(30.0, 4.0, 20_000)
+    relevant = rng.random(20_000) < 1 / (1 + np.exp(-(0.5 * scores - 15.0)))
+    slope, constant = platt(scores.tolist(), relevant.tolist())
+
+    assert slope == pytest.approx(0.5, rel=0.05)
+    assert slope * 30.0 + constant == pytest.approx(0.0, abs=0.1)  # as many are relevant as are not
+    with pytest.raises(BadInput, match="the relevant candidates have the lower scores"):
+        platt((-scores).tolist(), relevant.tolist())
+    assert math.isfinite(platt([1.0, 2.0, 3.0, 4.0], [False, False, True, True])[0])  # told apart without an error
+
+
+@pytest.mark.parametrize("make", [tiny_colbert, tiny_bi_encoder, tiny_poly_encoder, tiny_virt, tiny_deformer])
+def test_similarities_become_logits(make: type[Scorer]) -> None:
+    """Every score is the old one, scaled and shifted, twice over; stored representations stay valid."""
+    before = make()
+    scale = 1.0 if make is tiny_deformer else 0.25
+    after = calibrated(calibrated(before, scale, 2.0), scale, 1.0)
+
+    expected = [scale * (scale * score + 2.0) + 1.0 for score in some_scores(before)]
+    assert some_scores(after) == pytest.approx(expected, abs=1e-4)
+    if make is not tiny_deformer:
+        sides = before.candidate_side(), after.candidate_side()
+        assert sides[0].config == sides[1].config
+        assert sides[0].weights.keys() == sides[1].weights.keys()
+
+
+def test_a_colbert_is_exported_with_scores_that_differ(tmp_path: Path) -> None:
+    """Its sums of MaxSim alone would all be 1 as sigmoids."""
+    paths = write_toy(tmp_path)
+    save_bi_encoder(tmp_path / "bi_encoder")
+    run = train(tmp_path, tmp_path / "run", "bi_encoder", model={"architecture": "colbert", "config": {"dim": 16}})
+    dev = DevSet.read(paths["groups"])
+    before = torch.tensor(dev.scores(score_offline(run.model)))
+    assert (before.sigmoid() > 0.999).all()
+
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), "--tune", str(paths["groups"])]) == 0
+
+    after = torch.tensor(dev.scores(score_offline(load_model(str(tmp_path / "out")))))
+    relevant = torch.tensor([group.labels for group in dev.groups]) > 0
+    assert (after.sigmoid() < 0.999).all()
+    assert after.sigmoid()[relevant].mean() > after.sigmoid()[~relevant].mean()

@@ -1,17 +1,23 @@
 """What is trained: every architecture, all but what is frozen, by losses that a recipe names; and what is refused."""
 
+import string
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.models import some_scores
 from support.training import CPU, recipe, train
 
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import load_model
+from bandrank.models.plain import parse
+from bandrank.models.texts import TextEncoder
 from bandrank_training.errors import BadInput
-from bandrank_training.recipe import BadRecipe
+from bandrank_training.models import build
+from bandrank_training.recipe import BadRecipe, ModelRecipe
+from bandrank_training.scoring import Question, score_offline
 from bandrank_training.training import Trainer
 
 
@@ -54,6 +60,22 @@ def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
             {"model": {"architecture": "virt", "config": {"windw": 1}}},
             "config of virt: unknown keys: wind",
         ),
+        (
+            "cross_encoder",
+            {"model": {"config": {"sentence_token": 10**6, "pattern": {}}}},
+            r"config of cross_encoder: sentence_token must be within 0\.\.\d+, the vocabulary, got 1000000",
+        ),
+        (
+            "cross_encoder",
+            {"model": {"config": {"sentence_token": 1}}},
+            "sentence_token needs a pattern in which queries",
+        ),
+        ("bi_encoder", {"model": {"add_sentence_token": True}}, "add_sentence_token: a bi_encoder has none"),
+        (
+            "cross_encoder",
+            {"optimiser": {"clipped": ["gate."]}},
+            "clipped: no parameter starts with 'gate.'; there are",
+        ),
         ("bi_encoder", {"model": {"architecture": "deformer"}}, "config of deformer: missing keys: split"),
         ("bi_encoder", {"model": {"architecture": "deformer", "config": {"split": 3}}}, r"split must be within 1..2"),
         ("bi_encoder", {"model": {"config": {"pooling": "sum"}}}, "config of bi_encoder: pooling: 'sum' is none of"),
@@ -68,6 +90,76 @@ def test_what_cannot_be_trained_is_told(
         Trainer(recipe(toy, tmp_path / "out", start, **changes), device=CPU)
 
     assert "\n" not in str(raised.value)
+
+
+def test_what_is_clipped_is_told_by_name(toy: Path, tmp_path: Path) -> None:
+    """The gate's gradients alone, with a norm that nothing is left below: the gate stays, but for its weight decay."""
+    optimiser = {"clipped": ["gate."], "max_norm": 0.0, "steps": 2, "weight_decay": 0.0}
+    before = load_model(str(toy / "mix_encoder")).scorer.state_dict()
+    after = train(toy, tmp_path / "out", "mix_encoder", optimiser=optimiser).scorer.state_dict()
+
+    changed = {name for name, weight in after.items() if not torch.equal(weight, before[name])}
+    assert changed == {name for name in after if not name.startswith("gate.")}
+
+
+def test_dropout_is_for_training_alone(toy: Path, tmp_path: Path) -> None:
+    """Losses change, scores of the trained scorer do not depend on chance, and a resumed run drops the same."""
+    dropout = {"dropout": 0.3, "steps": 6}
+    plain = train(toy, tmp_path / "plain", losses=[{"name": "contrastive"}])
+    whole = train(toy, tmp_path / "whole", losses=[{"name": "contrastive"}], optimiser=dropout)
+    train(toy, tmp_path / "two", losses=[{"name": "contrastive"}], optimiser=dropout | {"steps": 2})
+    resumed = train(toy, tmp_path / "two", losses=[{"name": "contrastive"}], optimiser=dropout)
+
+    losses = [[entry["loss"] for entry in run.progress.log] for run in (plain, whole, resumed)]
+    assert losses[0] != losses[1] == losses[2]
+    assert some_scores(whole.scorer.eval()) == some_scores(whole.scorer) == some_scores(whole.model.scorer)
+    assert some_scores(whole.scorer) == some_scores(load_model(str(tmp_path / "whole")).scorer)
+    whole.scorer.train()
+    assert len({tuple(some_scores(whole.scorer)) for _ in range(3)}) == 3
+
+
+def test_dropout_leaves_out_what_is_frozen(toy: Path, tmp_path: Path) -> None:
+    """So that candidates can still be encoded once."""
+    optimiser = {"frozen": ["encoder", "context_codes"], "dropout": 0.5, "steps": 1}
+    trainer = train(toy, tmp_path / "out", "mix_encoder", optimiser=optimiser, data={"encode_once": True})
+
+    hooked = {name for name, module in trainer.scorer.named_modules() if module._forward_hooks}
+    assert hooked
+    assert all(name.startswith("interactions.") for name in hooked)
+    frozen = {"frozen": ["encoder", "context_codes", "interactions"], "dropout": 0.5}
+    with pytest.raises(BadRecipe, match="dropout: nothing that it follows is trained"):
+        Trainer(recipe(toy, tmp_path / "none", "mix_encoder", optimiser=frozen), device=CPU)
+
+
+def test_a_colbert_has_no_vectors_of_punctuation(toy: Path) -> None:
+    """Unless the recipe says so: as one that was trained elsewhere."""
+    made = {
+        name: build(
+            parse(ModelRecipe, {"start": str(toy / "bi_encoder"), "architecture": "colbert", "config": config}), seed=1
+        )
+        for name, config in {"default": {"dim": 8}, "all": {"dim": 8, "skipped_ids": []}}.items()
+    }
+
+    tokenizer = made["default"].tokenizer
+    assert {tokenizer.id_to_token(each) for each in made["default"].scorer.config.skipped_ids} == {*string.punctuation}
+    assert made["all"].scorer.config.skipped_ids == ()
+
+
+@pytest.mark.parametrize("start", ["bi_encoder", "cross_encoder"])
+def test_a_sentence_token_is_added(toy: Path, tmp_path: Path, start: str) -> None:
+    """Behind the vocabulary, as the mean of all tokens; it is trained, saved, and read before each sentence."""
+    model = {"architecture": "cross_encoder", "add_sentence_token": True, "config": {"pattern": {"window": 4}}}
+    run = train(toy, tmp_path / "out", start, model=model, optimiser={"steps": 1})
+    old = load_model(str(toy / start)).scorer
+    new = load_model(str(tmp_path / "out"))
+
+    size = old.config.encoder.vocab_size
+    assert (new.scorer.config.sentence_token, new.scorer.config.encoder.vocab_size) == (size, size + 1)
+    added = build(run.recipe.model, seed=1).scorer.state_dict()["encoder.embeddings.word.weight"]
+    torch.testing.assert_close(added[-1], added[:-1].mean(0))
+    pieces = TextEncoder(new.tokenizer, new.scorer).pieces(["he is. she was there."])[0]
+    assert [place for place, piece in enumerate(pieces) if piece == size] == [0, 4]
+    assert len(next(score_offline(new).score([Question("who", ["he is. she was.", ""])]))) == 2
 
 
 def test_a_loss_that_is_no_number_ends_the_run(toy: Path, tmp_path: Path) -> None:

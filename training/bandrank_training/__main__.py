@@ -5,7 +5,7 @@ import sys
 from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training import comparison, evaluation, exporting, mining, pairs, rescoring, training
+from bandrank_training import comparison, evaluation, exporting, lexical, mining, mixture, pairs, rescoring, training
 from bandrank_training.errors import BadInput
 
 
@@ -23,9 +23,11 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Command] = {
     "mine": mining,
+    "mix": mixture,
     "pairs": pairs,
     "score": rescoring,
     "train": training,
+    "lexical": lexical,
     "export": exporting,
     "evaluate": evaluation,
     "compare": comparison,

@@ -101,10 +101,12 @@ class GroupReader:
             count = 0
             for path in self._files:
                 for group in read_groups(path):
-                    count += 1
-                    yield group
+                    if group.area not in self._recipe.without:
+                        count += 1
+                        yield group
             if not count:
-                raise BadGroups(f"no groups in {', '.join(map(str, self._files))}")
+                left = f" but of {', '.join(self._recipe.without)}" if self._recipe.without else ""
+                raise BadGroups(f"no groups in {', '.join(map(str, self._files))}{left}")
 
     def _prepare(self, group: Group, chance: random.Random) -> "_Ready":
         indices = choose(group, self._recipe.group_size, self._recipe.max_relevant, chance)

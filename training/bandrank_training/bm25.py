@@ -49,3 +49,9 @@ class BM25:
         if not words:
             return [0.0] * len(texts)
         return self._index.get_scores(words)[texts].tolist()  # type: ignore[no-any-return]
+
+    def most(self, query: str) -> float:
+        """What BM25 of the query stays below, however often its words occur in a text; 0 if no text has any of them."""
+        known = [self._index.vocab_dict[word] for word in self._words([query])[0] if word in self._index.vocab_dict]
+        frequencies = np.diff(self._index.scores["indptr"])[known]
+        return float(np.log1p((self._size - frequencies + 0.5) / (frequencies + 0.5)).sum())

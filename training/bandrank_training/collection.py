@@ -2,6 +2,7 @@
 
 BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), qrels/<split>.tsv with a header
 (query id, document id, relevance); each may be plain or .gz. Documents are streamed: a corpus need not fit in memory.
+A line of the corpus may have a "page" too, as mixtures do: passages of one page are no negatives of each other.
 """
 
 import gzip
@@ -29,6 +30,9 @@ class Collection(Protocol):
 
     def documents(self) -> Iterator[tuple[str, str]]:
         """Yields the id and the text of each document; a title, where there is one, comes before the text."""
+
+    def pages(self) -> dict[str, str]:
+        """By id, what each document is a part of, where that is known: documents of one page may answer alike."""
 
     def queries(self) -> dict[str, str]:
         """Texts of all queries by id."""
@@ -61,9 +65,16 @@ class BeirFolder:
         self.name = folder.resolve().name
 
     def documents(self) -> Iterator[tuple[str, str]]:
+        for document_id, title, text in self.titled_documents():
+            yield document_id, f"{title} {text}" if title else text
+
+    def titled_documents(self) -> Iterator[tuple[str, str, str]]:
+        """Yields the id, the title, which may be empty, and the text of each document."""
         for row in self._json_lines("corpus.jsonl"):
-            title, text = str(row.get("title") or "").strip(), row["text"]
-            yield row["_id"], f"{title} {text}" if title else text
+            yield row["_id"], str(row["title"] or "").strip(), row["text"]
+
+    def pages(self) -> dict[str, str]:
+        return {row["_id"]: str(row["page"]) for row in self._json_lines("corpus.jsonl") if row["page"]}
 
     def queries(self) -> dict[str, str]:
         return {row["_id"]: row["text"] for row in self._json_lines("queries.jsonl")}
@@ -86,7 +97,8 @@ class BeirFolder:
         for number, line in numbered_lines(path):
             try:
                 row = json.loads(line)
-                yield {"_id": str(row["_id"]), "title": row.get("title"), "text": str(row["text"])}
+                read = {"_id": str(row["_id"]), "text": str(row["text"])}
+                yield read | {name: row.get(name) for name in ("title", "page")}
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
 
@@ -116,6 +128,9 @@ class IrDataset:
     def documents(self) -> Iterator[tuple[str, str]]:
         for document in self._dataset.docs_iter():
             yield document.doc_id, document.default_text()
+
+    def pages(self) -> dict[str, str]:
+        return {}
 
     def queries(self) -> dict[str, str]:
         return {query.query_id: query.default_text() for query in self._dataset.queries_iter()}

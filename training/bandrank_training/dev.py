@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
+from statistics import mean
 
 from bandrank_training.batches import read_documents
 from bandrank_training.groups import BadGroups, Group, read_groups
@@ -29,10 +30,14 @@ class DevSet:
         return cls(groups, read_documents([path]))
 
     def measure(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> float:
-        """`measure_scores` of a scorer's scores. fused: weights, by name, of the groups' scores to add to them."""
+        """`measure_scores` of a scorer's `sums`."""
+        return self.measure_scores(self.sums(offline, fused))
+
+    def sums(self, offline: OfflineScorer, fused: Mapping[str, float] | None = None) -> list[list[float]]:
+        """A scorer's scores. fused: weights, by name, of the groups' scores to add to them."""
         scores = self.scores(offline)
         added = [group.weighed(fused or {}) for group in self.groups]
-        return self.measure_scores([list(map(add, ours, theirs)) for ours, theirs in zip(scores, added, strict=True)])
+        return [list(map(add, ours, theirs)) for ours, theirs in zip(scores, added, strict=True)]
 
     def scores(self, offline: OfflineScorer) -> list[list[float]]:
         """The scores of each group's candidates."""
@@ -44,16 +49,20 @@ class DevSet:
         )
 
     def measure_scores(self, scores: Sequence[Sequence[float]]) -> float:
-        """The mean over collections of the mean nDCG@10 of their groups, each ranked by the scores.
+        """The mean over collections, or over a mixture's domains, of the mean nDCG@10 of their groups.
 
         A tie counts against the scorer: groups name the relevant ones first, and one score for all would be perfect.
         """
-        by_collection: dict[str, list[float]] = {}
+        return mean(self.by_area(scores).values())
+
+    def by_area(self, scores: Sequence[Sequence[float]]) -> dict[str, float]:
+        """`measure_scores` of each collection or domain."""
+        values: dict[str, list[float]] = {}
         for group, row in zip(self.groups, scores, strict=True):
             assert group.labels is not None, "an unjudged group. This is a bug."
             ranked = sorted(zip(row, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
-            by_collection.setdefault(group.collection, []).append(ndcg([label for _, label in ranked]))
-        return sum(sum(values) / len(values) for values in by_collection.values()) / len(by_collection)
+            values.setdefault(group.area, []).append(ndcg([label for _, label in ranked]))
+        return {area: sum(measures) / len(measures) for area, measures in sorted(values.items())}
 
 
 def ndcg(labels: Sequence[int], cutoff: int = CUTOFF) -> float:

@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="parts of names of the matrices whose rows become int8 (default: embeddings.word)",
     )
     parser.add_argument(
-        "--tune", type=Path, metavar="GROUPS", help="judged groups on which to set the fusion's weight and the constant"
+        "--tune",
+        type=Path,
+        metavar="GROUPS",
+        help="judged groups on which to set the fusion's weight and what makes scores logits",
     )
 
 
@@ -34,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         model = tuned.model
         for weight, measure in tuned.by_weight.items():
             print(f"fusion weight {weight:g}: dev nDCG@10 {measure:.4f}")  # noqa: T201
-        print(f"scores shifted by {tuned.shift:.3f}")  # noqa: T201
+        print(f"scores times {tuned.scale:.4g}, shifted by {tuned.shift:.3f}")  # noqa: T201
     checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion, int8=tuple(args.int8))
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the result

@@ -23,6 +23,7 @@ class Group:
 
     labels: relevance of each candidate (0: not judged relevant), or None where nobody judged.
     scores: by teacher, one raw score for each candidate, higher is better.
+    domain: of a mixture's part; empty elsewhere.
     """
 
     collection: str
@@ -30,6 +31,7 @@ class Group:
     candidates: list[str]
     labels: list[int] | None
     scores: dict[str, list[float]]
+    domain: str = ""
 
     def __post_init__(self) -> None:
         if not self.candidates:
@@ -37,6 +39,11 @@ class Group:
         columns: list[Sized] = [*self.scores.values(), *([] if self.labels is None else [self.labels])]
         if any(len(column) != len(self.candidates) for column in columns):
             raise ValueError("labels and scores must have one entry for each candidate")
+
+    @property
+    def area(self) -> str:
+        """What measures are averaged over: the domain, or the collection."""
+        return self.domain or self.collection
 
     @property
     def has_relevant(self) -> bool:

@@ -62,10 +62,11 @@ def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -
     if not isinstance(student, Deformer) or student.config.candidate_cls:
         raise BadRecipe("deformer_states trains a deformer without candidate_cls")
     split = student.config.split
-    with recording([*_layers(student)[split:-1], student.head.get_submodule("pooler")]) as seen:
-        student(batch)
-    with torch.no_grad(), recording([*_layers(teacher)[split:-1], teacher.head.get_submodule("pooler")]) as expected:
-        teacher.score(_without_cls(batch, candidates=False))
+    with recording([*_layers(student)[split:], student.head.get_submodule("pooler")]) as seen:
+        candidates = student.encode_candidates(batch.candidates)
+        student.score_together(ScoreBatch(batch.queries, candidates, batch.cu_candidates), cls_only=False)
+    with torch.no_grad(), recording([*_layers(teacher)[split:], teacher.head.get_submodule("pooler")]) as expected:
+        teacher.score_packed(_without_cls(batch, candidates=False), partial(teacher.launch, cls_only=False))
     pairs = zip(seen, expected, strict=True)
     return torch.stack([(ours[-1] - theirs[-1]).square().mean() for ours, theirs in pairs]).mean()
 

@@ -5,13 +5,15 @@ teachers' scores go into the file, so that training can tell an unjudged relevan
 """
 
 import argparse
+import json
 import math
 import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Literal
 
@@ -21,18 +23,15 @@ from tqdm import tqdm
 from bandrank.models.shipped import FAST
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
-from bandrank_training.groups import Group, write_groups
+from bandrank_training.dense import DenseIndex
+from bandrank_training.forms import keywords
+from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
-# Words that a person who types keywords leaves out.
-FUNCTION_WORDS = frozenset(
-    """a an and are as at be been but by can could did do does for from had has have how i if in into is it its me my
-    of on or our so than that the their them then there these they this to was we were what when where which who whom
-    whose why will with would you your""".split()  # noqa: SIM905 - a list of 80 quoted words reads worse
-)
+NOT_OF_A_SOURCE = {"out", "sources", "dev_out", "dev_groups", "dev_share"}  # what one source's groups do not depend on
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Source:
     """Where queries come from.
 
     queries: "judged" queries of the split; "keywords": the same without function words; "titles": the first words of
-    documents, which nobody judged.
+    documents, which nobody judged.  domain: of the groups.
     """
 
     collection: str
@@ -48,6 +47,7 @@ class Source:
     queries: Literal["judged", "keywords", "titles"] = "judged"
     max_queries: int = 10**9
     max_documents: int = 10**9  # the first of the corpus; queries without a relevant one among these are left out
+    domain: str = field(default="", repr=False)  # what is drawn does not depend on it
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class MiningRecipe:
 
     depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
     into a group beside the judged ones, of which at most `max_judged` do.  teachers: scorers by the name that their
-    scores get; BM25's scores are always there.  max_tokens: what teachers read of a document.
+    scores get; "bm25" is always there, and "bm25_share", its share of the most that BM25 could give to the query,
+    which a long query does not raise.  retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose
+    cosines are the scores named "retriever".  max_tokens: what teachers and the retriever read of a document.
     dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
     and at most `dev_share`, rounded up; other groups of their queries, or of the keywords of these, are left out.
     """
@@ -64,6 +66,7 @@ class MiningRecipe:
     out: str
     sources: tuple[Source, ...]
     teachers: Mapping[str, str] = field(default_factory=dict)
+    retriever: str = ""
     depth: int = 50
     hard: int = 10
     random: int = 3
@@ -75,8 +78,8 @@ class MiningRecipe:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if "bm25" in self.teachers:
-            raise ValueError("teachers: bm25 is the name of BM25's scores; choose another")
+        if taken := sorted(self.teachers.keys() & {"bm25", "bm25_share", "retriever"}):
+            raise ValueError(f"teachers: {taken[0]} is the name of other scores; choose another")
         if not 0 < self.dev_share < 1:
             raise ValueError(f"dev_share must be between 0 and 1, got {self.dev_share}")
 
@@ -115,13 +118,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def mine(recipe: MiningRecipe, placement: Placement = CPU) -> int:
-    """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint."""
+def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None = None) -> int:
+    """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint.
+
+    kept: a folder for the retriever's vectors and the groups of each source, so that a killed run goes on where it was;
+    for collections that do not change in between.
+    """
     teachers = {
         name: score_offline(load_start(model), placement, max_candidate_tokens=recipe.max_tokens)
         for name, model in recipe.teachers.items()
     }
-    groups = _shuffled(_all_groups(recipe, teachers), recipe.seed)
+    groups = _shuffled(_all_groups(recipe, teachers, placement, kept), recipe.seed)
     if recipe.dev_out:
         dev, groups = _split(groups, recipe.dev_groups, recipe.dev_share)
         if not groups:
@@ -146,19 +153,43 @@ def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group
         if room[group.collection] > 0:
             room[group.collection] -= 1
             dev.append(group)
-    asked = {_keywords(group.query) for group in dev}
-    return dev, [group for group in groups if _keywords(group.query) not in asked]
+    asked = {keywords(group.query) for group in dev}
+    return dev, [group for group in groups if keywords(group.query) not in asked]
 
 
-def _all_groups(recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer]) -> Iterator[Group]:
+def _all_groups(
+    recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer], placement: Placement, kept: Path | None
+) -> Iterator[Group]:
     opened: tuple[str, int] | None = None
     for source in recipe.sources:
+        file = kept / f"{_digest(recipe, source)}.jsonl.gz" if kept else None
+        if file is not None and file.is_file():
+            yield from read_groups(file)
+            continue
         if (source.collection, source.max_documents) != opened:
             opened = source.collection, source.max_documents
             corpus = _Corpus(open_collection(source.collection), source.max_documents)
+            dense = _dense(recipe, corpus, placement, kept)
             for teacher in teachers.values():
                 teacher.forget()
-        yield from _mine_source(recipe, source, corpus, teachers)
+        groups = _mine_source(recipe, source, corpus, dense, teachers)
+        if file is None:
+            yield from groups
+        else:
+            write_groups(file, groups)
+            yield from read_groups(file)
+
+
+def _digest(recipe: MiningRecipe, source: Source) -> str:
+    """Names the groups of a source, which other settings change."""
+    settings = {name: value for name, value in asdict(recipe).items() if name not in NOT_OF_A_SOURCE}
+    return sha256(json.dumps([settings, asdict(source)], sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _dense(recipe: MiningRecipe, corpus: "_Corpus", placement: Placement, kept: Path | None) -> DenseIndex | None:
+    if not recipe.retriever:
+        return None
+    return DenseIndex(recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=kept)
 
 
 class _Corpus:
@@ -172,10 +203,16 @@ class _Corpus:
         self.ids, self.texts = list(documents), list(documents.values())
         self.number = {document_id: number for number, document_id in enumerate(self.ids)}
         self.bm25 = BM25(self.texts)
+        pages = collection.pages()
+        self.page = [pages.get(document_id, document_id) for document_id in self.ids]
 
 
 def _mine_source(
-    recipe: MiningRecipe, source: Source, corpus: _Corpus, teachers: Mapping[str, OfflineScorer]
+    recipe: MiningRecipe,
+    source: Source,
+    corpus: _Corpus,
+    dense: DenseIndex | None,
+    teachers: Mapping[str, OfflineScorer],
 ) -> Iterator[Group]:
     # By name: the same collection in another folder gives the same groups.
     chance = random.Random(f"{recipe.seed} {replace(source, collection=corpus.collection.name)}")
@@ -183,15 +220,20 @@ def _mine_source(
     texts = [text for text, _ in asked]
     judged: list[dict[int, int]] = []
     pools: list[list[int]] = []
-    for (_, judgements), (best, _) in zip(asked, corpus.bm25.search(texts, recipe.depth), strict=True):
+    cosines: list[list[float]] = []
+    nearest = dense.search(texts, recipe.depth) if dense else repeat(None)
+    for (_, judgements), (best, _), near in zip(asked, corpus.bm25.search(texts, recipe.depth), nearest, strict=False):
         # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
         known = {corpus.number[name]: max(0, label) for name, label in judgements.items() if name in corpus.number}
         kept = dict(sorted(known.items(), key=lambda item: -item[1])[: recipe.max_judged])
         others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
+        answered = {corpus.page[number] for number, label in known.items() if label > 0}
+        found = [*best.tolist(), *(near[0].tolist() if near else []), *others]
         judged.append(kept)
-        # A judged document that was left out is not a negative.
-        unjudged = [number for number in dict.fromkeys([*best.tolist(), *others]) if number not in known]
+        # A judged document that was left out is not a negative, and neither is another of a page that answers.
+        unjudged = [each for each in dict.fromkeys(found) if each not in known and corpus.page[each] not in answered]
         pools.append([*kept, *unjudged])
+        cosines.append(near[1][pools[-1]].tolist() if near else [])
     columns = [
         tqdm(
             teacher.score(
@@ -203,11 +245,15 @@ def _mine_source(
         )
         for name, teacher in teachers.items()
     ]
-    rows = zip(asked, judged, pools, *columns, strict=True)
-    for (text, _), known, pool, *by_teacher in rows:
+    rows = zip(asked, judged, pools, cosines, *columns, strict=True)
+    for (text, _), known, pool, cosine, *by_teacher in rows:
         scores = dict(zip(teachers, by_teacher, strict=True))
+        if recipe.retriever:
+            scores["retriever"] = cosine
         scores["bm25"] = corpus.bm25.scores(text, np.array(pool, np.int64))
         chosen = _choose(recipe, known, pool, scores)
+        most = corpus.bm25.most(text) or 1.0
+        scores["bm25_share"] = [score / most for score in scores["bm25"]]
         if not chosen:
             continue
         yield Group(
@@ -216,6 +262,7 @@ def _mine_source(
             candidates=[corpus.ids[pool[index]] for index in chosen],
             labels=None if source.queries == "titles" else [known.get(pool[index], 0) for index in chosen],
             scores={name: [values[index] for index in chosen] for name, values in scores.items()},
+            domain=source.domain,
         )
 
 
@@ -253,9 +300,4 @@ def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tup
     chosen = chance.sample(known, min(source.max_queries, len(known)))
     if source.queries == "judged":
         return [(queries[query_id], qrels[query_id]) for query_id in chosen]
-    return [(_keywords(queries[query_id]), qrels[query_id]) for query_id in chosen]
-
-
-def _keywords(query: str) -> str:
-    words = [word for word in re.findall(r"[\w'-]+", query) if word.lower() not in FUNCTION_WORDS]
-    return " ".join(words) or query
+    return [(keywords(queries[query_id]), qrels[query_id]) for query_id in chosen]

@@ -1,16 +1,18 @@
 """Builds the scorer that a recipe trains."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
+from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
 from bandrank.models.checkpoint import assemble
 from bandrank.models.layers.positions import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
+from bandrank.models.texts import punctuation_ids
 from bandrank_training.errors import BadRecipe
 from bandrank_training.recipe import ModelRecipe
 from bandrank_training.start import load_start
@@ -29,7 +31,8 @@ SPECIAL_TOKENS = {
 def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
     """The start's weights in the recipe's architecture; what the start lacks is random, the same for the same seed.
 
-    A cross-encoder for longer texts than its start's gets the start's positions interpolated (Schlatt et al. 2024).
+    A cross-encoder for longer texts than its start's gets the start's positions interpolated (Schlatt et al. 2024). A
+    sentence token that is added starts as the mean of all tokens. A ColBERT keeps no vectors of punctuation.
 
     Raises BadRecipe for an unknown architecture or a config that is not valid, BadCheckpoint.
     """
@@ -39,8 +42,13 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         raise BadRecipe(f"architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
     architecture = ARCHITECTURES[name]
     same = isinstance(start.scorer, architecture)
+    inherited = _inherited(start, architecture, same=same)
+    if recipe.add_sentence_token:
+        if architecture is not CrossEncoder:
+            raise BadRecipe(f"add_sentence_token: a {name} has none; that takes a cross_encoder")
+        inherited |= _grow(start.scorer)
     try:
-        config = parse(architecture.config_class, _inherited(start, architecture, same=same) | dict(recipe.config))
+        config = parse(architecture.config_class, inherited | dict(recipe.config))
     except (TypeError, ValueError) as error:
         raise BadRecipe(f"config of {name}: {error}") from error
     if same:
@@ -76,8 +84,19 @@ def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) ->
     config = start.scorer.config
     if same:
         return {field.name: getattr(config, field.name) for field in fields(config)}
-    known = {"encoder": config.encoder}
+    known: dict[str, object] = {"encoder": config.encoder}
     for name, token in SPECIAL_TOKENS.items():
         known[name] = start.tokenizer.token_to_id(token)
+    if issubclass(architecture, ColBERT):
+        known["skipped_ids"] = punctuation_ids(start.tokenizer)
     names = {field.name for field in fields(architecture.config_class)}
     return {name: value for name, value in known.items() if name in names}
+
+
+def _grow(start: Scorer) -> dict[str, object]:
+    """Adds a token to the start's encoder; returns the fields of a config that know of it."""
+    encoder = start.config.encoder
+    words = start.get_submodule("encoder.embeddings.word")
+    assert isinstance(words, nn.Embedding), "every encoder has a table of words. This is a bug."
+    words.weight = nn.Parameter(torch.cat([words.weight, words.weight.mean(0, keepdim=True)]).detach())
+    return {"encoder": replace(encoder, vocab_size=encoder.vocab_size + 1), "sentence_token": encoder.vocab_size}

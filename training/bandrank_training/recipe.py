@@ -19,11 +19,13 @@ class ModelRecipe:
     """The scorer to train. start: the checkpoint whose weights it starts from; "all-MiniLM-L6-v2" needs no network.
 
     architecture and config: of the new scorer; without an architecture the start itself is trained further.
+    add_sentence_token: the vocabulary grows by a token that precedes each sentence of a candidate (QDS-Transformer).
     """
 
     start: str = "all-MiniLM-L6-v2"
     architecture: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    add_sentence_token: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class DataRecipe:
     step, which has at least one group.  max_candidate_tokens: token ids read of a candidate, [CLS] and [SEP] included.
     encode_once: each candidate is encoded once and its representation is kept, for runs that freeze what encodes
     candidates; such a run continues after a kill to rounding, not to the bit, as batches hold other candidates.
+    without: domains of a mixture whose groups are left out, to measure on domains that training never saw.
     """
 
     groups: tuple[str, ...]
@@ -44,6 +47,7 @@ class DataRecipe:
     batch_groups: int = 10**9
     max_candidate_tokens: int = 256
     encode_once: bool = False
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_least(self, 1, "group_size", "batch_rows", "batch_groups", "max_candidate_tokens")
@@ -54,8 +58,10 @@ class DataRecipe:
 class OptimiserRecipe:
     """AdamW (Loshchilov & Hutter 2019): linear warm-up, a constant rate, and a linear decay over the last steps.
 
-    max_norm: gradients are scaled down to this L2 norm.  frozen: parameters whose names start like one of these are not
-    trained.
+    max_norm: gradients are scaled down to this L2 norm.  clipped: names that parameters start with whose gradients are
+    scaled so, together; by default all.  frozen: parameters whose names start like one of these are not trained.
+    dropout: the share of values that is zeroed in the embeddings and in the outputs of attention and feed-forward
+    layers that are trained; unlike in the papers' code, attention weights are kept.
     """
 
     steps: int
@@ -64,9 +70,13 @@ class OptimiserRecipe:
     decay_steps: int = 0
     weight_decay: float = 0.01
     max_norm: float = 1.0
+    clipped: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         _check_least(self, 1, "steps")
         _check_least(self, 0, "learning_rate", "warmup_steps", "decay_steps", "weight_decay", "max_norm")
 

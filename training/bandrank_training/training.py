@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 from tqdm import tqdm
 
 from bandrank.models import checkpoint
@@ -23,6 +24,7 @@ from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
 from bandrank_training.batches import GroupReader, TrainingBatch
 from bandrank_training.dev import DevSet
+from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe
 from bandrank_training.internals import MODEL_LOSSES
 from bandrank_training.losses import LOSSES
@@ -66,6 +68,9 @@ class Trainer:
         self.progress = Progress()
         trained = self._freeze()
         settings = recipe.optimiser
+        self._clipped = self._named(settings.clipped, "clipped") if settings.clipped else trained
+        if settings.dropout and not add_dropout(self.scorer, settings.dropout):
+            raise BadRecipe("dropout: nothing that it follows is trained")
         self.optimiser = torch.optim.AdamW(
             trained, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
@@ -113,12 +118,15 @@ class Trainer:
         rate = settings.rate(self.progress.step)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * settings.learning_rate
+        if settings.dropout:
+            torch.manual_seed(self.recipe.seed * 10**9 + self.progress.step)  # a resumed run drops the same values
         enabled = self.recipe.precision == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=enabled):
             losses = dict(self._losses(read))
         loss = torch.stack(list(losses.values())).sum()
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
-        norm = clip_grad_norm_(self.scorer.parameters(), settings.max_norm)
+        norm = get_total_norm([each.grad for each in self.scorer.parameters() if each.grad is not None])
+        clip_grad_norm_(self._clipped, settings.max_norm)
         if not math.isfinite(loss.item() + norm.item()):
             numbers = f"loss {loss.item()}, gradient {norm.item()}"
             raise BadRecipe(f"step {self.progress.step + 1}: {numbers}; a smaller learning_rate may help")
@@ -191,9 +199,11 @@ class Trainer:
         if not self.recipe.data.encode_once:
             self._offline.forget()
         self.scorer.eval()
-        measure = self.dev.measure(self._offline, self._fused)
+        by_area = self.dev.by_area(self.dev.sums(self._offline, self._fused))
         self.scorer.train()
-        progress.log.append({"step": progress.step, "dev": measure})
+        measure = mean(by_area.values())
+        areas = {f"dev {area}": value for area, value in by_area.items()} if len(by_area) > 1 else {}
+        progress.log.append({"step": progress.step, "dev": measure, **areas})
         bar.write(f"step {progress.step}: dev nDCG@10 {measure:.4f}")
         if measure > progress.best:
             progress.best, progress.best_step, progress.since_best = measure, progress.step, 0
@@ -208,16 +218,9 @@ class Trainer:
 
     def _freeze(self) -> list[torch.nn.Parameter]:
         """The parameters that are trained. Raises BadRecipe if the recipe freezes an unknown parameter, or all."""
-        frozen = self.recipe.optimiser.frozen
-        named = dict(self.scorer.named_parameters())
-        for prefix in frozen:
-            if not any(name.startswith(prefix) for name in named):
-                raise BadRecipe(
-                    f"frozen: no parameter starts with {prefix!r}; there are {', '.join(sorted(named)[:8])}"
-                )
-        for name, parameter in named.items():
-            parameter.requires_grad_(not name.startswith(frozen))
-        trained = [parameter for parameter in named.values() if parameter.requires_grad]
+        for parameter in self._named(self.recipe.optimiser.frozen, "frozen"):
+            parameter.requires_grad = False
+        trained = [parameter for parameter in self.scorer.parameters() if parameter.requires_grad]
         if not trained:
             raise BadRecipe("frozen: no parameter is left to train")
         if self.recipe.data.encode_once:
@@ -227,6 +230,16 @@ class Trainer:
             if self.scorer.encode_candidates(Ragged.from_token_ids([any_text])).values.requires_grad:
                 raise BadRecipe("encode_once: what encodes candidates is trained; freeze it, or encode each time")
         return trained
+
+    def _named(self, prefixes: tuple[str, ...], setting: str) -> list[torch.nn.Parameter]:
+        """The parameters whose names start with one of the prefixes. Raises BadRecipe for a prefix of none."""
+        named = dict(self.scorer.named_parameters())
+        for prefix in prefixes:
+            if not any(name.startswith(prefix) for name in named):
+                raise BadRecipe(
+                    f"{setting}: no parameter starts with {prefix!r}; there are {', '.join(sorted(named)[:8])}"
+                )
+        return [parameter for name, parameter in named.items() if name.startswith(prefixes)]
 
     def _save_checkpoint(self) -> None:
         checkpoint.save(self.scorer, self.out, tokenizer=tokenizer_file(self.model), fusion=self.recipe.fusion)

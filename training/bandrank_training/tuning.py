@@ -1,8 +1,9 @@
-"""Sets two numbers of a trained scorer on dev groups: its fusion's weight, and a constant that makes scores logits.
+"""Sets numbers of a trained scorer on dev groups: its fusion's weight, and those that make its scores logits.
 
 Losses over groups see only differences, so that a trained score is a logit up to a constant. With the constant, the
 sigmoid of a score is the share of relevant candidates among judged ones with that score, if as many are relevant as are
-not (Platt 1999, with the slope left at 1).
+not (Platt 1999, with the slope left at 1). A similarity, such as a sum of MaxSim or a dot product, is no logit: it gets
+a slope as well.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bandrank.models.architectures import CrossEncoder, MixEncoder
+from bandrank.models.architectures import CrossEncoder, Deformer, MixEncoder
+from bandrank.models.architectures.two_towers import LateInteractionScorer
 from bandrank.models.checkpoint import assemble
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
@@ -20,23 +22,28 @@ from bandrank_training.errors import BadInput
 from bandrank_training.scoring import OfflineScorer, score_offline
 
 WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
-BISECTIONS = 60
+BISECTIONS, NEWTON_STEPS = 60, 30
+RIDGE = 1e-6  # of Newton's steps, for scores that are all alike
 BIAS = "head.classifier.bias"
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model with both numbers set. by_weight: the dev measure of each weight tried.  shift: added to all scores."""
+    """A model with its numbers set. by_weight: the dev measure of each weight tried.  scale: of all scores, before
+    `shift` is added.
+    """
 
     model: LoadedModel
     by_weight: dict[float, float]
     shift: float
+    scale: float = 1.0
 
 
 def tune(model: LoadedModel, dev: DevSet) -> Tuned:
-    """Sets the weight that is best on dev, among equals the one nearest to the old, and then the constant.
+    """Sets the weight that is best on dev, among equals the one nearest to the old, and then the constant; also the
+    slope of a similarity, unless others' scores are added to it.
 
-    Raises BadInput for a scorer that has no constant, BadCheckpoint.
+    Raises BadInput for a scorer that has no constant, or that ranks dev upside down, BadCheckpoint.
     """
     scores = dev.scores(OfflineScorer.in_training(model))  # unprepared: it is saved again
     by_weight: dict[float, float] = {}
@@ -48,8 +55,10 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
         best = max(WEIGHTS, key=lambda weight: (by_weight[weight], -abs(weight - old)))
         model, scores = replace(model, fusion=replace(model.fusion, weight=best)), fused[best]
     labels = [label > 0 for group in dev.groups for label in group.labels or ()]
-    constant = intercept([score for row in scores for score in row], labels)
-    return Tuned(replace(model, scorer=shifted(model.scorer, constant)), by_weight, constant)
+    flat = [score for row in scores for score in row]
+    has_slope = isinstance(model.scorer, LateInteractionScorer) and model.fusion is None
+    scale, constant = platt(flat, labels) if has_slope else (1.0, intercept(flat, labels))
+    return Tuned(replace(model, scorer=calibrated(model.scorer, scale, constant)), by_weight, constant, scale)
 
 
 def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
@@ -66,14 +75,42 @@ def intercept(scores: Sequence[float], relevant: Sequence[bool]) -> float:
     return float((low + high) / 2)
 
 
-def shifted(scorer: Scorer, constant: float) -> Scorer:
-    """A copy of the scorer with a constant added to all scores. Raises BadInput for a scorer that has no constant."""
+def platt(scores: Sequence[float], relevant: Sequence[bool]) -> tuple[float, float]:
+    """The slope and the constant of the logistic regression of relevance on scores, where relevant candidates and
+    others have the same total weight (Platt 1999, with his targets, which keep the slope finite).
+
+    Raises BadInput if relevant candidates have the lower scores.
+    """
+    values, labels = np.asarray(scores), np.asarray(relevant)
+    spread = values.std() or 1.0
+    rows = np.stack([(values - values.mean()) / spread, np.ones_like(values)], 1)
+    counts = max(1, labels.sum()), max(1, (~labels).sum())
+    weights = np.where(labels, 0.5 / counts[0], 0.5 / counts[1])
+    targets = np.where(labels, (counts[0] + 1) / (counts[0] + 2), 1 / (counts[1] + 2))
+    solution = np.zeros(2)
+    for _ in range(NEWTON_STEPS):
+        chances = 0.5 * (1 + np.tanh(rows @ solution / 2))
+        curvature = (rows * (weights * chances * (1 - chances))[:, None]).T @ rows + RIDGE * np.eye(2)
+        solution += np.linalg.solve(curvature, rows.T @ (weights * (targets - chances)) - RIDGE * solution)
+    slope, constant = solution[0] / spread, solution[1] - solution[0] * values.mean() / spread
+    if slope <= 0:
+        raise BadInput("the relevant candidates have the lower scores: there is nothing to calibrate")
+    return float(slope), float(constant)
+
+
+def calibrated(scorer: Scorer, scale: float, constant: float) -> Scorer:
+    """A copy of the scorer whose scores are those of before times `scale`, which is 1 but for a similarity, plus a
+    constant. Raises BadInput for a scorer that has no constant.
+    """
     config, weights = scorer.config, scorer.state_dict()
     match scorer:
-        case CrossEncoder():
+        case CrossEncoder() | Deformer():
             weights[BIAS] = weights[BIAS] + constant
         case MixEncoder() if config.bi_encoder_weight:
             config = replace(config, bi_encoder_bias=config.bi_encoder_bias + constant)
+        case LateInteractionScorer():
+            bias = scale * config.score_bias + constant
+            config = replace(config, score_scale=scale * config.score_scale, score_bias=bias)
         case _:
             raise BadInput(f"a {scorer.architecture} has no constant to set; leave out --tune")
     return assemble(type(scorer), config, weights, source="the tuned scorer")

@@ -129,7 +129,7 @@ def paper(lab: Lab, shape: Shape, name: str, *, as_written: bool) -> System:
 
 class PaperAttention:
     """The sparse cross-encoder's attention as its paper computes it: band products in separate kernels, all else in
-    torch (Schlatt et al. 2024, section 3.3). The kernels are ours; the query is attended once, not once a candidate.
+    torch (Schlatt et al. 2024, section 3.2). The kernels are ours; the query is attended once, not once a candidate.
 
     On whole pairs, (num_candidates, num_heads, sequence, head_dim).
     as_written: the softmax in the separate passes of the paper's published forward, instead of torch's softmax.

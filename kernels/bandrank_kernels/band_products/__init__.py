@@ -1,4 +1,4 @@
-"""Products of matrices inside a band (Schlatt et al. 2024, 3.3); the maths is in README.md."""
+"""Products of matrices inside a band (Schlatt et al. 2024, section 3.2); the maths is in README.md."""
 
 from bandrank_kernels.band_products.ops import band_ptv, band_pv, band_qk
 

@@ -27,6 +27,7 @@ from bandrank_kernels.windowed_attention import (
 )
 
 log = logging.getLogger(__name__)
+KEPT = {"head", "lexical"}  # modules of a scorer that keep their dtype: they are small, and scores come out of them
 
 
 @runtime_checkable
@@ -103,7 +104,7 @@ def prepare(
     backend: Backend = "auto",
     graphs: bool | GraphDevice = False,
 ) -> PreparedScorer:
-    """Moves a scorer to `device` for inference, freezes its weights in `dtype` (a module named `head` keeps its dtype),
+    """Moves a scorer to `device` for inference, freezes its weights in `dtype` (those in `KEPT` keep theirs),
     and tells each layer that can compute in several ways which one to use.
 
     The caller may still read the scorer's templates, costs and weights, but must not change it.
@@ -113,7 +114,7 @@ def prepare(
     """
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     for name, module in scorer.named_children():
-        if name != "head":
+        if name not in KEPT:
             module.to(dtype)
     without_kernels = _why_no_kernels(scorer, backend)
     if without_kernels is None and (distrust := _why_distrusted(scorer)):

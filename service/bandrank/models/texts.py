@@ -3,6 +3,7 @@
 from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
 
 import re
+import string
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,12 @@ from tokenizers import Tokenizer
 from bandrank.models.scorer import Scorer
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+def punctuation_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The first word piece of each mark of ASCII punctuation, ascending: what a ColBERT keeps no vectors of."""
+    encodings = tokenizer.encode_batch(list(string.punctuation), add_special_tokens=False)
+    return tuple(sorted({encoding.ids[0] for encoding in encodings}))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class BiEncoderConfig:
 
     cls_id, sep_id: the tokens around each text; None for one that the model does without.
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
-    query_wording: the words around a query.
+    query_wording: the words around a query.  score_scale, score_bias: as in LateInteractionConfig.
     """
 
     encoder: EncoderConfig
@@ -34,10 +34,14 @@ class BiEncoderConfig:
     similarity: Literal["cosine", "dot"] = "cosine"
     max_tokens: int = 256
     query_wording: Wording = PLAIN
+    score_scale: float = 1.0
+    score_bias: float = 0.0
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_tokens <= self.encoder.max_positions:
             raise ValueError(f"max_tokens must be within 2..{self.encoder.max_positions}, got {self.max_tokens}")
+        if not self.score_scale > 0:
+            raise ValueError(f"score_scale must be above 0, got {self.score_scale}")
 
     @property
     def max_query_tokens(self) -> int:
@@ -59,11 +63,6 @@ class BiEncoder(LateInteractionScorer):
         super().__init__(config)
         self.query_template = replace(self.query_template, wording=config.query_wording)
 
-    def candidate_side(self) -> CandidateSide:
-        """All but the words around a query."""
-        side = super().candidate_side()
-        return replace(side, config={name: side.config[name] for name in side.config if name != "query_wording"})
-
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """Those of any scorer, and how texts become vectors."""
         return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}"}
@@ -78,6 +77,11 @@ class BiEncoder(LateInteractionScorer):
         vectors = pool(tower.read(self.encoder, tokens), self.config.pooling)
         vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
         return Ragged(vectors, np.arange(len(tokens) + 1))
+
+    def candidate_side(self) -> CandidateSide:
+        """All but the words around a query and the calibration of scores."""
+        names = ("encoder", "cls_id", "sep_id", "pooling", "similarity", "max_tokens")
+        return self._candidate_side(names, ("encoder.",))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """One vector for each query, from the same encoder."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
@@ -24,7 +24,7 @@ from bandrank_kernels.arrays import offsets
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColBERTConfig(TwoTowerConfig):
+class ColBERTConfig(LateInteractionConfig):
     """The settings of a ColBERT, saved in config.json.
 
     query_marker, candidate_marker: token ids behind [CLS], or None.  skipped_ids: candidate tokens without a vector.

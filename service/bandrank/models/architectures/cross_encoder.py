@@ -15,6 +15,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
+from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
@@ -30,7 +31,10 @@ class CrossEncoderConfig:
     max_candidate_tokens: of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
     token_types: whether candidates have token type 1; if False, all rows have type 0.
-    Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
+    lexical: evidence of shared words that is added to the score, or None.
+    sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
+    Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query, and
+    for a sentence token that is not in the vocabulary, or that has no rows of a query's own to join.
     """
 
     encoder: EncoderConfig
@@ -43,6 +47,7 @@ class CrossEncoderConfig:
     long_candidates: Literal["maxp", "truncate"] = "maxp"
     token_types: bool = True
     sentence_token: int | None = None
+    lexical: LexicalConfig | None = None
 
     def __post_init__(self) -> None:
         if not self.max_query_tokens + 3 <= self.max_tokens <= self.encoder.max_positions:
@@ -50,6 +55,15 @@ class CrossEncoderConfig:
                 f"max_tokens {self.max_tokens} must hold a query of {self.max_query_tokens} tokens and 3 more, "
                 f"within {self.encoder.max_positions} positions"
             )
+        if self.sentence_token is None:
+            return
+        if not 0 <= self.sentence_token < self.encoder.vocab_size:
+            raise ValueError(
+                f"sentence_token must be within 0..{self.encoder.vocab_size - 1}, the vocabulary, got "
+                f"{self.sentence_token}"
+            )
+        if self.pattern.shares_queries:
+            raise ValueError("sentence_token needs a pattern in which queries attend to [CLS] or to candidates")
 
 
 class CrossEncoder(Scorer):
@@ -68,6 +82,7 @@ class CrossEncoder(Scorer):
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
         self.encoder = build_encoder(config.encoder)
         self.head = build_head(config.encoder)
+        self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """Those of any scorer, and the head and the pattern."""
@@ -111,7 +126,8 @@ class CrossEncoder(Scorer):
         packed = pack(
             parts.batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token
         )
-        return parts.best(run(packed), len(batch.candidates))
+        scores = parts.best(run(packed), len(batch.candidates))
+        return scores if self.lexical is None else scores + self.lexical(batch)
 
     def launch(self, packed: PackedTokens, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) scores of a packed batch, launched kernel by kernel.

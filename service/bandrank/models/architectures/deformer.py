@@ -75,6 +75,10 @@ class Deformer(TwoTowerScorer):
         )
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
+        return self.score_together(batch)
+
+    def score_together(self, batch: ScoreBatch, *, cls_only: bool = True) -> Tensor:
+        """`score`. cls_only: whether the last layer runs for [CLS] alone, which changes scores by rounding at most."""
         queries = tower.read(self.encoder, batch.queries, layers=slice(self.config.split))
         # Each candidate has a copy of its query; the [CLS] rows of all copies come first (as in layers/packing.py).
         owner = batch.candidate_query
@@ -88,5 +92,9 @@ class Deformer(TwoTowerScorer):
         hidden = torch.cat([queries.values[chosen], batch.candidates.values.to(queries.values)])
         rows = PackedRows(offsets(others), batch.candidates.cu_seqlens, np.arange(len(owner)))
         plan = self.encoder.plan(rows, FULL)
-        cls_states = self.encoder.forward_cls(hidden, positions, plan, len(owner), first=self.config.split)
+        first = self.config.split
+        if cls_only:
+            cls_states = self.encoder.forward_cls(hidden, positions, plan, len(owner), first=first)
+        else:
+            cls_states = self.encoder(hidden, positions, plan, layers=slice(first, None))[: len(owner)]
         return self.head(cls_states)  # type: ignore[no-any-return]

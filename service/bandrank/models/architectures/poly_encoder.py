@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.families import build_encoder
 from bandrank.models.encoders.protocol import Encoder
@@ -25,7 +25,7 @@ BLOCK_CANDIDATES = 4096  # candidates compared at once: with 64 codes their weig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolyEncoderConfig(TwoTowerConfig):
+class PolyEncoderConfig(LateInteractionConfig):
     """The settings of a poly-encoder, saved in config.json.
 
     codes: "learnt" codes attend to the query's states; or the "first" m states are the vectors, fewer of a shorter

@@ -37,6 +37,23 @@ class TwoTowerConfig:
                 raise ValueError(f"{name} must be within {least}..{most}, got {getattr(self, name)}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LateInteractionConfig(TwoTowerConfig):
+    """The fields of scorers whose similarity is no logit.
+
+    score_scale, score_bias: a score is scale * similarity + bias; `export --tune` sets both, so that the sigmoid of a
+    score is a probability. Raises ValueError for a scale that is not above 0, which would turn rankings round.
+    """
+
+    score_scale: float = 1.0
+    score_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.score_scale > 0:
+            raise ValueError(f"score_scale must be above 0, got {self.score_scale}")
+
+
 class TwoTowerScorer(Scorer):
     """Encodes candidates before the query is known; by default a text is [CLS], word pieces and [SEP]."""
 
@@ -72,9 +89,10 @@ class LateInteractionScorer(TwoTowerScorer):
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         queries = self.encode_queries(batch.queries)
-        return torch.cat(
+        similarities = torch.cat(
             [self.compare(queries[query], batch.candidates.part(group)) for query, group in batch.groups()]
         )
+        return similarities.mul(self.config.score_scale).add(self.config.score_bias)
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """Rows of each query that are compared; by default the last states of its tokens."""
@@ -82,7 +100,7 @@ class LateInteractionScorer(TwoTowerScorer):
 
     @abstractmethod
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
-        """(n,) float32 scores of n candidates of one query.
+        """(n,) float32 similarities of n candidates to one query.
 
         query: the query's rows from `encode_queries`.  candidates: n representations, of any float dtype.
         """

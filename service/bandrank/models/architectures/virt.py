@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from bandrank.models.architectures.two_towers import LateInteractionScorer, TwoTowerConfig
+from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.linear import Linear, LinearLayer
@@ -27,7 +27,7 @@ BLOCK_ROWS = 4096  # candidate rows compared at once: 6 MB of 384 dimensions sta
 
 
 @dataclass(frozen=True, kw_only=True)
-class VIRTConfig(TwoTowerConfig):
+class VIRTConfig(LateInteractionConfig):
     """The settings of a VIRT, saved in config.json.
 
     encoder: all layers, though of the last one only the projections of query, key and value exist.

@@ -1,12 +1,11 @@
 """ColBERT as Stanford's library saves it, with its settings in artifact.metadata; the defaults are that library's."""
 
-import string
-
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.checkpoint import assemble, read_object
 from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.hf.model import Model
 from bandrank.models.scorer import Scorer
+from bandrank.models.texts import punctuation_ids
 
 
 def read(model: Model) -> Scorer:
@@ -17,16 +16,15 @@ def read(model: Model) -> Scorer:
     interaction, similarity = metadata.get("interaction", "colbert"), metadata.get("similarity", "cosine")
     if interaction != "colbert" or similarity not in ("cosine", "l2"):
         raise model.refuse(f"interaction {interaction!r} by {similarity!r} is not supported")
-    skipped: set[int] = set()
+    skipped: tuple[int, ...] = ()
     if metadata.get("mask_punctuation", True):
-        encodings = load_tokenizer(folder).encode_batch(list(string.punctuation), add_special_tokens=False)
-        skipped = {encoding.ids[0] for encoding in encodings}
+        skipped = punctuation_ids(load_tokenizer(folder))
     config = ColBERTConfig(
         **model.ids("cls", "sep", "mask"),
         encoder=encoder,
         query_marker=model.token_id(metadata.get("query_token_id", "[unused0]")),
         candidate_marker=model.token_id(metadata.get("doc_token_id", "[unused1]")),
-        skipped_ids=tuple(sorted(skipped)),
+        skipped_ids=skipped,
         dim=len(weights["linear.weight"]),
         similarity=similarity,
         attend_to_masks=metadata.get("attend_to_mask_tokens", False),

@@ -1,0 +1,121 @@
+"""Lexical evidence, against BM25 written out word by word."""
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import random_ids, score_batch, some_scores, tiny_cross_encoder, vocab_size
+from support.tokenizer import SEP_ID, TOKENIZER_FILE
+from support.variants import with_words
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers.lexical import Lexical, LexicalConfig
+from bandrank.models.loading import load_model
+from bandrank.models.prepared import prepare
+
+CONFIG = LexicalConfig(average_tokens=7.0, k1=1.2, b=0.6)
+
+
+def lexical(seed: int = 0) -> Lexical:
+    """With random weights of words, a tenth of which weigh nothing, as special tokens do."""
+    made = Lexical(CONFIG, vocab_size())
+    chance = torch.Generator().manual_seed(seed)
+    made.idf.copy_((9 * torch.rand(vocab_size(), generator=chance) - 1).clamp(min=0))
+    made.idf[SEP_ID] = 0
+    return made
+
+
+def written_out(idf: list[float], query: list[int], candidate: list[int]) -> tuple[float, float]:
+    """BM25's share of its most, and the share of rarity that is there."""
+    pieces = [piece for piece in set(query) if idf[piece]]
+    bm25 = there = 0.0
+    for piece in pieces:
+        count = candidate.count(piece)
+        length = 1 - CONFIG.b + CONFIG.b * len(candidate) / CONFIG.average_tokens
+        bm25 += idf[piece] * count / (count + CONFIG.k1 * length)
+        there += idf[piece] * (count > 0)
+    most = sum(idf[piece] for piece in pieces)
+    return (bm25 / most, there / most) if most else (0.0, 0.0)
+
+
+def test_evidence_is_bm25_written_out() -> None:
+    """Of queries of any length, with pieces that come twice; features of queries are within about 0 and 1."""
+    rng, module = random.Random(1), lexical()
+    idf = module.idf.tolist()
+    queries = [[*random_ids(rng, n)[:-1], SEP_ID] for n in (1, 4, 60)]
+    candidates = [[random_ids(rng, n) for n in group] for group in ([0, 1, 30], [], [5, 200])]
+    features, evidence = module.evidence(score_batch(queries, candidates))
+
+    expected = [
+        written_out(idf, query, text) for query, group in zip(queries, candidates, strict=True) for text in group
+    ]
+    torch.testing.assert_close(torch.from_numpy(evidence[:, :2]), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    assert (evidence[:, 2] == 1).all()
+    assert (features[:, 0] == 1).all()
+    known = len({piece for piece in queries[2] if idf[piece]})
+    assert features[2, 1] == pytest.approx(math.log(known) / 3)
+    assert 0 < features[2, 2] < 1.2
+
+
+def test_no_evidence_where_nothing_is_known() -> None:
+    """A query of special tokens, a candidate without a token, a batch without a candidate."""
+    module = lexical()
+    features, evidence = module.evidence(score_batch([[SEP_ID], [SEP_ID, 40]], [[[40, 41]], [[]]]))
+
+    assert features[0].tolist() == [1, 0, 0]
+    assert evidence.tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert module(score_batch([[40]], [[]])).shape == (0,)
+
+
+def test_what_is_added_to_a_score() -> None:
+    """Query features times gate times evidence; a gate of zeros adds nothing at all."""
+    plain = tiny_cross_encoder(max_tokens=64)
+    joined = CrossEncoder(replace(plain.config, lexical=CONFIG)).eval()
+    joined.load_state_dict(
+        plain.state_dict() | {f"lexical.{name}": value for name, value in lexical().state_dict().items()}
+    )
+    assert some_scores(joined) == some_scores(plain)
+
+    with torch.no_grad():
+        joined.lexical.gate.copy_(torch.randn(3, 3, generator=torch.Generator().manual_seed(1)))
+    rng = random.Random(2)
+    batch = score_batch([random_ids(rng, 3), random_ids(rng, 9)], [[random_ids(rng, 90)], [random_ids(rng, 4)] * 2])
+    features, evidence = map(torch.from_numpy, joined.lexical.evidence(batch))
+    expected = ((features[[0, 1, 1]] @ joined.lexical.gate) * evidence).sum(1)
+    torch.testing.assert_close(joined(batch) - plain(batch), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_saved_and_stays_exact(tmp_path: Path) -> None:
+    """In a compact checkpoint frequencies are half the size; in service they keep float32 beside bfloat16 weights."""
+    scorer = with_words(tiny_cross_encoder(lexical=CONFIG))
+    checkpoint.save(scorer, tmp_path / "small", tokenizer=TOKENIZER_FILE, int8=("embeddings.word",))
+    loaded = load_model(str(tmp_path / "small")).scorer
+    assert loaded.config == scorer.config
+    torch.testing.assert_close(loaded.lexical.idf, scorer.lexical.idf, rtol=1e-3, atol=1e-3)
+
+    served = prepare(loaded, device=torch.device("cpu"), dtype=torch.bfloat16).scorer
+    assert {served.lexical.idf.dtype, served.lexical.gate.dtype} == {torch.float32}
+    assert served.encoder.dtype == torch.bfloat16
+
+
+def test_old_checkpoints_have_none(tmp_path: Path) -> None:
+    """And a new one without evidence scores as before."""
+    scorer = tiny_cross_encoder()
+    checkpoint.save(scorer, tmp_path, tokenizer=TOKENIZER_FILE)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"lexical": null', '"token_types": true'), encoding="utf-8")
+
+    assert some_scores(load_model(str(tmp_path)).scorer) == some_scores(scorer)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"average_tokens": 0.0}, {"average_tokens": 9.0, "k1": -1.0}, {"average_tokens": 9.0, "b": 2.0}]
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    """With all three in the message."""
+    with pytest.raises(ValueError, match="average_tokens must be above 0, k1 at least 0, and b within"):
+        LexicalConfig(**wrong)

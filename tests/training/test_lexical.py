@@ -1,0 +1,115 @@
+"""Giving a cross-encoder lexical evidence: document frequencies, and the gate that is fitted."""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import loaded, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, UNK_ID
+from support.training import toy_documents, train, write_toy
+
+from bandrank.models import checkpoint
+from bandrank.models.loading import load_model
+from bandrank.models.texts import TextEncoder
+from bandrank_training.__main__ import main
+from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadInput
+from bandrank_training.frequencies import rarity
+from bandrank_training.groups import read_groups
+from bandrank_training.lexical import Asked, fit, with_lexical
+from bandrank_training.losses import LossRecipe, contrastive
+from bandrank_training.scoring import score_offline
+
+
+def test_rarity_is_lucenes() -> None:
+    """By the number of texts that have a piece, however often; special tokens weigh nothing."""
+    texts = ["he is he", "she is", "they were"]
+    tokenizer = tiny_tokenizer()
+    idf, average = rarity(texts, TextEncoder(tokenizer, tiny_cross_encoder()))
+
+    counts = Counter({"he": 1, "is": 2, "man": 0})
+    for word, count in counts.items():
+        expected = math.log(1 + (3 - count + 0.5) / (count + 0.5))
+        assert idf[tokenizer.token_to_id(word)].item() == pytest.approx(expected)
+    assert idf[[CLS_ID, SEP_ID, UNK_ID]].tolist()[1:] == [0, 0]
+    assert average == pytest.approx(7 / 3)
+    with pytest.raises(ValueError, match="no text to count"):
+        rarity([], TextEncoder(tokenizer, tiny_cross_encoder()))
+
+
+def with_evidence(folder: Path) -> tuple[Asked, DevSet]:
+    """Toy groups, where the relevant candidate has a word of the query's, and a random cross-encoder's scores."""
+    dev = DevSet.read(write_toy(folder)["groups"])
+    model = loaded(tiny_cross_encoder())
+    frequencies = rarity(toy_documents().values(), TextEncoder(model.tokenizer, model.scorer))
+    return Asked.of(with_lexical(model, *frequencies), dev), dev
+
+
+def test_a_gate_is_fitted(tmp_path: Path) -> None:
+    """It ranks better than none, no small change of it has a lower loss, and chances add up as relevance does."""
+    asked, dev = with_evidence(tmp_path)
+    gate = fit(asked)
+
+    none = torch.zeros_like(gate)
+    assert dev.measure_scores(asked.rows(gate)) > dev.measure_scores(asked.rows(none)) + 0.1
+
+    def loss(changed: torch.Tensor) -> float:
+        ranked = contrastive(asked.gated(changed), LossRecipe("contrastive"))
+        return (ranked + 1e-3 * changed[:, :2].square().sum()).item()
+
+    least = loss(gate)
+    for place in range(6):
+        for change in (-0.1, 0.1):
+            moved = gate.clone()
+            moved[place // 2, place % 2] += change
+            assert loss(moved) > least - 1e-5
+    chances = asked.gated(gate).scores.sigmoid()
+    relevant, mask = asked.scored.labels > 0, asked.scored.mask
+    both = chances[mask & relevant].mean() + chances[mask & ~relevant].mean()
+    assert both.item() == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Writes a checkpoint that is served, whose measures are those printed, and that training goes on from."""
+    paths = write_toy(tmp_path)
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
+
+    command = [
+        "lexical",
+        str(tmp_path / "model"),
+        str(paths["groups"]),
+        str(paths["collection"]),
+        str(tmp_path / "out"),
+    ]
+    assert main(command) == 0
+
+    printed = capsys.readouterr().out
+    dev = DevSet.read(paths["groups"])
+    measures = [dev.measure(score_offline(load_model(str(tmp_path / name)))) for name in ("model", "out")]
+    assert f"nDCG@10 {measures[0]:.4f}, with lexical evidence {measures[1]:.4f}" in printed
+    run = train(tmp_path, tmp_path / "run", "out", optimiser={"steps": 2})
+    before, after = (load_model(str(tmp_path / name)).scorer.lexical for name in ("out", "run"))
+    assert not torch.equal(before.gate, after.gate)
+    assert torch.equal(before.idf, after.idf)
+    assert run.progress.step == 2
+
+
+def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another scorer than a cross-encoder, and groups that are all left out."""
+    with pytest.raises(BadInput, match="lexical evidence is for a cross_encoder, not a bi_encoder"):
+        with_lexical(loaded(tiny_bi_encoder()), torch.zeros(1), 9.0)
+    paths = write_toy(tmp_path)
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    (area,) = {group.area for group in read_groups(paths["groups"])}
+    command = [
+        "lexical",
+        str(tmp_path / "model"),
+        str(paths["groups"]),
+        str(paths["collection"]),
+        str(tmp_path / "out"),
+    ]
+
+    assert main([*command, "--without", area]) == 2
+    assert "no group is left to fit to" in capsys.readouterr().err

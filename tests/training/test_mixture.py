@@ -1,0 +1,306 @@
+"""Mixtures: what is drawn of collections, the forms of queries, and groups mined from the whole."""
+
+import gzip
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.collections import write_collection, write_lines
+from support.models import save_bi_encoder, save_cross_encoder, tiny_bi_encoder, tiny_tokenizer
+from support.tokenizer import WORDS
+from support.training import toml, write_toy
+
+from bandrank.models.texts import TextEncoder
+from bandrank_training.__main__ import main
+from bandrank_training.batches import GroupReader
+from bandrank_training.collection import BeirFolder, open_collection
+from bandrank_training.dense import DenseIndex
+from bandrank_training.errors import BadInput
+from bandrank_training.forms import keywords, request, split_opening
+from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
+from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.mixture import MixtureRecipe, allowed
+from bandrank_training.parts import Drawn, Part, draw
+from bandrank_training.placement import CPU
+from bandrank_training.recipe import DataRecipe, read_recipe
+
+PAGE = 5  # passages of a page
+
+
+def sentence(rng: random.Random, words: int) -> str:
+    """Of random words, with a capital and a full stop."""
+    return f"{' '.join(rng.choices(WORDS, k=words)).capitalize()}."
+
+
+def write_pages(folder: Path, *, count: int = 60) -> Path:
+    """Passages of three sentences, each second one without a title; the first of a page answers two questions."""
+    rng = random.Random(folder.name)
+    rows = [
+        {
+            "_id": f"d{n}",
+            "title": f"Page {n // PAGE}" if n % PAGE % 2 == 0 else "",
+            "text": " ".join(sentence(rng, 12) for _ in range(4)),
+        }
+        for n in range(count)
+    ]
+    queries = {f"q{n}": f"what is {rng.choice(WORDS)} number {n}" for n in range(2 * count)}
+    asked = {f"q{2 * n + which}": {f"d{n}": 1} for n in range(0, count, PAGE) for which in (0, 1)}
+    names = sorted(asked, key=lambda name: int(name[1:]))
+    write_collection(folder, queries=queries, qrels={name: asked[name] for name in names[4:]}, split="train")
+    write_collection(folder, queries=queries, qrels={name: asked[name] for name in names[:4]}, split="dev")
+    write_lines(folder / "corpus.jsonl", *map(json.dumps, rows))
+    return folder
+
+
+def drawn(folder: Path, **settings: Any) -> Drawn:
+    """Of a collection of pages."""
+    part = Part(str(write_pages(folder)), "letters", **{"max_documents": 60} | settings)
+    return draw(part, BeirFolder(folder), seed=3)
+
+
+def test_keywords_and_requests() -> None:
+    """Function words go; questions become sentences of one text."""
+    assert keywords("What is the speed of light?") == "speed light"
+    assert keywords("to be or not to be") == "not"
+    assert keywords("who are you") == "who are you"
+    assert request(["how do bees fly", "bees and wind.", "Do they rest?"]) == (
+        "How do bees fly? Bees and wind. Do they rest?"
+    )
+
+
+def test_an_opening_is_taken_out_of_its_text() -> None:
+    """Both parts together are the text, at the end of a sentence; a short text has no such parts."""
+    rng = random.Random(1)
+    text = " ".join(sentence(rng, 15) for _ in range(8))
+    for seed in range(20):
+        parts = split_opening(text, random.Random(seed))
+        assert parts is not None
+        assert " ".join(parts) == text
+        assert parts[0].endswith(".")
+        assert 20 <= len(parts[0].split()) <= 90
+        assert len(parts[1].split()) >= 20
+    assert split_opening(" ".join(text.split()[:30]), random.Random(1)) is None
+
+
+def test_queries_of_every_form(tmp_path: Path) -> None:
+    """As many as the part asks for, each with what is relevant to it."""
+    made = drawn(tmp_path / "pages", questions=6, keywords=5, requests=4, openings=7, dev=0.5)
+    texts = {passage.id: passage.text for passage in made.passages}
+    source = {f"pages/{name}": text for name, text in BeirFolder(tmp_path / "pages").documents()}
+
+    forms = Counter((query.form, query.split) for query in made.queries)
+    assert [forms[form, "train"] for form in ("questions", "keywords", "requests", "openings")] == [6, 5, 4, 7]
+    assert forms["questions", "dev"] == 3
+    assert forms["openings", "dev"] > 0
+    assert len({query.id for query in made.queries}) == len(made.queries)
+    for query in made.queries:
+        (relevant,) = query.relevant
+        if query.form == "openings":
+            assert source[relevant].endswith(f"{query.text} {texts[relevant]}")
+        if query.form == "requests":
+            assert query.text.count("?") == 2
+
+
+def test_titles_ask_for_the_only_passage_of_a_page(tmp_path: Path) -> None:
+    """Which loses its title, or the title would be the only thing to look for."""
+    folder = tmp_path / "articles"
+    rows = [
+        {"_id": f"d{n}", "title": f"On {word}" if n % 3 else "Twice", "text": word} for n, word in enumerate(WORDS[:12])
+    ]
+    write_collection(folder, queries={"q": "one"}, qrels={"q": {"d1": 1}}, split="train")
+    write_lines(folder / "corpus.jsonl", *map(json.dumps, rows))
+
+    made = draw(Part(str(folder), "letters", 20, titles=100, dev_split="", dev=0.0), BeirFolder(folder), seed=1)
+
+    asked = {query.text: query.relevant[0] for query in made.queries}
+    assert asked == {
+        row["title"]: f"articles/{row['_id']}" for row in rows if row["title"] != "Twice" and row["_id"] != "d1"
+    }
+    assert {passage.title for passage in made.passages} == {"", "Twice", f"On {WORDS[1]}"}
+
+
+def test_neighbours_are_joined_within_their_page(tmp_path: Path) -> None:
+    """No text is lost or doubled, and what was relevant is in what is relevant now."""
+    folder = tmp_path / "pages"
+    made = drawn(folder, questions=100, joined=0.6, pages=True)
+    rows = list(BeirFolder(folder).titled_documents())
+    texts = {passage.id: passage.text for passage in made.passages}
+
+    assert len(made.passages) < len(rows)
+    assert " ".join(texts.values()) == " ".join(text for _, _, text in rows)
+    assert {passage.page for passage in made.passages} == {f"Page {n}" for n in range(60 // PAGE)}
+    asked = {text: name for name, text in BeirFolder(folder).queries().items()}
+    qrels = BeirFolder(folder).qrels("train") | BeirFolder(folder).qrels("dev")
+    original = {name: text for name, _, text in rows}
+    for query in made.queries:
+        (document,) = qrels[asked[query.text]]
+        assert original[document] in texts[query.relevant[0]]
+
+
+def test_passages_come_in_runs(tmp_path: Path) -> None:
+    """Of neighbours, as many as asked for, and queries of no other passage."""
+    made = drawn(tmp_path / "pages", questions=100, max_documents=40)
+    numbers = [int(passage.id.removeprefix("pages/d")) for passage in made.passages]
+
+    assert len(numbers) == 40
+    assert numbers == sorted(numbers)
+    assert sum(after - before == 1 for before, after in pairwise(numbers)) >= 38
+    assert {each for query in made.queries for each in query.relevant} <= {passage.id for passage in made.passages}
+
+
+@pytest.mark.parametrize(
+    ("counts", "share"),
+    [
+        ({"a": 900, "b": 100, "c": 100, "d": 100, "e": 100}, 0.25),
+        ({"a": 5, "b": 5, "c": 5}, 0.34),
+        ({"a": 10, "b": 1}, 0.25),
+    ],
+)
+def test_no_domain_has_more_than_its_share(counts: dict[str, int], share: float) -> None:
+    """Smaller ones keep all they have; two domains cannot both have less than a quarter, and stay as they are."""
+    kept = {domain: part * counts[domain] for domain, part in allowed(counts, share).items()}
+
+    if len(counts) * share > 1:
+        assert max(kept.values()) <= share * sum(kept.values()) + 1
+        assert all(kept[domain] == count for domain, count in counts.items() if count <= min(counts.values()))
+    else:
+        assert kept == counts
+
+
+def test_the_nearest_by_vectors(tmp_path: Path) -> None:
+    """Those of highest cosine, best first; vectors come from their files, where there are some."""
+    save_bi_encoder(tmp_path / "model")
+    rng = random.Random(2)
+    texts = [sentence(rng, 5) for _ in range(300)]  # more than a file holds
+    index = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
+    ((nearest, cosines),) = index.search([texts[7]], 10)
+
+    assert nearest[0] == 7
+    assert cosines[7] == pytest.approx(1.0, abs=1e-5)
+    assert nearest.tolist() == np.argsort(-cosines, kind="stable")[:10].tolist()
+    files = sorted((tmp_path / "vectors").glob("*.npy"))
+    assert len(files) == 3  # two of texts, one of queries
+    before = {file: file.stat().st_mtime_ns for file in files}
+    again = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
+    assert (again.vectors == index.vectors).all()
+    assert {file: file.stat().st_mtime_ns for file in sorted((tmp_path / "vectors").glob("*.npy"))} == before
+    save_cross_encoder(tmp_path / "cross")
+    with pytest.raises(BadInput, match="expected a bi-encoder that compares by the cosine"):
+        DenseIndex(str(tmp_path / "cross"), texts, CPU)
+
+
+def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> None:
+    """Others are, also by vectors alone."""
+    folder = write_collection(tmp_path / "col", queries={"q": "cat"}, qrels={"q": {"a0": 1}}, split="train")
+    rows = [{"_id": f"{page}{n}", "text": f"cat {page} {n}", "page": page} for page in "ab" for n in range(3)]
+    rows.append({"_id": "c", "text": "dog"})
+    write_lines(folder / "corpus.jsonl", *map(json.dumps, rows))
+    save_bi_encoder(tmp_path / "model")
+    recipe = MiningRecipe(str(tmp_path / "out.jsonl"), (Source(str(folder), domain="pets"),), depth=7, random=0)
+    mine(replace(recipe, retriever=str(tmp_path / "model")))
+
+    (group,) = read_groups(tmp_path / "out.jsonl")
+    assert set(group.candidates) == {"a0", "b0", "b1", "b2", "c"}
+    assert group.domain == group.area == "pets"
+    assert set(group.scores) == {"bm25", "bm25_share", "retriever"}
+    assert max(group.scores["bm25_share"]) <= 1
+    assert max(group.scores["retriever"]) <= 1.0001
+    mine(recipe)
+    (group,) = read_groups(tmp_path / "out.jsonl")
+    assert set(group.candidates) == {"a0", "b0", "b1", "b2"}
+
+
+def test_the_share_of_bm25_does_not_grow_with_the_query(tmp_path: Path) -> None:
+    """Twice the same words have twice the score, and the same share."""
+    folder = write_collection(
+        tmp_path / "col",
+        documents={"a": "cat dog mouse", "b": "cat bird", "c": "fish"},
+        queries={"q0": "cat dog", "q1": "cat dog cat dog"},
+        qrels={"q0": {"a": 1}, "q1": {"a": 1}},
+        split="train",
+    )
+    mine(MiningRecipe(str(tmp_path / "out.jsonl"), (Source(str(folder)),), random=0))
+
+    one, two = sorted(read_groups(tmp_path / "out.jsonl"), key=lambda group: len(group.query))
+    assert two.scores["bm25"] == pytest.approx([2 * score for score in one.scores["bm25"]], abs=1e-4)
+    assert two.scores["bm25_share"] == pytest.approx(one.scores["bm25_share"], abs=1e-4)
+    assert 0 < one.scores["bm25_share"][0] < 1
+
+
+def test_a_domain_can_be_left_out(tmp_path: Path) -> None:
+    """Of training; leaving out all is told."""
+    toy = write_toy(tmp_path)
+    groups = [replace(group, domain="ab"[n % 2]) for n, group in enumerate(read_groups(toy["groups"]))]
+    write_groups(toy["groups"], groups)
+
+    texts = TextEncoder(tiny_tokenizer(), tiny_bi_encoder())
+
+    def queries(*without: str) -> set[tuple[int, ...]]:
+        recipe = DataRecipe((str(toy["groups"]),), batch_rows=1, without=without)
+        batches = islice(GroupReader(recipe, texts, seed=1).batches(), len(groups))
+        return {tuple(batch.batch.queries[0].tolist()) for batch in batches}
+
+    def of_domains(*domains: str) -> set[tuple[int, ...]]:
+        return {tuple(texts.query(group.query)[0]) for group in groups if group.domain in domains}
+
+    assert queries("a") == of_domains("b")
+    assert queries() == of_domains("a", "b")
+    with pytest.raises(BadGroups, match=r"no groups in .* but of a, b"):
+        queries("a", "b")
+
+
+def test_the_command_makes_a_collection_and_its_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Candidates of all parts are negatives of each; what is there is not made again, what is missing is."""
+    save_bi_encoder(tmp_path / "model")
+    parts = [
+        {
+            "collection": str(write_pages(tmp_path / name)),
+            "domain": name,
+            "max_documents": 60,
+            "questions": 8,
+            "pages": True,
+        }
+        for name in ("one", "two")
+    ]
+    values = {
+        "out": str(tmp_path / "out"),
+        "mining": {"retriever": str(tmp_path / "model"), "depth": 20},
+        "parts": parts,
+    }
+    (tmp_path / "recipe.toml").write_text(toml(values), encoding="utf-8")
+    assert isinstance(read_recipe(tmp_path / "recipe.toml", MixtureRecipe), MixtureRecipe)
+
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
+
+    counts = capsys.readouterr().out
+    assert counts == (tmp_path / "out" / "counts.md").read_text(encoding="utf-8")
+    assert counts.splitlines()[-1].startswith("| all |  | 120 | 16 |")
+    groups = list(read_groups(tmp_path / "out" / "groups.jsonl.gz"))
+    assert Counter(group.domain for group in groups) == {"one": 8, "two": 8}
+    negatives = {(group.domain, each.partition("/")[0]) for group in groups for each in group.candidates[1:]}
+    assert negatives == {(asked, found) for asked in ("one", "two") for found in ("one", "two")}
+    mixture = open_collection(tmp_path / "out")
+    assert set(mixture.queries()) >= {query for part in ("one", "two") for query in mixture.qrels(f"{part}.dev")}
+
+    lines = {
+        name: gzip.decompress((tmp_path / "out" / name).read_bytes()) for name in ("groups.jsonl.gz", "dev.jsonl.gz")
+    }
+    assert lines["dev.jsonl.gz"]
+    (tmp_path / "out" / "groups.jsonl.gz").unlink()
+    (tmp_path / "model" / "config.json").unlink()  # nothing is encoded again
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
+    assert gzip.decompress((tmp_path / "out" / "groups.jsonl.gz").read_bytes()) == lines["groups.jsonl.gz"]
+    (tmp_path / "recipe.toml").write_text(toml(values | {"seed": 2}), encoding="utf-8")
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 2
+    assert "is a mixture of other parts; choose another `out`" in capsys.readouterr().err
+
+
+def test_a_group_of_old_has_no_domain() -> None:
+    """Its area is its collection."""
+    assert Group("col", "q", ["a"], None, {}).area == "col"

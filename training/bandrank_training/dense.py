@@ -1,0 +1,81 @@
+"""Search by a bi-encoder's vectors, all of them compared. They are kept in files, so that a killed run goes on."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm
+
+from bandrank.models.architectures import BiEncoder
+from bandrank.models.ragged import Ragged
+from bandrank.models.texts import TextEncoder
+from bandrank_training.errors import BadInput
+from bandrank_training.placement import Placement
+from bandrank_training.start import load_start
+
+CHUNK = 256  # texts whose vectors are one file
+BATCH = 32  # texts that are encoded together
+
+Vectors = npt.NDArray[np.float32]
+
+
+class DenseIndex:
+    """The vectors of texts by a bi-encoder that compares by the cosine."""
+
+    def __init__(
+        self,
+        model: str,
+        texts: Sequence[str],
+        placement: Placement,
+        *,
+        max_tokens: int | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """max_tokens: read of a text.  folder: for files of vectors. Raises BadInput for another scorer."""
+        loaded = load_start(model)
+        if not isinstance(loaded.scorer, BiEncoder) or loaded.scorer.config.similarity != "cosine":
+            raise BadInput(f"retriever {model}: expected a bi-encoder that compares by the cosine")
+        self._scorer = loaded.scorer.to(placement.device, placement.dtype).eval()
+        self._encoder = TextEncoder(loaded.tokenizer, loaded.scorer, max_tokens)
+        self._folder, self._name = folder, f"{model} {max_tokens}"
+        self.vectors = self._encode(texts, "texts")
+
+    def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
+        """Yields, for each query, the numbers of the `depth` nearest texts, nearest first, and the cosines of all."""
+        for query in self._encode(queries, "queries"):
+            cosines = self.vectors @ query
+            nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
+            yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
+
+    def _encode(self, texts: Sequence[str], what: str) -> Vectors:
+        chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
+        return np.concatenate([self._chunk(chunk) for chunk in tqdm(chunks, desc=f"vectors of {what}", unit="chunk")])
+
+    def _chunk(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of a chunk, (n, hidden_size), from its file if there is one."""
+        if self._folder is None:
+            return self._vectors(texts)
+        digest = sha256("\0".join([self._name, *texts]).encode()).hexdigest()[:24]
+        path = self._folder / f"{digest}.npy"
+        if path.is_file():
+            kept: Vectors = np.load(path)
+            return kept
+        vectors = self._vectors(texts)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            np.save(file, vectors)
+        partial.replace(path)
+        return vectors
+
+    def _vectors(self, texts: Sequence[str]) -> Vectors:
+        ids = [token_ids for token_ids, _ in self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)]
+        vectors = np.empty((len(ids), self._scorer.representation_size), np.float32)
+        for begin in range(0, len(ids), BATCH):
+            with torch.inference_mode():
+                encoded = self._scorer.encode_candidates(Ragged.from_token_ids(ids[begin : begin + BATCH]))
+            vectors[begin : begin + BATCH] = encoded.values.float().cpu().numpy()
+        return vectors

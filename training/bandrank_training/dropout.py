@@ -1,0 +1,40 @@
+"""Dropout of hidden states (Srivastava et al. 2014; where BERT has it: Devlin et al. 2019, appendix A.2).
+
+The service's layers have none: hooks put it behind them while they are trained. Attention weights, which exist in no
+layer's output, are not dropped.
+"""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from bandrank.models.layers.block import Block
+from bandrank.models.layers.embeddings import Embeddings
+
+
+def add_dropout(scorer: nn.Module, share: float) -> int:
+    """Zeroes this share of what trained embeddings and the two halves of trained layers give, in training mode only.
+
+    Returns how many modules it follows. Layers that are frozen as a whole have none.
+    """
+    followed = [module for module in _followed(scorer) if any(each.requires_grad for each in module.parameters())]
+    for module in followed:
+        module.register_forward_hook(partial(_drop, share))
+    return len(followed)
+
+
+def _followed(scorer: nn.Module) -> list[nn.Module]:
+    """Embeddings, and the last linear layer of each half of each layer; those of interaction layers too."""
+    found: list[nn.Module] = []
+    for module in scorer.modules():
+        if isinstance(module, Embeddings):
+            found.append(module)
+        elif isinstance(module, Block):
+            found += [module.attention_out, module.down]
+    return found
+
+
+def _drop(share: float, module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    return dropout(output, share, training=module.training)

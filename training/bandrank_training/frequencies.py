@@ -1,0 +1,42 @@
+"""Document frequencies of word pieces, counted in a collection, as the weights that lexical evidence ships with."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.texts import TextEncoder
+
+TEXTS = 1024  # that are tokenised at once
+
+
+def rarity(texts: Iterable[str], encoder: TextEncoder) -> tuple[Tensor, float]:
+    """(vocab_size,) Lucene's inverse document frequency of each word piece, 0 for special tokens; and the mean number
+    of word pieces of a text. Raises ValueError if there is no text.
+    """
+    counts = np.zeros(encoder.scorer.config.encoder.vocab_size, np.int64)
+    num_texts = total = 0
+    for pieces in _pieces(texts, encoder):
+        counts[list(set(pieces))] += 1
+        num_texts += 1
+        total += len(pieces)
+    if not num_texts:
+        raise ValueError("no text to count word pieces in")
+    idf = np.log1p((num_texts - counts + 0.5) / (counts + 0.5))
+    idf[_special(encoder)] = 0
+    return torch.from_numpy(idf.astype(np.float32)), max(1.0, total / num_texts)
+
+
+def _pieces(texts: Iterable[str], encoder: TextEncoder) -> Iterator[Sequence[int]]:
+    rest = iter(texts)
+    while some := list(islice(rest, TEXTS)):
+        yield from encoder.pieces(some)
+
+
+def _special(encoder: TextEncoder) -> list[int]:
+    templates = encoder.scorer.query_template, encoder.scorer.candidate_template
+    ids = {token for each in templates for token in (*each.prefix, *each.suffix, each.sentence_token)}
+    ids |= {encoder.tokenizer.token_to_id("[UNK]"), *encoder.tokenizer.get_added_tokens_decoder()}
+    return sorted(token for token in ids if token is not None)

@@ -1,0 +1,189 @@
+"""lexical: gives a cross-encoder the evidence of shared words, with a gate that is fitted to judged groups.
+
+The gate's nine numbers are fitted to the scores as they are served, in two convex problems: those that rank minimise
+the softmax cross-entropy of groups, and then those that shift a query's scores make them logits. The result can be the
+start of a training run, which trains the gate along.
+
+Groups should be lists as a search gives them: mined with `hard` as large as `depth`, and `random = 0`. Hard negatives
+alone were chosen for having the query's words, and teach that words count against a candidate.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.checkpoint import assemble
+from bandrank.models.layers.lexical import EVIDENCE, QUERY_FEATURES, Lexical, LexicalConfig
+from bandrank.models.loading import LoadedModel
+from bandrank.models.ragged import Ragged
+from bandrank.models.texts import TextEncoder
+from bandrank_kernels.arrays import offsets
+from bandrank_training.collection import open_collection
+from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadInput
+from bandrank_training.frequencies import rarity
+from bandrank_training.losses import LossRecipe, Scored, contrastive
+from bandrank_training.models import tokenizer_file
+from bandrank_training.placement import CPU, Placement
+from bandrank_training.scoring import score_offline
+from bandrank_training.start import load_start
+
+RIDGE = 1e-3  # of the gate's squares
+STEPS = 100  # of L-BFGS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a cross-encoder: the folder of a run, or any that can be served"
+    )
+    parser.add_argument(
+        "groups", metavar="GROUPS", type=Path, help="judged groups to fit the gate to, each a list as a search gives it"
+    )
+    parser.add_argument("collection", metavar="COLLECTION", help="in which document frequencies are counted")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write")
+    parser.add_argument("--without", nargs="*", default=[], metavar="DOMAIN", help="of a mixture, left out of the fit")
+    parser.add_argument("--most", type=int, default=1000, help="groups that are read (default: 1000)")
+    Placement.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the checkpoint, and prints the gate and what it does on the groups that it was fitted to, and on others.
+
+    Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that is no cross-encoder.
+    """
+    model = load_start(args.model)
+    texts = (text for _, text in open_collection(args.collection).documents())
+    model = with_lexical(model, *rarity(texts, TextEncoder(model.tokenizer, model.scorer)))
+    read = DevSet.read(args.groups)
+    dev = replace(read, groups=read.groups[: args.most])
+    asked = Asked.of(model, dev, Placement.of(args))
+    fitted = [index for index, group in enumerate(dev.groups) if group.area not in args.without]
+    if not fitted:
+        raise BadInput(f"{args.groups}: no group is left to fit to")
+    gate = fit(asked.some(fitted))
+    _lexical(model).gate.data.copy_(gate)
+    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion)
+    before, after = (dev.by_area(asked.rows(each)) for each in (torch.zeros_like(gate), gate))
+    for area in before:
+        note = " (left out of the fit)" if area in args.without else ""
+        print(f"{area}{note}: nDCG@10 {before[area]:.4f}, with lexical evidence {after[area]:.4f}")  # noqa: T201
+    print(f"gate {gate.tolist()}; the checkpoint is in {args.out}")  # noqa: T201
+    return 0
+
+
+def with_lexical(model: LoadedModel, idf: Tensor, average_tokens: float) -> LoadedModel:
+    """A copy of the model with evidence that its gate, all zeros, does not yet let through. Raises BadInput for a
+    scorer that is no cross-encoder.
+    """
+    if not isinstance(model.scorer, CrossEncoder):
+        raise BadInput(f"lexical evidence is for a cross_encoder, not a {model.scorer.architecture}")
+    config = replace(model.scorer.config, lexical=LexicalConfig(average_tokens))
+    weights = model.scorer.state_dict()
+    weights |= {"lexical.idf": idf, "lexical.gate": torch.zeros(QUERY_FEATURES, EVIDENCE)}
+    return replace(model, scorer=assemble(CrossEncoder, config, weights, source="the model with lexical evidence"))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Groups as tensors, padded. scored: with the scores that a gate of zeros leaves.  queries: (num_groups, 3)
+    features of queries.  evidence: (num_groups, width, 3).
+    """
+
+    scored: Scored
+    queries: Tensor
+    evidence: Tensor
+
+    @classmethod
+    def of(cls, model: LoadedModel, dev: DevSet, placement: Placement = CPU) -> "Asked":
+        """The groups of a dev set, scored by the model as it is served."""
+        texts, lexical = TextEncoder(model.tokenizer, model.scorer), _lexical(model)
+        width = max(len(group.candidates) for group in dev.groups)
+        queries, evidence = [], []
+        for group in dev.groups:
+            query, _ = texts.query(group.query)
+            pieces = texts.pieces([dev.texts[group.collection, name] for name in group.candidates])
+            ids = [each for each, _ in texts.candidates(pieces, query_tokens=len(query))]
+            batch = ScoreBatch(Ragged.from_token_ids([query]), Ragged.from_token_ids(ids), offsets([len(ids)]))
+            of_query, of_candidates = map(torch.from_numpy, lexical.evidence(batch))
+            queries.append(of_query[0])
+            evidence.append(_padded(of_candidates, width))
+        scores = [torch.tensor(row) for row in dev.scores(score_offline(model, placement))]
+        labels = [torch.tensor(group.labels) for group in dev.groups]
+        mask = [torch.ones(len(row), dtype=torch.bool) for row in scores]
+
+        def together(rows: Sequence[Tensor]) -> Tensor:
+            return torch.stack([_padded(row, width) for row in rows])
+
+        scored = Scored(together(scores), together(mask), together(labels), {})
+        return cls(scored, torch.stack(queries), torch.stack(evidence))
+
+    def some(self, groups: Sequence[int]) -> "Asked":
+        """The groups with these indices."""
+        chosen = torch.tensor(groups)
+        scored = Scored(self.scored.scores[chosen], self.scored.mask[chosen], self.scored.labels[chosen], {})
+        return Asked(scored, self.queries[chosen], self.evidence[chosen])
+
+    def gated(self, gate: Tensor) -> Scored:
+        """The groups with the scores that the gate makes."""
+        return replace(self.scored, scores=self.scored.scores + ((self.queries @ gate)[:, None] * self.evidence).sum(2))
+
+    def rows(self, gate: Tensor) -> list[list[float]]:
+        """The scores that the gate makes, by group."""
+        scored = self.gated(gate)
+        return [row[real].tolist() for row, real in zip(scored.scores, scored.mask, strict=True)]
+
+
+def fit(asked: Asked) -> Tensor:
+    """(3, 3) the gate that is best for the groups."""
+    ranking = _minimise(lambda gate: contrastive(asked.gated(_with_constants(gate)), LossRecipe("contrastive")), 2)
+    ranked = asked.gated(_with_constants(ranking))
+    relevant = ranked.labels[ranked.mask] > 0
+    weights = torch.where(relevant, 0.5 / relevant.sum(), 0.5 / (~relevant).sum())
+    owner = torch.arange(len(asked.queries))[:, None].expand_as(ranked.mask)[ranked.mask]
+
+    def miscalibrated(constants: Tensor) -> Tensor:
+        logits = ranked.scores[ranked.mask] + (asked.queries @ constants)[owner, 0]
+        return binary_cross_entropy_with_logits(logits, relevant.float(), weights, reduction="sum")
+
+    return torch.cat([ranking, _minimise(miscalibrated, 1)], 1)
+
+
+def _lexical(model: LoadedModel) -> Lexical:
+    """The part of a model that `with_lexical` made."""
+    assert isinstance(model.scorer, CrossEncoder), "checked by with_lexical. This is a bug."
+    assert model.scorer.lexical is not None, "added by with_lexical. This is a bug."
+    return model.scorer.lexical
+
+
+def _minimise(loss: Callable[[Tensor], Tensor], columns: int) -> Tensor:
+    """(3, columns) where a convex loss and a little of the squares are least."""
+    found = torch.zeros(QUERY_FEATURES, columns, requires_grad=True)
+    optimiser = torch.optim.LBFGS([found], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+    def step() -> Tensor:
+        optimiser.zero_grad()
+        value = loss(found) + RIDGE * found.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]  # torch's
+        return value
+
+    optimiser.step(step)  # type: ignore[no-untyped-call]  # torch's
+    return found.detach()
+
+
+def _with_constants(ranking: Tensor) -> Tensor:
+    """A gate that shifts no query's scores."""
+    return torch.cat([ranking, torch.zeros(QUERY_FEATURES, EVIDENCE - ranking.shape[1])], 1)
+
+
+def _padded(rows: Tensor, width: int) -> Tensor:
+    """The rows, and zeros up to `width`."""
+    return torch.cat([rows, rows.new_zeros(width - len(rows), *rows.shape[1:])])

@@ -1,0 +1,199 @@
+"""mix: makes one collection of parts of many, with queries in every form, and mines groups from the whole of it."""
+
+import argparse
+import gzip
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from bandrank.models.texts import TextEncoder
+from bandrank_training.collection import BeirFolder
+from bandrank_training.errors import BadRecipe
+from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
+from bandrank_training.placement import CPU, Placement
+from bandrank_training.recipe import read_recipe
+from bandrank_training.start import MINILM, load_start
+
+COUNTS, RECIPE = "counts.md", "recipe.json"
+
+
+@dataclass(frozen=True)
+class MixtureMining:
+    """How groups are mined from the mixture; the fields are those of MiningRecipe."""
+
+    teachers: Mapping[str, str] = field(default_factory=dict)
+    retriever: str = ""
+    depth: int = 30
+    hard: int = 10
+    random: int = 3
+    max_judged: int = 2
+    max_tokens: int = 192
+
+
+@dataclass(frozen=True)
+class MixtureRecipe:
+    """A mixture of collections, and how groups are mined from it.
+
+    out: a folder in BEIR layout, with qrels/PART.train.tsv and qrels/PART.dev.tsv for each part, groups.jsonl.gz,
+    dev.jsonl.gz and a table of counts.  most_share: of a domain among the queries to train on.  pieces: the fewest and
+    the most word pieces of a candidate; shorter ones are left out, longer ones cut.
+    """
+
+    out: str
+    parts: tuple[Part, ...]
+    mining: MixtureMining = field(default_factory=MixtureMining)
+    most_share: float = 0.25
+    pieces: tuple[int, ...] = (10, 450)
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if len({part.name for part in self.parts}) < len(self.parts):
+            raise ValueError("parts: two have the same name")
+        if not 0 < self.most_share <= 1:
+            raise ValueError(f"most_share must be above 0 and at most 1, got {self.most_share}")
+        if len(self.pieces) != 2 or not 0 < self.pieces[0] <= self.pieces[1]:
+            raise ValueError(f"pieces must be the fewest and the most of a candidate, got {self.pieces}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("recipe", type=Path, help="a TOML file, such as training/recipes/mixture.toml")
+    Placement.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Makes the mixture, or goes on where it was left, and prints the counts."""
+    recipe: MixtureRecipe = read_recipe(args.recipe, MixtureRecipe)
+    print(mix(recipe, Placement.of(args)), end="")  # noqa: T201 - the result
+    return 0
+
+
+def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
+    """Writes the collection and its groups, those that are missing, and returns the table of counts.
+
+    Raises BadCollection, BadCheckpoint, and BadRecipe if the folder has the mixture of another recipe.
+    """
+    folder = Path(recipe.out)
+    if not (folder / COUNTS).is_file():
+        _write(folder, recipe)
+    elif (folder / RECIPE).read_text(encoding="utf-8") != _drawn_by(recipe):
+        raise BadRecipe(f"{folder} is a mixture of other parts; choose another `out`, or delete it")
+    for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
+        if not (folder / name).is_file():
+            mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")
+    return (folder / COUNTS).read_text(encoding="utf-8")
+
+
+def _write(folder: Path, recipe: MixtureRecipe) -> None:
+    start = load_start(MINILM)
+    texts = TextEncoder(start.tokenizer, start.scorer)
+    drawn = [draw(part, BeirFolder(Path(part.collection)), recipe.seed) for part in recipe.parts]
+    drawn = [one.keeping(list(_of_length(one.passages, texts, recipe.pieces))) for one in drawn]
+    drawn = _thinned(drawn, recipe)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    _write_lines(
+        folder / "corpus.jsonl.gz",
+        (_row(passage, page=one.part.page_answers) for one in drawn for passage in one.passages),
+    )
+    _write_lines(
+        folder / "queries.jsonl.gz", ({"_id": each.id, "text": each.text} for one in drawn for each in one.queries)
+    )
+    for one in drawn:
+        for split in SPLITS:
+            asked = [each for each in one.queries if each.split == split]
+            rows = (f"{each.id}\t{document}\t1\n" for each in asked for document in each.relevant)
+            text = "query-id\tcorpus-id\tscore\n" + "".join(rows)
+            (folder / "qrels" / f"{one.part.name}.{split}.tsv").write_text(text, encoding="utf-8")
+    (folder / RECIPE).write_text(_drawn_by(recipe), encoding="utf-8")
+    (folder / COUNTS).write_text(table(drawn), encoding="utf-8")  # last: it says that the rest is there
+
+
+def _drawn_by(recipe: MixtureRecipe) -> str:
+    """All of a recipe that the collection depends on."""
+    return json.dumps(
+        {name: value for name, value in asdict(recipe).items() if name not in {"out", "mining"}}, indent=1
+    )
+
+
+def allowed(counts: Mapping[str, int], most_share: float) -> dict[str, float]:
+    """The share of each domain's queries that is kept, so that none has more than `most_share` of all that are kept;
+    all of them if there are too few domains for that.
+    """
+    cap = max(counts.values())
+    if len(counts) * most_share > 1:
+        while (lower := int(most_share * sum(min(count, cap) for count in counts.values()))) < cap:
+            cap = lower
+    return {domain: min(1.0, cap / count) for domain, count in counts.items()}
+
+
+def table(drawn: Sequence[Drawn]) -> str:
+    """A table of what was drawn, in Markdown."""
+    head = ["part", "domain", "candidates", *(f"{form}, train" for form in FORMS), "all, train", "all, dev"]
+    lines = [head, ["---", "---", *["--:"] * (len(head) - 2)]]
+    sums = Counter[str]()
+    for one in drawn:
+        of_form = Counter(each.form for each in one.queries if each.split == "train")
+        numbers = [len(one.passages), *(of_form[form] for form in FORMS), of_form.total()]
+        numbers.append(len(one.queries) - of_form.total())
+        sums.update(dict(zip(head[2:], numbers, strict=True)))
+        lines.append([one.part.name, one.part.domain, *(f"{number:,}" for number in numbers)])
+    lines.append(["all", "", *(f"{sums[name]:,}" for name in head[2:])])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _thinned(drawn: Sequence[Drawn], recipe: MixtureRecipe) -> list[Drawn]:
+    """Without the queries to train on that a domain has too many of."""
+    counts = Counter(one.part.domain for one in drawn for each in one.queries if each.split == "train")
+    shares = allowed(counts, recipe.most_share) if counts else {}
+    chance = random.Random(recipe.seed)
+
+    def kept(one: Drawn, query: Query) -> bool:
+        return query.split != "train" or chance.random() < shares[one.part.domain]
+
+    return [replace(one, queries=[each for each in one.queries if kept(one, each)]) for one in drawn]
+
+
+def _of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence[int]) -> Iterator[Passage]:
+    """The passages that are long enough, each cut, at a word, to about the most pieces."""
+    least, most = pieces
+    for passage, read in zip(passages, texts.pieces([passage.text for passage in passages]), strict=True):
+        if len(read) > most:
+            words = passage.text.split()
+            yield replace(passage, text=" ".join(words[: len(words) * most // len(read)]))
+        elif len(read) >= least:
+            yield passage
+
+
+def _mining(recipe: MixtureRecipe, out: Path, split: str) -> MiningRecipe:
+    settings = recipe.mining
+    sources = tuple(
+        Source(recipe.out, split=f"{part.name}.{split}", domain=part.domain)
+        for part in recipe.parts
+        if BeirFolder(Path(recipe.out)).qrels(f"{part.name}.{split}")
+    )
+    return MiningRecipe(
+        str(out),
+        sources,
+        teachers=settings.teachers,
+        retriever=settings.retriever,
+        depth=settings.depth,
+        hard=settings.hard,
+        random=settings.random,
+        max_judged=settings.max_judged,
+        max_tokens=settings.max_tokens,
+        seed=recipe.seed,
+    )
+
+
+def _row(passage: Passage, *, page: bool) -> dict[str, str]:
+    row = {"_id": passage.id, "title": passage.title, "text": passage.text}
+    return row | {"page": f"{passage.id.partition('/')[0]}/{passage.page}"} if page and passage.page else row
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    with gzip.open(path, "wt", 5, encoding="utf-8") as lines:
+        lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
