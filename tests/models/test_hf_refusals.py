@@ -33,7 +33,7 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "roberta"}, "model_type 'roberta' is not supported"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
         ({"model_type": "modernbert"}, "model_type 'modernbert'"),
         ({"model_type": None}, "model_type None"),
         ({"model_type": ["bert"]}, r"model_type \['bert'\]"),

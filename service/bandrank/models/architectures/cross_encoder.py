@@ -30,6 +30,7 @@ class CrossEncoderConfig:
     max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: of the query with [SEP].
     max_candidate_tokens: of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
+    query_separators: how many [SEP] stand between query and candidate.
     token_types: whether candidates have token type 1; if False, all rows have type 0.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
@@ -46,6 +47,7 @@ class CrossEncoderConfig:
     max_candidate_tokens: int = 16384
     long_candidates: Literal["maxp", "truncate"] = "maxp"
     token_types: bool = True
+    query_separators: int = 1
     sentence_token: int | None = None
     lexical: LexicalConfig | None = None
 
@@ -77,7 +79,7 @@ class CrossEncoder(Scorer):
         super().__init__()
         self.config: CrossEncoderConfig = config
         self.attention = config.pattern
-        self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
+        self.query_template = TokenTemplate((), (config.sep_id,) * config.query_separators, config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest, config.sentence_token)
         self.encoder = build_encoder(config.encoder)

@@ -7,6 +7,7 @@ from torch import nn
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
+from bandrank.models.encoders.electra import electra, electra_head
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
@@ -19,9 +20,9 @@ def bert(config: EncoderConfig) -> Stack:
     return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "deberta": deberta, "decoder": Decoder}
+ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "deberta": deberta, "decoder": Decoder, "electra": electra}
 # Of families that do not have BERT's head.
-HEADS: dict[str, Callable[..., nn.Module]] = {"deberta": deberta_head, "decoder": LogitHead}
+HEADS: dict[str, Callable[..., nn.Module]] = {"deberta": deberta_head, "decoder": LogitHead, "electra": electra_head}
 
 
 def build_encoder(config: EncoderConfig) -> Encoder:

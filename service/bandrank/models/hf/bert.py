@@ -19,7 +19,9 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     al. 2024, section 3.5). Raises ValueError for settings that are not supported, or that do not fit the weights.
     """
     if (positions := settings.get("position_embedding_type", "absolute")) != "absolute":
-        raise ValueError(f"model_type 'bert' with {positions} positions is not supported; {SUPPORTED}")
+        raise ValueError(
+            f"model_type {settings.get('model_type')!r} with {positions} positions is not supported; {SUPPORTED}"
+        )
     if (activation := settings.get("hidden_act", "gelu")) != "gelu":
         raise ValueError(f"activation {activation!r} is not supported, only the exact gelu; {SUPPORTED}")
     bert = BertConfig.from_dict(settings)

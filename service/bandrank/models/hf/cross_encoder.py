@@ -21,6 +21,7 @@ def read(model: Model) -> Scorer:
         pattern=_pattern(model.settings),
         max_tokens=encoder.max_positions,
         max_query_tokens=min(256, encoder.max_positions // 2),
+        query_separators=model.family.query_separators,
         token_types=model.settings.get("token_type_embedding", encoder.num_token_types > 1),
     )
     head_weights = {f"head.{ours}": model.weights[theirs].float() for ours, theirs in head.items()}

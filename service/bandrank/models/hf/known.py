@@ -54,7 +54,7 @@ KNOWN_FAMILIES = (
     ),
     KnownFamily(
         "RoBERTa and XLM-RoBERTa",
-        ("roberta", "xlm-roberta"),
+        ("roberta", "xlm-roberta", "camembert"),
         "positions from 2; two separators between query and candidate; the first token through a tanh layer",
         (
             KnownModel("BAAI/bge-reranker-base", CROSS, "278M", 512, "Chinese and English"),

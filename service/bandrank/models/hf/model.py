@@ -30,6 +30,7 @@ class Family:
     encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
     tensor.
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
+    query_separators: how many separators a cross-encoder reads between a query and a candidate.
     """
 
     prefix: str
@@ -37,6 +38,7 @@ class Family:
     read_config: Callable[[dict[str, Any], Weights], EncoderConfig]
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
     head: Mapping[str, str]
+    query_separators: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.row_norms import Addend, embed_rows
 
@@ -10,10 +11,15 @@ from bandrank_kernels.row_norms import Addend, embed_rows
 class Embeddings(nn.Module):
     """LayerNorm of the sum of word, position and token type embeddings, as far as there are tables of them."""
 
-    def __init__(self, config: EncoderConfig, *, position_table: bool = True, bias: bool = True) -> None:
-        """position_table: False for encoders with rotary positions or none.  bias: whether the norm has a bias."""
+    def __init__(
+        self, config: EncoderConfig, *, position_table: bool = True, bias: bool = True, size: int | None = None
+    ) -> None:
+        """position_table: False for encoders with rotary positions or none.  bias: whether the norm has a bias.
+        size: the width of the tables, if not hidden_size; a projection then follows the norm.
+        """
         super().__init__()
-        size = config.hidden_size
+        self.project = None if size is None else Linear(size, config.hidden_size)
+        size = size or config.hidden_size
         self.word = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_positions, size) if position_table else None
         self.token_type = nn.Embedding(config.num_token_types, size) if config.num_token_types else None
@@ -22,17 +28,20 @@ class Embeddings(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
         """(total, hidden_size). ids, positions, token_types: (total,) int64."""
         fused = self._in_one_launch(Addend(self.word.weight, ids), len(ids), positions, token_types)
-        return self.of_words(self.word(ids), positions, token_types) if fused is None else fused
+        return self.of_words(self.word(ids), positions, token_types) if fused is None else self._projected(fused)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
-        """The same for given word vectors, (total, hidden_size)."""
+        """The same for given word vectors, (total, width of the tables)."""
         if (fused := self._in_one_launch(Addend(words), len(words), positions, token_types)) is not None:
-            return fused
+            return self._projected(fused)
         if self.token_type is not None:
             words = words + self.token_type(token_types)
         if self.position is not None:
             words = words + self.position(positions)
-        return self.norm(words)  # type: ignore[no-any-return]
+        return self._projected(self.norm(words))
+
+    def _projected(self, embedded: Tensor) -> Tensor:
+        return embedded if self.project is None else self.project(embedded)
 
     def _in_one_launch(self, words: Addend, count: int, positions: Tensor, token_types: Tensor) -> Tensor | None:
         norm = self.norm

@@ -1,0 +1,41 @@
+"""ELECTRA's discriminator as transformers saves it: BERT whose embeddings may be narrower, and another head."""
+
+from dataclasses import asdict
+from typing import Any
+
+from transformers import ElectraConfig as SavedConfig
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.electra import ElectraConfig
+from bandrank.models.hf import bert
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import Family
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    shape = asdict(bert.read_config(settings, weights)) | {"kind": ElectraConfig.kind}
+    return ElectraConfig(**shape, embedding_size=SavedConfig.from_dict(settings).embedding_size)
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """The encoder's tensors under our names. Raises KeyError for a missing tensor."""
+    assert isinstance(config, ElectraConfig), "the config of another family. This is a bug."
+    translated = bert.encoder_weights(weights, config)
+    if config.is_projected:
+        for part in ("weight", "bias"):
+            translated[f"encoder.embeddings.project.{part}"] = weights[f"embeddings_project.{part}"]
+    return translated
+
+
+ELECTRA = Family(
+    prefix="electra.",
+    tokens=bert.BERT.tokens,
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    head={
+        f"{ours}.{part}": f"classifier.{theirs}.{part}"
+        for ours, theirs in (("pooler", "dense"), ("classifier", "out_proj"))
+        for part in ("weight", "bias")
+    },
+)

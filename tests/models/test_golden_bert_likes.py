@@ -1,0 +1,144 @@
+"""RoBERTa, XLM-RoBERTa and ELECTRA against `transformers`, from texts on: tokenizer, template, encoder and head."""
+
+import random
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from support.bert_likes import KNOWN, save, tiny
+from support.models import as_served, random_text, score_batch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.texts import TextEncoder
+from bandrank.models.windowed import windowed
+
+CLOSE = 1e-5  # float32 in another order of summation; scores are of the order of 1
+every_model = pytest.mark.parametrize("name", KNOWN)
+
+rng = random.Random(0)
+QUERIES = ["who is the man", "", "Thé man's time? ☂"]
+TEXTS = [
+    ["the man", "", "she was over there; who?", random_text(rng, 40)],
+    ["what  about\tit", "ñandú ☂ of the man"],
+    [random_text(rng, 80)],
+]
+
+
+def expected_scores(model: PreTrainedModel, folder: Path) -> list[float]:
+    """Those of the library for each pair, as the folder's tokenizer encodes pairs."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    scores = []
+    with torch.inference_mode():
+        for query, texts in zip(QUERIES, TEXTS, strict=True):
+            for text in texts:
+                pair = tokenizer.encode(query, text)
+                types = torch.tensor([pair.type_ids]) if has_token_types(model) else None
+                scores.append(float(model(input_ids=torch.tensor([pair.ids]), token_type_ids=types).logits))
+    return scores
+
+
+def has_token_types(model: PreTrainedModel) -> bool:
+    """Whether a candidate has another type than the query."""
+    return bool(model.config.type_vocab_size > 1)
+
+
+def ids_of(model: LoadedModel, query: str, texts: list[str]) -> tuple[list[int], list[list[int]]]:
+    """Token ids as the service makes them."""
+    encoder = TextEncoder(model.tokenizer, model.scorer)
+    ids, _ = encoder.query(query)
+    return ids, [each for each, _ in encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))]
+
+
+def scores_of(model: LoadedModel, *, every_row: bool = False) -> list[float]:
+    """Ours, of all pairs in one batch."""
+    pairs = [ids_of(model, query, texts) for query, texts in zip(QUERIES, TEXTS, strict=True)]
+    batch = score_batch([query for query, _ in pairs], [texts for _, texts in pairs])
+    scorer = model.scorer
+    assert isinstance(scorer, CrossEncoder)
+    with torch.inference_mode():
+        if every_row:
+            return scorer.score_packed(batch, partial(scorer.launch, cls_only=False)).tolist()  # type: ignore[no-any-return]
+        return scorer(batch).tolist()  # type: ignore[no-any-return]
+
+
+@every_model
+def test_in_company_and_alone(name: str, tmp_path: Path) -> None:
+    """Several queries, empty texts, unknown characters; with the last layer for every row and for [CLS] alone."""
+    model = tiny(name)
+    folder = save(tmp_path, name, model)
+    loaded = load_model(str(folder))
+    expected = expected_scores(model, folder)
+    alone = []
+    with torch.inference_mode():
+        for query, texts in zip(QUERIES, TEXTS, strict=True):
+            for text in texts:
+                ids, candidates = ids_of(loaded, query, [text])
+                alone.append(loaded.scorer(score_batch([ids], [candidates])).item())
+
+    assert scores_of(loaded) == pytest.approx(expected, abs=CLOSE)
+    assert scores_of(loaded, every_row=True) == pytest.approx(expected, abs=CLOSE)
+    assert alone == pytest.approx(expected, abs=CLOSE)
+    assert torch.tensor(expected).std() > 1000 * CLOSE
+
+
+@every_model
+def test_the_ids_of_a_pair(name: str, tmp_path: Path) -> None:
+    """Are those of the tokenizer's own template: special tokens, and separators between the texts."""
+    folder = save(tmp_path, name)
+    loaded = load_model(str(folder))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for query, texts in zip(QUERIES, TEXTS, strict=True):
+        ids, candidates = ids_of(loaded, query, texts)
+        ours = [[loaded.scorer.config.cls_id, *ids, *candidate] for candidate in candidates]
+        assert ours == [tokenizer.encode(query, text).ids for text in texts]
+
+
+@every_model
+def test_the_longest_pair(name: str, tmp_path: Path) -> None:
+    """Has every position that the table has for tokens, and a longer text is scored by its best passage."""
+    model = tiny(name)
+    loaded = load_model(str(save(tmp_path, name, model)))
+    assert loaded.scorer.config.max_tokens == KNOWN[name].positions
+    (ids, (candidate,)) = ids_of(loaded, "who", [random_text(random.Random(1), 9000)])
+    fitting = [*candidate[: KNOWN[name].positions - 2 - len(ids)], candidate[-1]]
+    whole = torch.tensor([[loaded.scorer.config.cls_id, *ids, *fitting]])
+    types = torch.tensor([[0] * (1 + len(ids)) + [1] * len(fitting)]) if has_token_types(model) else None
+    with torch.inference_mode():
+        expected = float(model(input_ids=whole, token_type_ids=types).logits)
+        scores = loaded.scorer(score_batch([ids], [[fitting, candidate]])).tolist()
+
+    assert whole.shape[1] == KNOWN[name].positions
+    assert scores[0] == pytest.approx(expected, abs=CLOSE)
+    assert scores[1] >= scores[0] - CLOSE
+
+
+@every_model
+def test_a_windowed_start_and_its_checkpoint(name: str, tmp_path: Path) -> None:
+    """A window as long as the texts changes what the query sees alone; saved and loaded, the scores stay."""
+    folder = save(tmp_path / "model", name)
+    loaded = load_model(str(folder))
+    assert isinstance(loaded.scorer, CrossEncoder)
+    scorer = windowed(loaded.scorer, 4)
+    checkpoint.save(scorer, tmp_path / "saved", tokenizer=folder / "tokenizer.json")
+    again = load_model(str(tmp_path / "saved"))
+
+    assert again.scorer.config.pattern == sparse(4)
+    assert scores_of(again) == pytest.approx(scores_of(replace(loaded, scorer=scorer)), abs=CLOSE)
+    assert scores_of(again) != pytest.approx(scores_of(loaded), abs=CLOSE)
+
+
+@every_model
+def test_as_served_in_bfloat16(name: str, tmp_path: Path) -> None:
+    """Prepared weights give the same scores to rounding."""
+    loaded = load_model(str(save(tmp_path, name)))
+    before = scores_of(loaded)
+    as_served(loaded.scorer)
+
+    assert scores_of(loaded) == pytest.approx(before, abs=CLOSE)

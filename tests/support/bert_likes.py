@@ -1,0 +1,133 @@
+"""Tiny random RoBERTas, XLM-RoBERTas and ELECTRAs: Hugging Face folders with the settings of published models."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, vocab_size
+from support.tokenizer import TOKENIZER_FILE, WORDS
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    ElectraConfig,
+    ElectraForSequenceClassification,
+    PreTrainedModel,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+    XLMRobertaConfig,
+    XLMRobertaForSequenceClassification,
+)
+
+ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def byte_pair_tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer as RoBERTa's, with some merges."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("m", "a"), ("ma", "n"), ("Ġ", "man")]
+    entries = [*ROBERTA_TOKENS, *alphabet, *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(models.BPE({entry: index for index, entry in enumerate(entries)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    tokenizer.add_special_tokens(list(ROBERTA_TOKENS))
+    return tokenizer
+
+
+def unigram_tokenizer() -> Tokenizer:
+    """A Unigram tokenizer as XLM-RoBERTa's, with what it does to a character that it does not know."""
+    pieces = ["▁", *(f"▁{word}" for word in WORDS), *map(chr, range(33, 127))]
+    entries = [(token, 0.0) for token in ROBERTA_TOKENS]
+    entries += [(piece, -4.0 - index / 100) for index, piece in enumerate(dict.fromkeys(pieces))]
+    tokenizer = Tokenizer(models.Unigram(entries, unk_id=ROBERTA_TOKENS.index("<unk>")))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.add_special_tokens(list(ROBERTA_TOKENS))
+    return tokenizer
+
+
+def word_piece_tokenizer() -> Tokenizer:
+    """The tiny tokenizer of the other tests, as ELECTRA's."""
+    return Tokenizer.from_file(str(TOKENIZER_FILE))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What decides the computation of a published model, other than its size.
+
+    settings: of config.json.  positions: rows of the position table that tokens have.
+    """
+
+    config: type[Any]
+    model: type[Any]
+    tokenizer: Any
+    settings: dict[str, Any]
+    positions: int
+
+
+XLM = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+KNOWN: dict[str, Known] = {
+    # -large has the same settings, and 24 layers of 1024 for 12 of 768.
+    "BAAI/bge-reranker-base": Known(
+        XLMRobertaConfig,
+        XLMRobertaForSequenceClassification,
+        unigram_tokenizer,
+        XLM | {"max_position_embeddings": 514},
+        512,
+    ),
+    "BAAI/bge-reranker-v2-m3": Known(
+        XLMRobertaConfig,
+        XLMRobertaForSequenceClassification,
+        unigram_tokenizer,
+        XLM | {"max_position_embeddings": 8194},
+        8192,
+    ),
+    "cross-encoder/stsb-roberta-base": Known(
+        RobertaConfig,
+        RobertaForSequenceClassification,
+        byte_pair_tokenizer,
+        XLM | {"max_position_embeddings": 514},
+        512,
+    ),
+    "cross-encoder/ms-marco-electra-base": Known(
+        ElectraConfig,
+        ElectraForSequenceClassification,
+        word_piece_tokenizer,
+        {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE},
+        512,
+    ),
+    # As google/electra-small-discriminator has them, from which re-rankers are trained.
+    "ELECTRA with narrow embeddings": Known(
+        ElectraConfig,
+        ElectraForSequenceClassification,
+        word_piece_tokenizer,
+        {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE // 2},
+        512,
+    ),
+}
+
+
+def tiny(name: str, *, seed: int = 0, **more: Any) -> PreTrainedModel:
+    """A random cross-encoder of the library with the settings of a known model, in eval mode. more: of its config."""
+    known = KNOWN[name]
+    config = known.config(
+        vocab_size=max(vocab_size(), known.tokenizer().get_vocab_size()),
+        hidden_size=HIDDEN_SIZE,
+        num_hidden_layers=2,
+        num_attention_heads=NUM_HEADS,
+        intermediate_size=INTERMEDIATE_SIZE,
+        **known.settings | {"num_labels": 1} | more,
+    )
+    model: PreTrainedModel = known.model(config)
+    randomise(model, seed=seed)
+    model.eval()
+    return model
+
+
+def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
+    """A re-ranker's folder with the settings of a known model."""
+    (model or tiny(name)).save_pretrained(folder)
+    KNOWN[name].tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}), encoding="utf-8")
+    return folder
