@@ -76,7 +76,9 @@ class Settings(BaseModel):
     device: str = "auto"
     """`auto`: a GPU if there is one, else the CPU; `cpu`; `cuda`; `cuda:N`."""
     dtype: Dtype = "auto"
-    """`auto`: `float32` on a CPU, `float16` on a GPU; `bfloat16` pays on CPUs with AVX512-BF16 or AMX."""
+    """`auto`: `float32` on a CPU, `float16` on a GPU, or `bfloat16` for models that overflow it; `bfloat16` pays on
+    CPUs with AVX512-BF16 or AMX.
+    """
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
     """`auto`: our CUDA kernels where they can run, else plain torch; `cuda`: or an error; `vectorized`: plain torch."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"

@@ -22,7 +22,6 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config: EncoderConfig = config
-        self.num_kv_heads = config.num_kv_heads
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -61,7 +60,7 @@ class Decoder(nn.Module):
 
     def plan_continuations(self, layout: Continuations) -> CausalPlan:
         """The plan of prefixes and continuations, still in host memory."""
-        return CausalPlan.of(layout, num_kv_heads=self.num_kv_heads)
+        return CausalPlan.of(layout)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         for layer in self.layers[layers]:

@@ -28,7 +28,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "mean": "mean", "cls": "cls"}
     known |= {"pooling_mode_lasttoken": "last", "lasttoken": "last"} if encoder.causal else {}
     if len(modes) != 1 or not modes <= known.keys():
-        supported = ", ".join(sorted({*known.values()}))
+        supported = " or ".join(dict.fromkeys(known.values()))
         raise BadCheckpoint(f"{folder}: pooling {sorted(map(str, modes))} is not supported, only {supported}")
     library, transformer, tokenizer = (
         read_object(folder / f"{name}.json", optional=True)

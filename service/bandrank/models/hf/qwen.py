@@ -54,7 +54,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
 
 
 def decoder_weights(weights: Weights, config: Any) -> Weights:
-    """A decoder's tensors under our names; matrices that read the same rows are stacked into one.
+    """A decoder's tensors under our names; those of key and value, and of both halves of a gated unit, are stacked.
 
     Raises KeyError for a missing tensor.
     """
@@ -72,8 +72,8 @@ def decoder_weights(weights: Weights, config: Any) -> Weights:
         for name, saved_name in names.items():
             translated[f"{ours}.{name}.weight"] = weights[f"{saved}.{saved_name}.weight"]
         for part in ("weight", "bias") if config.qkv_bias else ("weight",):
-            qkv = [weights[f"{saved}.self_attn.{name}_proj.{part}"] for name in "qkv"]
-            translated[f"{ours}.qkv.{part}"] = torch.cat(qkv)
+            query, *key_value = (weights[f"{saved}.self_attn.{name}_proj.{part}"] for name in "qkv")
+            translated |= {f"{ours}.query.{part}": query, f"{ours}.key_value.{part}": torch.cat(key_value)}
         up = [weights[f"{saved}.mlp.{name}_proj.weight"] for name in ("gate", "up")]
         translated[f"{ours}.up.weight"] = torch.cat(up)
     if f"layers.{config.num_layers}.input_layernorm.weight" in weights:

@@ -117,28 +117,33 @@ class _Group:
 
 
 class CausalPlan(AttentionPlan):
-    """The groups of one batch. `attend` takes (num_rows, num_heads + 2 * num_kv_heads, head_dim)."""
+    """The groups of one batch, for layers with fewer heads of keys and values than of queries."""
 
-    def __init__(self, all_rows: Sequence[_Group], last_rows: Sequence[_Group], num_kv_heads: int) -> None:
-        self._all, self._last, self._num_kv_heads = all_rows, last_rows, num_kv_heads
+    def __init__(self, all_rows: Sequence[_Group], last_rows: Sequence[_Group]) -> None:
+        self._all, self._last = all_rows, last_rows
         self.host_tables = [table for group in (*all_rows, *last_rows) for table in group.tables]
 
     @classmethod
-    def of(cls, layout: Continuations, *, num_kv_heads: int) -> "CausalPlan":
+    def of(cls, layout: Continuations) -> "CausalPlan":
         """The plan of a batch, in host memory."""
-        return cls(_groups(_all_rows(layout)), _groups(_last_rows(layout)), num_kv_heads)
+        return cls(_groups(_all_rows(layout)), _groups(_last_rows(layout)))
 
     def bind(self, tables: Sequence[Tensor]) -> "CausalPlan":
         rest = iter(tables)
         return CausalPlan(
             [group.on_device(rest) for group in self._all],
             [group.on_device(rest) for group in self._last],
-            self._num_kv_heads,
         )
 
     def attend(self, qkv: Tensor) -> Tensor:
-        kv = self._num_kv_heads
-        return _attend(self._all, *torch.split(qkv, [qkv.shape[1] - 2 * kv, kv, kv], 1))
+        return self.attend_grouped(*qkv.unbind(1))
+
+    def attend_grouped(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(num_rows, num_heads, head_dim) attention of every row.
+
+        query: (num_rows, num_heads, head_dim).  key, value: (num_rows, num_kv_heads, head_dim).
+        """
+        return _attend(self._all, query, key, value)
 
     def attend_last(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(n, num_heads, head_dim) attention of the last row of each continuation alone.
