@@ -13,6 +13,7 @@ from support.deberta import save_deberta, tiny_hf_deberta, unigram_tokenizer
 from support.dense_bert import allowed, full_score
 from support.models import as_served, random_ids, score_batch
 from support.tokenizer import CLS_ID
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DebertaV2ForSequenceClassification
 
 from bandrank.models import hf
@@ -140,6 +141,38 @@ def test_chunks_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         found = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False))
 
     torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Sees the size of the largest tensor that an operation makes."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation."""
+        result = func(*args, **(kwargs or {}))
+        made = result if isinstance(result, tuple | list) else (result,)
+        self.size = max([self.size, *(each.numel() for each in made if isinstance(each, torch.Tensor))])
+        return result
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_memory_is_linear_in_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+    """Four times as long a text makes no tensor that is much more than four times as large, where scores are 16."""
+    monkeypatch.setattr(disentangled, "CHUNK_ON_CPU", 1 << 15)
+    model = tiny_hf_deberta(num_layers=1, max_position_embeddings=2048, position_buckets=32)
+    scorer = load(save_deberta(tmp_path, model))
+    sizes = []
+    for num_pieces in (150, 600):
+        batch = score_batch(*ragged_texts([num_pieces]))
+        with torch.set_grad_enabled(training), LargestTensor() as largest:
+            scores = scorer.score_packed(batch, partial(scorer.launch, cls_only=False))
+            if training:
+                scores.sum().backward()
+        sizes.append(largest.size)
+
+    assert sizes[1] < 4.5 * sizes[0]
+    assert sizes[1] < 600**2
 
 
 def test_buckets_are_those_of_the_models() -> None:
