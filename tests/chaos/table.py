@@ -32,6 +32,7 @@ TLS = ssl.create_default_context()  # never used, but without it each request wo
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 MB = 1_000_000
+VECTORS = "vectors"  # the name of the model that embeds
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # which a client reads over
 QUICK_BYTES = MB  # a smaller body is quick
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"

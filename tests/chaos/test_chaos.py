@@ -6,13 +6,14 @@
 from collections.abc import Iterator
 
 import pytest
-from chaos import attacks, bodies, framing, ids, promises, timing
-from chaos.table import ATTACKS
+from chaos import attacks, bodies, doors, framing, ids, promises, timing
+from chaos.table import ATTACKS, VECTORS
+from support.models import save_bi_encoder
 from support.server import RunningService, running_service
 from support.soak_pool import tiny_cross_encoder
 from support.witness import witness
 
-__all__ = ["attacks", "bodies", "framing", "ids", "promises", "timing"]  # which fill the table
+__all__ = ["attacks", "bodies", "doors", "framing", "ids", "promises", "timing"]  # which fill the table
 
 MOST_MEMORY = 3 * 2**29
 MOST_P99_S, MOST_PROBE_S = 1.0, 0.1
@@ -20,9 +21,13 @@ MOST_P99_S, MOST_PROBE_S = 1.0, 0.1
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service of a tiny cross-encoder, so that the load falls on the service and not on the model."""
+    """A service of tiny models, so that the load falls on the service and not on them: a cross-encoder, and one whose
+    vectors may be asked for.
+    """
     folder = tmp_path_factory.mktemp("chaos")
-    with running_service(folder, arguments=["--model", str(tiny_cross_encoder(folder / "model"))]) as running:
+    tiny_cross_encoder(folder / "models" / "pairs")
+    save_bi_encoder(folder / "models" / VECTORS)
+    with running_service(folder, arguments=["--models", str(folder / "models")]) as running:
         yield running
 
 

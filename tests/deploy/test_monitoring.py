@@ -49,6 +49,9 @@ def exposition() -> CollectorRegistry:
     for stage in ("fast", "accurate"):
         metrics.declare_stage(stage)
     metrics.declare_shadow("m", "next")
+    metrics.proxy.unranked.labels("deadline_exceeded")
+    for path in ("/explain", "/v1/embeddings"):
+        metrics.http_request_seconds.labels(path)
     metrics.build_info.labels(version="1.0", model="m", device="cpu", dtype="float32").set(1)
     return metrics.registry
 

@@ -17,11 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class RunningService:
-    """A service that was ready when it was handed over; its output goes to `log`."""
+    """A service that was ready when it was handed over; its output goes to `log`. ready: the path that says so."""
 
     url: str
     process: subprocess.Popen[bytes]
     log: Path
+    ready: str = "/readyz"
 
     def terminate(self) -> None:
         """Sends SIGTERM and returns at once."""
@@ -32,11 +33,11 @@ class RunningService:
         return self.process.wait(timeout=timeout_s)
 
     def wait_until_ready(self, timeout_s: float = 180.0) -> None:
-        """Returns when /readyz answers 200. Raises RuntimeError with the log's end if that does not come."""
+        """Returns when that path answers 200. Raises RuntimeError with the log's end if that does not come."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+                if httpx.get(self.url + self.ready, timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
                     return
             except httpx.TransportError:
                 pass  # nobody listens yet
@@ -56,6 +57,8 @@ def running_service(
     folder: Path,
     *,
     module: str = "bandrank",
+    verb: str = "serve",
+    ready: str = "/readyz",
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
@@ -63,11 +66,20 @@ def running_service(
 ) -> Iterator[RunningService]:
     """Starts `bandrank serve`, waits until /readyz answers 200, and stops it at the end.
 
-    folder: where its log goes.  module: what is run in place of bandrank.  arguments: further flags of `serve`.
+    folder: where its log goes.  module, verb, ready: what is run and asked in the place of these.  arguments: further
+    flags.
     environment: added to ours, less every BANDRANK_* setting of ours.  pass_fds: descriptors that it inherits.
     Raises RuntimeError with the log's end if the service dies or is not ready in time.
     """
-    starting = starting_service(folder, module=module, arguments=arguments, environment=environment, pass_fds=pass_fds)
+    starting = starting_service(
+        folder,
+        module=module,
+        verb=verb,
+        ready=ready,
+        arguments=arguments,
+        environment=environment,
+        pass_fds=pass_fds,
+    )
     with starting as service:
         service.wait_until_ready(start_timeout_s)
         yield service
@@ -78,6 +90,8 @@ def starting_service(
     folder: Path,
     *,
     module: str = "bandrank",
+    verb: str = "serve",
+    ready: str = "/readyz",
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
@@ -90,13 +104,13 @@ def starting_service(
     log = folder / "service.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, "serve", *arguments],
+            [sys.executable, "-m", module, verb, *arguments],
             env=service_environment,
             pass_fds=pass_fds,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-    service = RunningService(f"http://127.0.0.1:{port}", process, log)
+    service = RunningService(f"http://127.0.0.1:{port}", process, log, ready)
     try:
         yield service
     finally:

@@ -33,13 +33,14 @@ class Testimony:
 
 
 @contextmanager
-def witness(service: RunningService) -> Iterator[Testimony]:
+def witness(service: RunningService, *, of: str = "service") -> Iterator[Testimony]:
     """Asks small requests and probes until the block ends, after which the testimony is filled in.
 
+    of: "service", or "proxy" to ask one for a search of "/docs".
     The client is a process of its own, so that an attack that keeps this one busy delays none of its measurements.
     """
     testimony = Testimony()
-    command = [sys.executable, "-m", "support.witnessing", service.url, str(service.process.pid)]
+    command = [sys.executable, "-m", "support.witnessing", service.url, str(service.process.pid), of]
     process = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": str(TESTS)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

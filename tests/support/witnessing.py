@@ -1,4 +1,4 @@
-"""The polite client of `witness`, as a process with nothing else to do: `python -m support.witnessing URL PID`.
+"""The polite client of `witness`, as a process with nothing else to do: `python -m support.witnessing URL PID OF`.
 
 It asks small requests and probes until its input ends, and then prints what it saw as JSON. Its first answer, after
 which it prints a line, is the one that all others must be.
@@ -9,46 +9,84 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 TOLERANCE = 1e-4  # of raw scores in any company
-BODY = json.dumps({"query": "who is it", "candidates": ["the man", "she"], "raw_scores": True})
 EVERY_S = 0.05
 PATIENCE_S = 90.0
 ADDRESS = "127.0.0.2"  # of another client than the attacks come from; Linux has all of 127.0.0.0/8
 
 
-def main(url: str, pid: int) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """What is asked, and the probe beside it. hits: whether scores are those of the hits of a search."""
+
+    path: str
+    probe: str
+    body: str
+    headers: Mapping[str, str]
+    hits: bool
+
+    def scores_in(self, answer: bytes) -> dict[str, float]:
+        """Scores by the candidates' indices, or by the ids of hits."""
+        told = json.loads(answer)
+        if self.hits:
+            return {hit["_id"]: hit["_score"] for hit in told["hits"]["hits"]}
+        return {str(result["index"]): result["relevance_score"] for result in told["results"]}
+
+
+ASKED = {
+    "service": Asked(
+        "/rerank",
+        "/healthz",
+        json.dumps({"query": "who is it", "candidates": ["the man", "she"], "raw_scores": True}),
+        {"Content-Type": "application/json"},
+        hits=False,
+    ),
+    "proxy": Asked(
+        "/docs/_search",
+        "/_bandrank/healthz",
+        json.dumps({"query": {"match": {"title": "who is it"}}}),
+        {"Content-Type": "application/json", "X-Rerank": "title"},
+        hits=True,
+    ),
+}
+
+
+def main(url: str, pid: int, asked: Asked) -> None:
     """Asks until the input ends."""
     host = url.removeprefix("http://")
     seen: dict[str, Any] = {"latencies_s": [], "probes_s": [], "wrong": [], "most_memory": resident_bytes(pid)}
     ask, probe = (http.client.HTTPConnection(host, timeout=PATIENCE_S, source_address=(ADDRESS, 0)) for _ in range(2))
-    status, answer = exchange(ask, "POST", "/rerank", BODY)
+    status, answer = exchange(ask, "POST", asked.path, asked.body, asked.headers)
     assert status == 200, answer
-    expected = scores_in(answer)
+    expected = asked.scores_in(answer)
     stop = threading.Event()
 
     def keep_asking() -> None:
         while not stop.wait(EVERY_S):
             started = time.monotonic()
             try:
-                status, answer = exchange(ask, "POST", "/rerank", BODY)
-                if status != 200 or not are_close(scores_in(answer), expected):
+                status, answer = exchange(ask, "POST", asked.path, asked.body, asked.headers)
+                if status != 200 or not are_close(asked.scores_in(answer), expected):
                     seen["wrong"].append(f"{status}: {answer[:200]!r}")
             except (http.client.HTTPException, OSError) as error:
-                seen["wrong"].append(f"/rerank: {error!r}")
+                seen["wrong"].append(f"{asked.path}: {error!r}")
             seen["latencies_s"].append(time.monotonic() - started)
 
     def keep_probing() -> None:
         while not stop.wait(EVERY_S):
             started = time.monotonic()
             try:
-                status, answer = exchange(probe, "GET", "/healthz")
+                status, answer = exchange(probe, "GET", asked.probe)
                 if status != 200:
-                    seen["wrong"].append(f"/healthz: {status}: {answer[:200]!r}")
+                    seen["wrong"].append(f"{asked.probe}: {status}: {answer[:200]!r}")
             except (http.client.HTTPException, OSError) as error:
-                seen["wrong"].append(f"/healthz: {error!r}")
+                seen["wrong"].append(f"{asked.probe}: {error!r}")
             seen["probes_s"].append(time.monotonic() - started)
             seen["most_memory"] = max(seen["most_memory"], resident_bytes(pid))
 
@@ -64,10 +102,16 @@ def main(url: str, pid: int) -> None:
     print(json.dumps(seen))
 
 
-def exchange(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> Any:
+def exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: str | None = None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
     """The status and body of an answer. Raises HTTPException and OSError; the next call opens another connection."""
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         return response.status, response.read()
     except (http.client.HTTPException, OSError):
@@ -75,12 +119,7 @@ def exchange(connection: http.client.HTTPConnection, method: str, path: str, bod
         raise
 
 
-def scores_in(answer: bytes) -> dict[int, float]:
-    """Scores by the candidates' indices."""
-    return {result["index"]: result["relevance_score"] for result in json.loads(answer)["results"]}
-
-
-def are_close(scores: dict[int, float], expected: dict[int, float]) -> bool:
+def are_close(scores: dict[str, float], expected: dict[str, float]) -> bool:
     """Whether all are there and right."""
     return scores.keys() == expected.keys() and all(abs(scores[at] - expected[at]) <= TOLERANCE for at in expected)
 
@@ -95,4 +134,4 @@ def resident_bytes(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), ASKED[sys.argv[3]])
