@@ -143,6 +143,22 @@ def test_neighbours_are_joined_within_their_page(tmp_path: Path) -> None:
         assert original[document] in texts[query.relevant[0]]
 
 
+def test_no_query_to_measure_with_is_trained_on(tmp_path: Path) -> None:
+    """Also where the collection has one in both splits, or the same words in other order of function words."""
+    documents = {f"d{n}": f"{word} and more" for n, word in enumerate(WORDS[:3])}
+    queries = {"q0": "what is a planet", "q1": "what is the planet", "q2": "what is a comet"}
+    folder = write_collection(
+        tmp_path / "col", documents=documents, queries=queries, qrels={"q0": {"d0": 1}, "q2": {"d2": 1}}, split="train"
+    )
+    write_collection(folder, documents=documents, queries=queries, qrels={"q1": {"d1": 1}}, split="dev")
+    made = draw(Part(str(folder), "space", 3, questions=9, dev=1.0), BeirFolder(folder), seed=1)
+
+    assert {(query.text, query.split) for query in made.queries} == {
+        ("what is a comet", "train"),
+        ("what is the planet", "dev"),
+    }
+
+
 def test_passages_come_in_runs(tmp_path: Path) -> None:
     """Of neighbours, as many as asked for, and queries of no other passage."""
     made = drawn(tmp_path / "pages", questions=100, max_documents=40)

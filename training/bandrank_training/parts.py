@@ -102,6 +102,8 @@ def draw(part: Part, collection: BeirFolder, seed: int) -> Drawn:
             for query_id, labels in judged.items()
             if query_id in queries and (relevant := _relevant(labels, now_in))
         }
+    measured = {keywords(text) for text in known["dev"]}
+    known["train"] = {text: each for text, each in known["train"].items() if keywords(text) not in measured}
     for split, asked in known.items():
         drawer.asked(asked, split)
     drawer.unasked({each for asked in known.values() for relevant in asked.values() for each in relevant})
