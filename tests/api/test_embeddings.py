@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from bandrank.api.service import Service
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
+from bandrank.models.wording import Wording
 from bandrank.serving import assemble
 from bandrank.settings import Settings
 
@@ -50,6 +52,22 @@ def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
     with torch.inference_mode():
         rows = [scorer.encode_candidates(Ragged.from_token_ids([encoder.query(text)[0]])).values for text in texts]
     return torch.cat(rows).numpy()
+
+
+async def test_queries_have_words_of_their_own() -> None:
+    """They are put around texts that are said to be queries, as `/rerank` does, and around no others."""
+    scorer = tiny_bi_encoder()
+    worded = BiEncoder(replace(scorer.config, query_wording=Wording("who is {text}")))
+    worded.load_state_dict(scorer.state_dict())
+    async with running_app(worded, settings=EXACT) as running:
+        documents, other = await vectors(running, TEXTS), await vectors(running, TEXTS, input_type="document")
+        queries, alike = [await vectors(running, TEXTS, input_type=kind) for kind in ("query", "search_query")]
+
+    np.testing.assert_array_equal(documents, other)
+    np.testing.assert_array_equal(queries, alike)
+    np.testing.assert_allclose(queries, own(scorer, [f"who is {text}" for text in TEXTS]), rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(documents, own(scorer, TEXTS), rtol=0, atol=TOLERANCE)
+    assert np.abs(queries - documents).max() > 1000 * TOLERANCE
 
 
 async def test_the_answer_has_this_shape() -> None:

@@ -1,5 +1,6 @@
 """Bi-encoders against `transformers` with the pooling of sentence-transformers done by hand."""
 
+import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
+from support.bert_likes import tiny, unigram_tokenizer
 from support.models import edit_json, random_text, save_bi_encoder, tiny_hf_encoder
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -15,8 +17,10 @@ from transformers import BertModel
 from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
+from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
 from bandrank_training.start import packaged_minilm
 
@@ -116,3 +120,42 @@ def test_all_minilm_as_packaged() -> None:
     assert scores == pytest.approx([float(vectors[0] @ vector) for vector in vectors[1:]], abs=CLOSE)
     assert scores[0] > scores[1] > scores[2]
     assert model.scorer.config.max_tokens == 256
+
+
+@pytest.mark.parametrize("prompt", ["Represent this sentence for searching relevant passages: ", "query: ", ""])
+def test_a_prompt_for_queries_precedes_them_alone(tmp_path: Path, prompt: str) -> None:
+    """As Snowflake/snowflake-arctic-embed-m and -m-v2.0 store theirs; a document has none."""
+    bert = tiny_hf_encoder(num_layers=2)
+    folder = save_bi_encoder(tmp_path, bert, pooling="cls", normalize=True, max_seq_length=512)
+    prompts = {"prompts": {"query": prompt, "document": ""}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts), encoding="utf-8")
+    model = load_model(str(folder))
+    encoder = TextEncoder(model.tokenizer, model.scorer)
+    ((text, _),) = encoder.candidates(encoder.pieces(["the man"]), query_tokens=0)
+
+    assert encoder.query("who is it")[0] == model.tokenizer.encode(prompt + "who is it").ids
+    assert text == model.tokenizer.encode("the man").ids
+
+
+def test_a_prompt_for_documents_is_refused(tmp_path: Path) -> None:
+    """Without it scores would be wrong; the message says what to do."""
+    folder = save_bi_encoder(tmp_path)
+    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts), encoding="utf-8")
+    with pytest.raises(BadCheckpoint, match="a prompt for documents is not supported: 'passage: '; put it before"):
+        load_model(str(folder))
+
+
+def test_an_xlm_roberta_bi_encoder(tmp_path: Path) -> None:
+    """As intfloat/multilingual-e5-base: positions from 2, <s> and </s>, mean pooling, the cosine, no stored prompt."""
+    bert = tiny("BAAI/bge-reranker-base").roberta
+    folder = save_bi_encoder(tmp_path, bert, normalize=True, max_seq_length=512)
+    unigram_tokenizer().save(str(folder / "tokenizer.json"))
+    model = load_model(str(folder))
+    assert isinstance(model.scorer, BiEncoder)
+    texts = ["query: who is it", "passage: the man", "", "passage: ñandú ☂ " + random_text(random.Random(0), 90)]
+
+    scores = our_scores(model.scorer, model.tokenizer, texts[0], texts[1:])
+
+    vectors = [their_vector(bert, model.tokenizer.encode(text).ids, "mean", normalize=True) for text in texts]
+    assert scores == pytest.approx([float(vectors[0] @ vector) for vector in vectors[1:]], abs=CLOSE)

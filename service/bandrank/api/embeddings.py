@@ -31,6 +31,7 @@ router = APIRouter()
 PATH = "/v1/embeddings"
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
+QUERY_TYPES = {"query", "search_query"}  # what Jina, Voyage and Cohere call them
 
 
 def _no_token_ids(value: object) -> object:
@@ -45,10 +46,7 @@ def _no_token_ids(value: object) -> object:
 
 
 class EmbeddingsRequest(NamesModel):
-    """A text or several. Fields not named here are ignored, such as `user`.
-
-    A bi-encoder reads queries and documents alike, so that `input_type` is one of the ignored.
-    """
+    """A text or several. Fields not named here are ignored, such as `user`."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"input": ["Bees navigate by the sun.", "Honey is sweet."]}]}
@@ -57,6 +55,11 @@ class EmbeddingsRequest(NamesModel):
     input: Annotated[str | Texts, Field(union_mode="left_to_right"), BeforeValidator(_no_token_ids)]
     encoding_format: Encoding | None = Field(
         default=None, description="base64: the numbers as little-endian float32. null: float."
+    )
+    input_type: str | None = Field(
+        default=None,
+        description="query or search_query: the texts are queries, which some models read in words of their own. "
+        "null and all else: they are documents.",
     )
     dimensions: Size | None = Field(default=None, description="That of the model's embeddings, which are never cut.")
 
@@ -112,6 +115,7 @@ async def embed_texts(
     embedding = embed(
         service.models,
         body.texts,
+        as_queries=body.input_type in QUERY_TYPES,
         model=body.model,
         any_model=service.unknown_models,
         size=body.dimensions,

@@ -5,9 +5,9 @@ from pathlib import Path
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
 from bandrank.models.hf.model import Model
-from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame, query_wording
+from bandrank.models.hf.prompts import query_wording
+from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame
 from bandrank.models.scorer import Scorer
-from bandrank.models.wording import PLAIN
 
 
 def modules(folder: Path) -> list[str]:
@@ -43,6 +43,6 @@ def read(model: Model, modules: list[str]) -> Scorer:
         pooling=known[modes.pop()],  # type: ignore[arg-type]  # one of the literals
         similarity="cosine" if normalised else "dot",
         max_tokens=min(int(limit), most),
-        query_wording=query_wording(library) if encoder.causal else PLAIN,
+        query_wording=query_wording(library),
     )
     return assemble(BiEncoder, config, model.encoder_weights, source=str(folder))

@@ -1,7 +1,5 @@
 """Qwen2 and Qwen3 as transformers saves them."""
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +7,6 @@ import torch
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.model import SUPPORTED, Family, Model
-from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
 # Longer texts, which these models could read, take gigabytes of memory, and time that grows with the square.
 MOST_DECODER_TOKENS = 8192
@@ -90,19 +87,6 @@ def frame(model: Model) -> dict[str, int | None]:
     if len(added) > 1:
         raise model.refuse(f"the tokenizer adds {len(added)} tokens to a text; a decoder's adds one at most")
     return {"cls_id": None, "sep_id": added[0] if added else None}
-
-
-def query_wording(library: Mapping[str, Any]) -> Wording:
-    """The words around a query by the prompts in config_sentence_transformers.json; the task in them is an instruction.
-
-    Raises ValueError for a prompt that is no text.
-    """
-    prompt = (library.get("prompts") or {}).get("query", "")
-    if not isinstance(prompt, str):
-        raise ValueError(f"the prompt for queries must be a text, got {prompt!r}")  # noqa: TRY004  # a bad value
-    if match := re.fullmatch(r"(Instruct: )(.+)(\nQuery: ?)", prompt):
-        return Wording(prompt + TEXT, match[1] + INSTRUCTION + match[3] + TEXT)
-    return Wording(prompt + TEXT)
 
 
 QWEN = Family(prefix="model.", tokens={}, read_config=read_config, encoder_weights=decoder_weights, head={})
