@@ -42,6 +42,8 @@ KNOWN_FAMILIES = (
             KnownModel("webis/sparse-cross-encoder-4-512", SPARSE, "", 512, "window 4"),
             KnownModel("webis/sparse-cross-encoder-4-4096", SPARSE, "", 4096, "window 4, interpolated positions"),
             KnownModel("sentence-transformers/all-MiniLM-L6-v2", BI, "22.7M", 256, "mean, cosine"),
+            KnownModel("BAAI/bge-base-en-v1.5", BI, "109M", 512, "[CLS], cosine"),
+            KnownModel("Snowflake/snowflake-arctic-embed-m", BI, "109M", 512, "[CLS], cosine; queries have a prompt"),
             KnownModel("colbert-ir/colbertv2.0", COLBERT, "110M", 220, "128 dimensions, Stanford's format"),
             KnownModel("answerdotai/answerai-colbert-small-v1", COLBERT, "33M", 300, "96 dimensions"),
         ),
@@ -60,6 +62,7 @@ KNOWN_FAMILIES = (
             KnownModel("BAAI/bge-reranker-base", CROSS, "278M", 512, "Chinese and English"),
             KnownModel("BAAI/bge-reranker-large", CROSS, "560M", 512, "Chinese and English"),
             KnownModel("BAAI/bge-reranker-v2-m3", CROSS, "568M", 8192, "multilingual"),
+            KnownModel("intfloat/multilingual-e5-base", BI, "278M", 512, "put `query: ` and `passage: ` before texts"),
         ),
     ),
     KnownFamily(

@@ -11,11 +11,12 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 
 SUPPORTED = (
-    "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), DeBERTa-v2 and "
-    "-v3 ones (such as mixedbread-ai/mxbai-rerank-xsmall-v1), sparse "
-    "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders on BERT (such as "
-    "all-MiniLM-L6-v2), ColBERT on BERT (such as colbert-ir/colbertv2.0), decoders (Qwen/Qwen3-Reranker-0.6B, "
-    "mixedbread-ai/mxbai-rerank-base-v2, Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints"
+    "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), those on ELECTRA "
+    "(cross-encoder/ms-marco-electra-base), RoBERTa and XLM-RoBERTa (BAAI/bge-reranker-v2-m3), DeBERTa-v2 and -v3 "
+    "(mixedbread-ai/mxbai-rerank-xsmall-v1), sparse cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), "
+    "sentence-transformers bi-encoders (all-MiniLM-L6-v2, intfloat/multilingual-e5-base), ColBERT (such as "
+    "colbert-ir/colbertv2.0), decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
+    "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
 )
 
 
