@@ -8,7 +8,7 @@
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)
-#   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (twelve minutes)
+#   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (a quarter of an hour)
 #   make fuzz     ten thousand requests drawn from /openapi.json, and the answers compared with it (SEED=1)
 #   make test-page  the page at / in a headless Chromium: keyboard, widths, themes, axe; pictures in build/page (half a minute)
 #   make soak     64 concurrent clients for a minute against the running service
