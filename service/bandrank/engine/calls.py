@@ -12,6 +12,7 @@ from bandrank.engine.ranking import Ranking, join
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
 from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.submit import timeout
+from bandrank.models.texts import WHOLE, Reach
 
 QUERIES_AT_ONCE = 32  # of one request: as many as share a batch, and no more than a client may have waiting
 
@@ -25,7 +26,7 @@ class Call:
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
-    account: of the client who asks; None for the service itself.
+    reach: how far candidates are read.  account: of the client who asks; None for the service itself.
     """
 
     query: str
@@ -38,6 +39,7 @@ class Call:
     return_texts: bool = False
     raw_scores: bool = False
     first_stage_weight: float | None = None
+    reach: Reach = WHOLE
     account: Account | None = None
 
 
@@ -84,9 +86,12 @@ async def rank_resolved(
     client: Client,
     strategy: str,
     budget_s: float | None = None,
+    reach: Reach = WHOLE,
 ) -> Ranking:
     """A model's ranking of texts by their index. Raises what `ServedModel.rank` raises."""
-    ranking = await model.rank(query, list(texts.values()), client=client, strategy=strategy, budget_s=budget_s)
+    ranking = await model.rank(
+        query, list(texts.values()), client=client, strategy=strategy, budget_s=budget_s, reach=reach
+    )
     indices = list(texts)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
@@ -108,6 +113,7 @@ async def _rank_each(
                 client=call.account.client if call.account is not None else ITSELF,
                 strategy=call.strategy,
                 budget_s=None if due is None else due - model.engine.clock(),
+                reach=call.reach,
             )
 
     if len(by_query) == 1:

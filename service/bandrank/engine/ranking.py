@@ -11,6 +11,7 @@ from bandrank.engine.reports import StageReport
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, Overloaded
+from bandrank.models.texts import WHOLE, Reach
 
 
 @dataclass(slots=True)  # not frozen, which would make a thousand of them three times as slow
@@ -60,11 +61,19 @@ class Stage:
 
 
 async def run_plan(
-    plan: Plan, stages: Sequence[Stage], query: str, texts: Sequence[str], *, ticket: Ticket, answer_by: float
+    plan: Plan,
+    stages: Sequence[Stage],
+    query: str,
+    texts: Sequence[str],
+    *,
+    ticket: Ticket,
+    answer_by: float,
+    reach: Reach = WHOLE,
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
     ticket: the request's.  answer_by: monotonic seconds, at which a bounded plan answers with the scores that it has.
+    reach: how far each stage reads a candidate.
     Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
@@ -84,6 +93,7 @@ async def run_plan(
                 [texts[index] for index in survivors],
                 ticket=ticket,
                 answer_by=min(answer_by, ticket.deadline) if cut else math.inf,
+                reach=reach,
             )
         except (Overloaded, InputTooLarge):
             if not cut:

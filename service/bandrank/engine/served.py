@@ -16,6 +16,7 @@ from bandrank.engine.text_scorer import CAUTION
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
+from bandrank.models.texts import WHOLE, Reach
 
 SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 
@@ -48,15 +49,17 @@ class ServedModel:
         client: Client = ITSELF,
         strategy: str = AUTO,
         budget_s: float | None = None,
+        reach: Reach = WHOLE,
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
+        as fit.  reach: how far candidates are read.
+        Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(query, texts, client, strategy, budget_s)
+            ranking = await self._rank(query, texts, client, strategy, budget_s, reach=reach)
         if not client.background:
             observe(ranking, self.engine.metrics)
         return ranking
@@ -67,7 +70,14 @@ class ServedModel:
             await self._rank("is the service able to score?", SELF_TEST_TEXTS, ITSELF, stage.role.name, None)
 
     async def _rank(
-        self, query: str, texts: Sequence[str], client: Client, strategy: str, budget_s: float | None
+        self,
+        query: str,
+        texts: Sequence[str],
+        client: Client,
+        strategy: str,
+        budget_s: float | None,
+        *,
+        reach: Reach = WHOLE,
     ) -> Ranking:
         queue, start = self.engine.queue, self.engine.clock()
         ticket = Ticket(client, start + self.engine.request_timeout_s)
@@ -75,8 +85,8 @@ class ServedModel:
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""
             scorer = self.stages[index].scorer
-            cost = scorer.estimate_rows(query, texts) * scorer.lane.row_cost
-            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts)
+            cost = scorer.estimate_rows(query, texts, reach) * scorer.lane.row_cost
+            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, reach)
 
         plan = make_plan(
             [stage.role for stage in self.stages],
@@ -85,7 +95,7 @@ class ServedModel:
             budget_s=budget_s,
             predict_s=predict_s,
         )
-        with queue.admitted(ticket, self._expected(plan, query, texts)):
+        with queue.admitted(ticket, self._expected(plan, query, texts, reach)):
             return await run_plan(
                 plan,
                 self.stages,
@@ -93,14 +103,15 @@ class ServedModel:
                 texts,
                 ticket=ticket,
                 answer_by=math.inf if budget_s is None else start + budget_s,
+                reach=reach,
             )
 
-    def _expected(self, plan: Plan, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:
+    def _expected(self, plan: Plan, query: str, texts: Sequence[str], reach: Reach) -> dict[AnyLane, float]:
         """Rows by lane of the steps that the request is likely to need, and cannot be answered without."""
         steps = plan.steps[:1] if plan.bounded else plan.steps
         expected: dict[AnyLane, float] = {}
         for step in steps:
-            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth])
+            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth], reach=reach)
         return expected
 
 

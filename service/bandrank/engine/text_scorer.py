@@ -15,6 +15,7 @@ from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.readings import Reading
+from bandrank.models.texts import WHOLE, Reach
 
 CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
@@ -46,6 +47,7 @@ class TextScorer(Generic[Candidate]):
         *,
         ticket: Ticket,
         answer_by: float = math.inf,
+        reach: Reach = WHOLE,
         keep: bool = True,
     ) -> tuple[list[float], StageReport]:
         """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
@@ -53,15 +55,17 @@ class TextScorer(Generic[Candidate]):
         A text that comes twice is scored once: at another index of a batch its products may round differently, and the
         two would not tie.
 
-        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  keep: whether caches may
-        keep what the texts become.
+        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  reach: how far texts
+        are read.  keep: whether caches may keep what the texts become.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder, keep=keep)
+        sourced = await self.source.fetch(
+            query, list(index_of), ticket=ticket, recorder=recorder, reach=reach, keep=keep
+        )
         rows = self._rows(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, answer_by)
         scores: list[float] = []
@@ -93,38 +97,44 @@ class TextScorer(Generic[Candidate]):
         )
         return [scores[index] for index in answered], report
 
-    def predict_s(self, query: str, texts: Sequence[str]) -> float:
+    def predict_s(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
         """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.
 
         If the scorer precomputes: the seconds to encode all of them, which is most of its work.
         """
         if self.source.encode_lane is not None:
-            return self.queue.throughput.seconds(self.source.encode_lane.name, sum(self._estimate_tokens(texts)))
-        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts))
+            return self.queue.throughput.seconds(self.source.encode_lane.name, self._estimate_encoded(texts, reach))
+        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts, reach))
 
-    def expected(self, query: str, texts: Sequence[str], *, keep: bool = True) -> dict[AnyLane, float]:
+    def expected(
+        self, query: str, texts: Sequence[str], *, reach: Reach = WHOLE, keep: bool = True
+    ) -> dict[AnyLane, float]:
         """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted.
 
-        keep: as for `score`.
+        reach, keep: as for `score`.
         """
         if self.source.encode_lane is None:
-            return {self.lane: self.estimate_rows(query, texts)}
+            return {self.lane: self.estimate_rows(query, texts, reach)}
         miss_rate = self.source.miss_rate if keep else 1.0
-        return {self.source.encode_lane: miss_rate * sum(self._estimate_tokens(texts))}
+        return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, reach)}
 
     async def read(self, query: str, candidate: str, *, ticket: Ticket) -> tuple[Reading, Reading]:
         """What the scorer reads of a query and a candidate. Raises Overloaded, InputTooLarge and DeadlineExceeded."""
         async with timeout(ticket.deadline - self.queue.clock()):
             return await self.tokenizer.read(query, candidate, client=ticket.client)
 
-    def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
+    def estimate_rows(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
-        [query_tokens] = self._estimate_tokens([query])
-        query_tokens = min(query_tokens, self.prepared.scorer.query_template.max_tokens)
-        return sum(self._rows(query_tokens, self._estimate_tokens(texts)))
+        [query_tokens] = self._estimate_tokens([query], self.prepared.scorer.query_template.max_tokens)
+        most = self.tokenizer.candidate_limit(query_tokens, reach)
+        return sum(self._rows(query_tokens, self._estimate_tokens(texts, most)))
 
-    def _estimate_tokens(self, texts: Sequence[str]) -> list[int]:
-        most, per_character = self.prepared.scorer.candidate_template.max_tokens, self.tokenizer.tokens_per_character
+    def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:
+        """Token ids of candidates of these lengths that are encoded without a query."""
+        return sum(self._estimate_tokens(texts, self.tokenizer.candidate_limit(0, reach)))
+
+    def _estimate_tokens(self, texts: Sequence[str], most: int) -> list[int]:
+        per_character = self.tokenizer.tokens_per_character
         return [min(int(len(text) * per_character) + 1, most) for text in texts]
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
 from bandrank.models.readings import Reading, read_pair
-from bandrank.models.texts import TextEncoder
+from bandrank.models.texts import WHOLE, Reach, TextEncoder
 
 # What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
 # CPython 3.11.
@@ -80,10 +80,10 @@ class RequestTokenizer:
         return self._tokens / self._characters
 
     async def tokenize(
-        self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True
+        self, query: str, candidates: Sequence[str], *, client: Client, reach: Reach = WHOLE, keep: bool = True
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. keep: as for `tokenize_now`.  Raises what `Turns.admit` raises.
+        after the slice under way. reach, keep: as for `tokenize_now`.  Raises what `Turns.admit` raises.
         """
         query_size = min(len(query), self._limits.query)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
@@ -94,9 +94,10 @@ class RequestTokenizer:
                 async with self._turns.slot(turn, sum(sizes[part])):
                     return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            request = await run(first, partial(self.tokenize_now, query, candidates[first], keep=keep))
+            request = await run(first, partial(self.tokenize_now, query, candidates[first], reach=reach, keep=keep))
             for part in rest:
-                applied = await run(part, partial(self._apply, candidates[part], len(request.query), keep=keep))
+                apply = partial(self._apply, candidates[part], len(request.query), reach=reach, keep=keep)
+                applied = await run(part, apply)
                 request.candidates.extend(ids for ids, _ in applied)
                 request.truncated_candidate_tokens.extend(cut for _, cut in applied)
             return request
@@ -117,14 +118,17 @@ class RequestTokenizer:
             async with self._turns.slot(turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def tokenize_now(self, query: str, candidates: Sequence[str], *, keep: bool = True) -> TokenizedRequest:
+    def tokenize_now(
+        self, query: str, candidates: Sequence[str], *, reach: Reach = WHOLE, keep: bool = True
+    ) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
 
+        reach: how far each candidate is read.
         keep: False leaves the cache and the averages of recent texts as they are.
         """
         query_ids, query_cut = self._encoder.query(query[: self._limits.query])
-        applied = self._apply(candidates, len(query_ids), keep=keep)
+        applied = self._apply(candidates, len(query_ids), reach=reach, keep=keep)
         return TokenizedRequest(
             query=query_ids,
             candidates=[ids for ids, _ in applied],
@@ -132,16 +136,22 @@ class RequestTokenizer:
             truncated_candidate_tokens=[cut for _, cut in applied],
         )
 
+    def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
+        """The most token ids of a candidate beside a query of `query_tokens`."""
+        return self._encoder.candidate_limit(query_tokens, reach)
+
     def close(self) -> None:
         """Ends the pool's threads."""
         self._pool.shutdown()
 
-    def _apply(self, texts: Sequence[str], query_tokens: int, *, keep: bool) -> list[tuple[list[int], int]]:
+    def _apply(
+        self, texts: Sequence[str], query_tokens: int, *, reach: Reach, keep: bool
+    ) -> list[tuple[list[int], int]]:
         """The token ids of each candidate, and the number of its word pieces that were cut."""
         limit = self._limits.candidate
         read = [text[:limit] for text in texts]
         pieces = self._pieces(read) if keep else self._encoder.pieces(read)
-        applied = self._encoder.candidates(pieces, query_tokens=query_tokens)
+        applied = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=reach)
         return [
             (ids, cut + self._estimate_cut(len(text) - limit)) for (ids, cut), text in zip(applied, texts, strict=True)
         ]

@@ -158,7 +158,7 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
     ("fields", "warned"),
     [
         ({"relevant_spans": {"mode": "enabled", "threshold": 0.1}}, ["relevant_spans"]),
-        ({"relevant_spans": {}, "max_tokens_per_doc": 512}, ["relevant_spans", "max_tokens_per_doc"]),
+        ({"relevant_spans": {}, "truncate_prompt_tokens": 512}, ["relevant_spans", "truncate_prompt_tokens"]),
         ({"relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}, None),
     ],
 )

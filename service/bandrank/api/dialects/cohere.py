@@ -15,19 +15,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
-from bandrank.api.dialects.fields import Count, Flag
+from bandrank.api.dialects.fields import Count, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
+from bandrank.models.texts import Reach
 
 NO_SPANS = "relevant_spans: results have none; the scorer does not say which part of a document it found relevant"
-NO_CUT = "max_tokens_per_doc was not applied; a document is read as far as the model takes it"
+NO_CUT = "truncate_prompt_tokens was not applied, because a query is never cut; max_tokens_per_doc limits documents"
 
 
 class CohereRequest(ForeignRequest):
     """A query and documents, as clients of Cohere, Jina, vLLM, Xinference and llama.cpp send them.
 
-    Fields not named here are ignored, such as `priority` and `max_chunks_per_doc`.
+    Fields not named here are ignored, such as `priority`.
     """
 
     model_config = ConfigDict(json_schema_extra=documents_schema("documents"))
@@ -39,7 +40,15 @@ class CohereRequest(ForeignRequest):
     raw_scores: Flag = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
     use_activation: Flag = Field(default=True, description="false: the same as raw_scores.")
     activation: Flag = Field(default=True, description="Another name for use_activation.")
-    max_tokens_per_doc: Count | None = Field(default=None, description="Not applied; the answer then warns of it.")
+    max_tokens_per_doc: Limit = Field(
+        default=None, description="The tokens of a document that are read, by the model's tokenizer; null or 0: all."
+    )
+    max_chunks_per_doc: Limit = Field(
+        default=None, description="The passages of a long document that are scored; null or 0: all."
+    )
+    truncate_prompt_tokens: Any = Field(
+        default=None, description="Not applied; unless it is null, 0 or -1, the answer warns of it."
+    )
     relevant_spans: dict[str, Any] | None = Field(
         default=None, description="Results have no spans; where they are not disabled, the answer warns of it."
     )
@@ -57,7 +66,7 @@ class CohereRequest(ForeignRequest):
     def warnings(self) -> list[str]:
         """What was asked for in vain."""
         spans = self.relevant_spans is not None and self.relevant_spans.get("mode") != "disabled"
-        return [*([NO_SPANS] if spans else []), *([NO_CUT] if self.max_tokens_per_doc is not None else [])]
+        return [*([NO_SPANS] if spans else []), *([NO_CUT] if self.truncate_prompt_tokens not in (None, 0, -1) else [])]
 
 
 @dataclass(slots=True)
@@ -111,7 +120,8 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         raw_scores=request.raw,
     )
     budget_s = None if request.budget_ms is None else request.budget_ms / 1000
-    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s)
+    reach = Reach(request.max_tokens_per_doc, request.max_chunks_per_doc)
+    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s, reach=reach)
 
 
 def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | None:

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import NOT_BLANK, Count, not_blank
+from bandrank.api.dialects.fields import NOT_BLANK, Count, Limit, not_blank
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.registry import CallCandidate, Unresolved
+from bandrank.models.texts import Reach
 
 Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -80,6 +81,10 @@ class RerankRequest(BaseModel):
         default=None, description="Of the candidates' own scores in the order, from 0 to 1; null: that of the model."
     )
 
+    max_tokens_per_candidate: Limit = Field(
+        default=None, description="The tokens of a candidate that are read, by the model's tokenizer; null or 0: all."
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         not_blank(self.query)
@@ -139,6 +144,7 @@ def read(request: RerankRequest, max_candidates: int) -> Call:
         return_texts=bool(request.return_documents),
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
+        reach=Reach(request.max_tokens_per_candidate),
     )
 
 

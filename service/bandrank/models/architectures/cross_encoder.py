@@ -75,6 +75,12 @@ class CrossEncoder(Scorer):
             return self.candidate_template.max_tokens
         return self.config.max_tokens - 1 - query_tokens
 
+    def passages_limit(self, query_tokens: int, num_passages: int) -> int:
+        """With MaxP, the token ids of so many passages; otherwise a candidate is one."""
+        if self.config.long_candidates == "maxp":
+            return passages.most_tokens(num_passages, self.config.max_tokens - 1 - query_tokens)
+        return self.candidate_limit(query_tokens)
+
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
         bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - 1 - query_tokens)

@@ -56,6 +56,11 @@ def split(batch: ScoreBatch, max_tokens: int) -> Passages:
     return Passages(ScoreBatch(batch.queries, Ragged.from_tensors(pieces), cu_candidates), np.array(candidate))
 
 
+def most_tokens(num_passages: int, room: int) -> int:
+    """The most token ids, [SEP] included, of a candidate that is split into so many passages; `room` as below."""
+    return (num_passages - 1) * max(1, room // 2) + room
+
+
 def passage_bounds(num_tokens: int, room: int) -> list[tuple[int, int]]:
     """(begin, end) of the passages of a candidate of `num_tokens`, if `room` tokens fit; both counts include [SEP].
 
