@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
+from bandrank.engine.passages import BestPassage, Passage
 from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
 from bandrank.engine.tasks import AnyLane
@@ -50,19 +51,40 @@ class ServedModel:
         strategy: str = AUTO,
         budget_s: float | None = None,
         reach: Reach = WHOLE,
+        passages: bool = False,
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  reach: how far candidates are read.
+        as fit.  reach: how far candidates are read.  passages: whether best passages are asked for.
         Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(query, texts, client, strategy, budget_s, reach=reach)
+            ranking = await self._rank(query, texts, client, strategy, budget_s, reach=reach, passages=passages)
         if not client.background:
             observe(ranking, self.engine.metrics)
         return ranking
+
+    async def locate(
+        self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client = ITSELF
+    ) -> dict[int, Passage]:
+        """The characters of best passages, by the index of their candidates; the caller keeps the engine admitted.
+
+        best: of a ranking, some or all.  texts: those that were ranked.  Raises Overloaded.
+        """
+        spans = {index: (0, len(texts[index])) for index, passage in best.items() if passage.tokens is None}
+        for stage in self.stages:
+            tokens = {
+                index: passage.tokens
+                for index, passage in best.items()
+                if passage.tokens is not None and passage.stage == stage.role.name
+            }
+            places = await stage.scorer.tokenizer.places(
+                [texts[index] for index in tokens], [*tokens.values()], client=client
+            )
+            spans |= zip(tokens, places, strict=True)
+        return {index: Passage(*spans[index], passage.score) for index, passage in best.items()}
 
     async def self_test(self) -> None:
         """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises."""
@@ -78,6 +100,7 @@ class ServedModel:
         budget_s: float | None,
         *,
         reach: Reach = WHOLE,
+        passages: bool = False,
     ) -> Ranking:
         queue, start = self.engine.queue, self.engine.clock()
         ticket = Ticket(client, start + self.engine.request_timeout_s)
@@ -104,6 +127,7 @@ class ServedModel:
                 ticket=ticket,
                 answer_by=math.inf if budget_s is None else start + budget_s,
                 reach=reach,
+                passages=passages,
             )
 
     def _expected(self, plan: Plan, query: str, texts: Sequence[str], reach: Reach) -> dict[AnyLane, float]:

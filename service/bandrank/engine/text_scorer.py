@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Generic, TypeAlias
 
 from bandrank.engine.batching import TaskQueue
-from bandrank.engine.lanes import ScoreLane
+from bandrank.engine.lanes import PassageLane, ScoreLane
+from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
-from bandrank.engine.sources import CandidateSource
+from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
-from bandrank.engine.tasks import AnyLane, Candidate, Payload, Task, TokenIds
+from bandrank.engine.tasks import AnyLane, Candidate, Lane, Payload, Result, Task, TokenIds
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
@@ -18,6 +20,16 @@ from bandrank.models.readings import Reading
 from bandrank.models.texts import WHOLE, Reach
 
 CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
+
+
+@dataclass(frozen=True)
+class _Scored(Generic[Candidate, Result]):
+    """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`."""
+
+    results: list[Result]
+    report: StageReport
+    sourced: Sourced[Candidate]
+    answered: Sequence[int]
 
 
 class TextScorer(Generic[Candidate]):
@@ -38,6 +50,7 @@ class TextScorer(Generic[Candidate]):
         self.queue = queue
         self.source = source
         self.lane = ScoreLane(f"{name} score", prepared, source.to_ragged)
+        self._passage_lane = PassageLane(self.lane)
 
     async def score(
         self,
@@ -59,6 +72,55 @@ class TextScorer(Generic[Candidate]):
         are read.  keep: whether caches may keep what the texts become.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
+        scored = await self._score(
+            self.lane, stage, query, texts, ticket=ticket, answer_by=answer_by, reach=reach, keep=keep
+        )
+        return scored.results, scored.report
+
+    @property
+    def reads_passages(self) -> bool:
+        """Whether the scorer can say which passage of a candidate gave it its score."""
+        return self.prepared.reads_passages
+
+    async def score_passages(
+        self,
+        stage: str,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        answer_by: float = math.inf,
+        reach: Reach = WHOLE,
+    ) -> tuple[list[float], StageReport, list[BestPassage]]:
+        """`score`, and the best passage of each text that was scored; the scorer must read passages."""
+        scored = await self._score(
+            self._passage_lane, stage, query, texts, ticket=ticket, answer_by=answer_by, reach=reach, keep=True
+        )
+        query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
+        num_last = len(self.prepared.scorer.candidate_template.suffix)
+        cut = scored.report.truncated_candidate_tokens
+        best = []
+        for (score, passage), index, num_cut in zip(scored.results, scored.answered, cut, strict=True):
+            bounds = self.prepared.passage_bounds(query_tokens, num_tokens[index])
+            whole = len(bounds) == 1 and not num_cut
+            begin, end = bounds[passage]
+            tokens = begin, min(end, num_tokens[index] - num_last)  # of a cut text, the next piece is not read
+            best.append(BestPassage(stage, score, None if whole else tokens))
+        return [score for score, _ in scored.results], scored.report, best
+
+    async def _score(
+        self,
+        lane: Lane[Candidate, Result],
+        stage: str,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        answer_by: float,
+        reach: Reach,
+        keep: bool,
+    ) -> "_Scored[Candidate, Result]":
+        """The lane's results for the leading texts, as `score` says."""
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
@@ -68,21 +130,21 @@ class TextScorer(Generic[Candidate]):
         )
         rows = self._rows(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, answer_by)
-        scores: list[float] = []
+        results: list[Result] = []
         if num_fitting:
             task = Task(
-                self.lane,
+                lane,
                 sourced.query,
                 sourced.candidates[:num_fitting],
                 rows[:num_fitting],
                 self.queue.clock(),
                 ticket,
             )
-            scores = await submit(self.queue, task, answer_by=answer_by)
+            results = await submit(self.queue, task, answer_by=answer_by)
             end = self.queue.clock()
             taken = task.first_taken or end
             recorder.spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
-        answered = list(takewhile(lambda index: index < len(scores), (index_of[text] for text in texts)))
+        answered = list(takewhile(lambda index: index < len(results), (index_of[text] for text in texts)))
         report = StageReport(
             stage=stage,
             start=start,
@@ -95,7 +157,7 @@ class TextScorer(Generic[Candidate]):
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
         )
-        return [scores[index] for index in answered], report
+        return _Scored([results[index] for index in answered], report, sourced, answered)
 
     def predict_s(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
         """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.

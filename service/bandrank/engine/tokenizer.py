@@ -17,6 +17,7 @@ from bandrank.engine.clients import Client
 from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
+from bandrank.models.places import Span, places
 from bandrank.models.readings import Reading, read_pair
 from bandrank.models.texts import WHOLE, Reach, TextEncoder
 
@@ -101,6 +102,21 @@ class RequestTokenizer:
                 request.candidates.extend(ids for ids, _ in applied)
                 request.truncated_candidate_tokens.extend(cut for _, cut in applied)
             return request
+
+    async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
+        """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
+        in the pool, slice by slice. Raises what `Turns.admit` raises.
+        """
+        limit = self._limits.candidate
+        read = [text[:limit] for text in candidates]
+        sizes = [len(text) for text in read]
+        found: list[Span] = []
+        with self._turns.admit(client, sum(sizes)) as turn:
+            for part in slices(sizes, SLICE_CHARACTERS) if sizes else ():
+                async with self._turns.slot(turn, sum(sizes[part])):
+                    work = partial(places, self._encoder, read[part], tokens[part])
+                    found += await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return found
 
     async def read(self, query: str, candidate: str, *, client: Client) -> tuple[Reading, Reading]:
         """The tokens of a query and a candidate with their places in the texts. Raises what `Turns.admit` raises."""

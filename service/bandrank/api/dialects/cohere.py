@@ -8,12 +8,13 @@ further keys.
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
-from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
 from bandrank.api.dialects.fields import Count, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
@@ -21,8 +22,20 @@ from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.models.texts import Reach
 
-NO_SPANS = "relevant_spans: results have none; the scorer does not say which part of a document it found relevant"
 NO_CUT = "truncate_prompt_tokens was not applied, because a query is never cut; max_tokens_per_doc limits documents"
+
+SPAN_THRESHOLD = 0.1  # Cohere's own default
+
+
+class SpansWanted(BaseModel):
+    """Asks for the span of each document that is most relevant. Fields not named here are ignored: `max_spans`, since a
+    result has one span at most.
+
+    threshold: of the span's score; a document whose best span is below has none.
+    """
+
+    mode: Literal["enabled", "disabled"] | None = None
+    threshold: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
 
 
 class CohereRequest(ForeignRequest):
@@ -49,8 +62,8 @@ class CohereRequest(ForeignRequest):
     truncate_prompt_tokens: Any = Field(
         default=None, description="Not applied; unless it is null, 0 or -1, the answer warns of it."
     )
-    relevant_spans: dict[str, Any] | None = Field(
-        default=None, description="Results have no spans; where they are not disabled, the answer warns of it."
+    relevant_spans: SpansWanted | None = Field(
+        default=None, description="Results have the best passage of their document as a span, unless it is disabled."
     )
     strategy: str | None = Field(default=None, description="As in our own request.")
     budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
@@ -65,17 +78,34 @@ class CohereRequest(ForeignRequest):
     @property
     def warnings(self) -> list[str]:
         """What was asked for in vain."""
-        spans = self.relevant_spans is not None and self.relevant_spans.get("mode") != "disabled"
-        return [*([NO_SPANS] if spans else []), *([NO_CUT] if self.truncate_prompt_tokens not in (None, 0, -1) else [])]
+        return [] if self.truncate_prompt_tokens in (None, 0, -1) else [NO_CUT]
+
+    @property
+    def spans(self) -> bool:
+        """Whether results are to have spans."""
+        return self.relevant_spans is not None and self.relevant_spans.mode != "disabled"
+
+
+@dataclass(slots=True)
+class Span:
+    """The characters of a document's text from `start` up to `end`, in Unicode code points, and their own score."""
+
+    start: int
+    end: int
+    score: float
 
 
 @dataclass(slots=True)
 class CohereResult:
-    """A document by its index in the request. document: `text` is the one that was ranked; only if asked for."""
+    """A document by its index in the request. document: `text` is the one that was ranked; only if asked for.
+
+    relevant_spans: the best passage, or none if it is below the threshold; only if asked for.
+    """
 
     index: int
     relevance_score: float
     document: dict[str, Any] | None = None
+    relevant_spans: list[Span] | None = None
 
 
 class ApiVersion(BaseModel):
@@ -91,11 +121,10 @@ class Tokens(BaseModel):
 
 
 class CohereMeta(Meta):
-    """What Cohere's clients look for, and what our own answer says. warnings: what was asked for in vain."""
+    """What Cohere's clients look for, and what our own answer says."""
 
     api_version: ApiVersion
     tokens: Tokens
-    warnings: list[str] | None = None
 
 
 class CohereResponse(BaseModel):
@@ -121,7 +150,7 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
     )
     budget_s = None if request.budget_ms is None else request.budget_ms / 1000
     reach = Reach(request.max_tokens_per_doc, request.max_chunks_per_doc)
-    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s, reach=reach)
+    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s, reach=reach, passages=request.spans)
 
 
 def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | None:
@@ -130,22 +159,40 @@ def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | 
     return None if text is None else given_back(exchange.request.documents[index], text)
 
 
+def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
+    """The relevant spans of a document, if asked for, and if its scorer reads passages.
+
+    The threshold is that of a score between 0 and 1, also where raw scores are asked for.
+    """
+    wanted, passage = exchange.request.relevant_spans, exchange.answer.passages.get(index)
+    if wanted is None or passage is None:
+        return None
+    threshold = SPAN_THRESHOLD if wanted.threshold is None else wanted.threshold
+    [relevance] = sigmoid(np.array([passage.score], np.float32)).tolist()
+    shown = passage.score if exchange.call.raw_scores else relevance
+    return [Span(passage.start, passage.end, shown)] if relevance >= threshold else []
+
+
 def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
     """The JSON of the CohereResponse."""
     ranking = exchange.answer.ranking
+    results = [
+        CohereResult(index, score, None if text is None else document(exchange, index))
+        for index, score, text in exchange.ranked
+    ]
+    if exchange.call.passages:
+        for result in results:
+            result.relevant_spans = spans(exchange, result.index)
+    meta = vars(meta_of(exchange)) | {"warnings": exchange.warnings + exchange.request.warnings or None}
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
-        results=[
-            CohereResult(index, score, None if text is None else document(exchange, index))
-            for index, score, text in exchange.ranked
-        ],
+        results=results,
         usage=usage_of(ranking),
         meta=CohereMeta(
-            **vars(meta_of(exchange)),
+            **meta,
             api_version=ApiVersion(version=version),
             tokens=Tokens(input_tokens=ranking.num_tokens),
-            warnings=exchange.request.warnings or None,
         ),
     )
     return response.model_dump_json(exclude_none=True)

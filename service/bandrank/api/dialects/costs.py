@@ -43,6 +43,7 @@ class Meta(BaseModel):
     degraded: whether budget or load left fewer candidates to a stage than the strategy would have sent there.
     truncated_*: word pieces of texts longer than the model takes, in the stage that cut most.
     first_stage_weight: that of the scores that came with the candidates, where they were mixed in.
+    warnings: what was asked for in vain.
     """
 
     timings_ms: TimingsMs
@@ -55,6 +56,7 @@ class Meta(BaseModel):
     truncated_candidates: int
     score: str = Field(description="sigmoid: relevance_score is between 0 and 1; raw: the scorer's own scale.")
     first_stage_weight: float | None = None
+    warnings: list[str] | None = None
 
 
 def usage_of(ranking: Ranking) -> Usage:
@@ -86,6 +88,7 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
         truncated_candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
+        warnings=exchange.warnings or None,
     )
 
 

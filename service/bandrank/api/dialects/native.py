@@ -85,6 +85,10 @@ class RerankRequest(BaseModel):
         default=None, description="The tokens of a candidate that are read, by the model's tokenizer; null or 0: all."
     )
 
+    return_passages: StrictBool | None = Field(
+        default=False, description="For each result, the characters of its best passage and that passage's score."
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         not_blank(self.query)
@@ -103,8 +107,23 @@ class DocumentOut:
 
 
 @dataclass(slots=True)
+class PassageOut:
+    """A passage of a candidate's text: the characters from `start` up to `end`, in Unicode code points, and its score.
+
+    It is all of the text where that fits into the model.
+    """
+
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(slots=True)
 class Result:
     """A candidate by its index in the request. `id` only if one was sent, `document` only if asked for.
+
+    passage: the one with the candidate's score, if asked for, and if the stage reads passages. Its own score is that of
+    the stage, with no other scores mixed in.
 
     stage: the last stage that scored it. In a cascade, candidates that only the first stage saw have their scores
     shifted below the others.
@@ -115,6 +134,7 @@ class Result:
     stage: str
     id: str | None = None
     document: DocumentOut | None = None
+    passage: PassageOut | None = None
 
 
 class RerankResponse(BaseModel):
@@ -145,6 +165,7 @@ def read(request: RerankRequest, max_candidates: int) -> Call:
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
         reach=Reach(request.max_tokens_per_candidate),
+        passages=bool(request.return_passages),
     )
 
 
@@ -156,6 +177,10 @@ def write(exchange: Exchange[RerankRequest]) -> str:
         text = exchange.text(candidate.index) if call.return_texts else None
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
+    if call.passages:
+        for result in results:
+            passage = exchange.passage(result.index)
+            result.passage = None if passage is None else PassageOut(*passage)
     response = RerankResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=answer.model,

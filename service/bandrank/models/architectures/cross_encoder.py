@@ -83,7 +83,7 @@ class CrossEncoder(Scorer):
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
-        bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - 1 - query_tokens)
+        bounds = self.passage_bounds(query_tokens, candidate_rows)
         per_passage = 1 if self.config.pattern.shares_queries else 1 + query_tokens
         added_seps = len(bounds) - 1
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps
@@ -100,10 +100,23 @@ class CrossEncoder(Scorer):
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens)
-        packed = pack(
-            parts.batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token
-        )
-        return parts.best(run(packed), len(batch.candidates))
+        return parts.best(run(self._packed(parts.batch)), len(batch.candidates))
+
+    def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
+        """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
+        if len(batch.candidates) == 0:
+            return self.score_packed(batch, run), torch.empty(0, dtype=torch.int64)
+        parts = passages.split(batch, self.config.max_tokens)
+        scores = run(self._packed(parts.batch))
+        best = parts.best(scores, len(batch.candidates))
+        return best, parts.which(scores, best)
+
+    def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
+        """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
+        return passages.passage_bounds(candidate_tokens, self.config.max_tokens - 1 - query_tokens)
+
+    def _packed(self, batch: ScoreBatch) -> PackedTokens:
+        return pack(batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token)
 
     def launch(self, packed: PackedTokens, *, cls_only: bool = True) -> Tensor:
         """(num_candidates,) scores of a packed batch, launched kernel by kernel.

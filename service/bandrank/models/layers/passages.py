@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Ints, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 
 
@@ -32,6 +32,17 @@ class Passages:
         (owner,) = to_device([torch.from_numpy(self.candidate)], scores.device)
         best = scores.new_full((num_candidates,), -torch.inf)
         return best.scatter_reduce_(0, owner, scores, "amax")
+
+    def which(self, scores: Tensor, best: Tensor) -> Tensor:
+        """(num_candidates,) int64 the index, within its candidate, of the first passage with the candidate's score.
+
+        scores: (num_passages,).  best: (num_candidates,), as from `best`.
+        """
+        num_passages = np.bincount(self.candidate, minlength=len(best))
+        host = [self.candidate, indices_within(num_passages), num_passages - 1]
+        owner, index, last = to_device([*map(torch.from_numpy, host)], scores.device)
+        index = torch.where(scores == best[owner], index, last[owner])
+        return last.scatter_reduce(0, owner, index, "amin")
 
 
 def split(batch: ScoreBatch, max_tokens: int) -> Passages:
