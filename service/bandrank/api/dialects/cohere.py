@@ -23,7 +23,7 @@ from bandrank.engine.policy import AUTO
 from bandrank.models.texts import Reach
 
 NO_CUT = "truncate_prompt_tokens was not applied, because a query is never cut; max_tokens_per_doc limits documents"
-
+NO_PRIORITY = "priority was not applied; a client's requests take turns by their size and arrival"
 SPAN_THRESHOLD = 0.1  # Cohere's own default
 
 
@@ -41,7 +41,7 @@ class SpansWanted(BaseModel):
 class CohereRequest(ForeignRequest):
     """A query and documents, as clients of Cohere, Jina, vLLM, Xinference and llama.cpp send them.
 
-    Fields not named here are ignored, such as `priority`.
+    Fields not named here are ignored.
     """
 
     model_config = ConfigDict(json_schema_extra=documents_schema("documents"))
@@ -62,6 +62,7 @@ class CohereRequest(ForeignRequest):
     truncate_prompt_tokens: Any = Field(
         default=None, description="Not applied; unless it is null, 0 or -1, the answer warns of it."
     )
+    priority: Any = Field(default=None, description="Not applied; unless it is null or 0, the answer warns of it.")
     relevant_spans: SpansWanted | None = Field(
         default=None, description="Results have the best passage of their document as a span, unless it is disabled."
     )
@@ -78,7 +79,8 @@ class CohereRequest(ForeignRequest):
     @property
     def warnings(self) -> list[str]:
         """What was asked for in vain."""
-        return [] if self.truncate_prompt_tokens in (None, 0, -1) else [NO_CUT]
+        warnings = [] if self.truncate_prompt_tokens in (None, 0, -1) else [NO_CUT]
+        return warnings if self.priority in (None, 0) else [*warnings, NO_PRIORITY]
 
     @property
     def spans(self) -> bool:
