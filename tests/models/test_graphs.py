@@ -202,11 +202,14 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
         results = [prepared(batch) for _ in range(2)]
+        with_passages, best = prepared.score_passages(batch)
     replays = device.replays
     prepared(batch)
 
+    assert torch.equal(with_passages, results[0])
+    assert len(best) == len(right)
     assert all(is_right(scores, right) for scores in results)
-    assert (replays, device.replays) == (2, 2)
+    assert (replays, device.replays) == (3, 3)
     assert (prepared.why_no_kernels, prepared.why_no_graphs(), prepared.graph_bytes) == (None, None, 1000)
     assert {part.execution.fused_from for part in model.modules() if isinstance(part, LayerNorm)} == {0}
 

@@ -19,6 +19,7 @@ from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.passages import passage_bounds, split
 from bandrank.models.layers.patterns import FULL, longformer, sparse
+from bandrank.models.prepared import prepare
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 TwoModels = tuple[BertForSequenceClassification, CrossEncoder]
@@ -97,6 +98,52 @@ def test_score_is_the_best_passage(bert_of_64_tokens: TwoModels) -> None:
         for candidate in group
     ]
     assert scores == pytest.approx(expected, abs=CLOSE)
+
+
+def test_the_best_passage_is_the_one_with_the_score(bert_of_64_tokens: TwoModels) -> None:
+    """By the scores of the passages one by one, as `transformers` gives them; asking for it changes no score."""
+    theirs, ours = bert_of_64_tokens
+    rng = random.Random(0)
+    queries = [random_ids(rng, 5), random_ids(rng, 20)]
+    candidates = [[random_ids(rng, n) for n in (0, 56, 57, 58, 90, 200)], [random_ids(rng, n) for n in (41, 300, 300)]]
+    batch = score_batch(queries, candidates)
+
+    prepared = prepare(ours, device=torch.device("cpu"), dtype=torch.float32)
+    with torch.inference_mode():
+        scores, best = prepared.score_passages(batch)
+        plain = prepared.score(batch)
+
+    passages = [
+        (query, candidate, passages_of(candidate, 64 - 1 - len(query)))
+        for query, group in zip(queries, candidates, strict=True)
+        for candidate in group
+    ]
+    alone = [[full_score(theirs, query, passage) for passage in each] for query, _, each in passages]
+    assert best.tolist() == [int(np.argmax(each)) for each in alone]
+    assert max(best.tolist()) > 1
+    assert torch.equal(scores, plain)
+    for (query, candidate, each), index in zip(passages, best.tolist(), strict=True):
+        begin, end = prepared.passage_bounds(len(query), len(candidate))[index]
+        assert each[index] == [*candidate[begin : min(end, len(candidate) - 1)], SEP_ID]
+
+
+def test_of_passages_that_tie_the_first_is_best() -> None:
+    """Also of some that are as low as can be; a candidate of one passage has that one."""
+    rng = random.Random(0)
+    parts = split(score_batch([random_ids(rng, 3)], [[random_ids(rng, n) for n in (50, 4, 50)]]), 32)
+    (first, second), num_passages = parts.candidate.searchsorted([1, 2]), len(parts.candidate)
+    scores = torch.full((num_passages,), -torch.inf)
+    scores[1] = scores[first - 1] = -7.0
+
+    assert parts.which(scores, parts.best(scores, 3)).tolist() == [1, 0, 0]
+    assert (first, second) == (3, 4)
+
+
+def test_no_candidates_have_no_best_passages() -> None:
+    """A query alone is scored as ever."""
+    scores, best = tiny_cross_encoder().score_passages(score_batch([[9, SEP_ID]], [[]]), lambda _: torch.empty(0))
+
+    assert (len(scores), len(best)) == (0, 0)
 
 
 def test_sixty_four_tokens_fit(bert_of_64_tokens: TwoModels) -> None:

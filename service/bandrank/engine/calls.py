@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.memory import Account
 from bandrank.engine.mixing import mix
+from bandrank.engine.passages import Passage
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking, join
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
 from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.submit import timeout
+from bandrank.models.texts import WHOLE, Reach
 
 QUERIES_AT_ONCE = 32  # of one request: as many as share a batch, and no more than a client may have waiting
 
@@ -26,6 +28,7 @@ class Call:
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
     instruction: what the query is for, read by models that take one; the answer says whether it was.
+    reach: how far candidates are read.  passages: whether results say which passage is best.
     account: of the client who asks; None for the service itself.
     """
 
@@ -40,6 +43,8 @@ class Call:
     raw_scores: bool = False
     first_stage_weight: float | None = None
     instruction: str = ""
+    reach: Reach = WHOLE
+    passages: bool = False
     account: Account | None = None
 
 
@@ -49,6 +54,7 @@ class Answer:
 
     model: the name of the model that ranked.  texts: by index in the call; None for an unresolved candidate.
     first_stage_weight: that with which scores of candidates were mixed in; 0 where none were.
+    passages: by index in the call, the best of each of the top_n whose stage has passages; if the call asks for them.
     """
 
     model: str
@@ -56,6 +62,7 @@ class Answer:
     texts: Sequence[str | None]
     unresolved: Sequence[Unresolved]
     first_stage_weight: float = 0.0
+    passages: Mapping[int, Passage] = field(default_factory=dict)
 
 
 async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Answer:
@@ -70,12 +77,20 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     for index, (candidate, text) in enumerate(zip(call.candidates, texts, strict=True)):
         if text is not None:
             by_query.setdefault(call.query if candidate.query is None else candidate.query, {})[index] = text
-    ranking = await _rank_each(call, model, by_query, due)
     scores = {index: each.score for index, each in enumerate(call.candidates) if each.score is not None}
     known = {index: score for index, score in scores.items() if texts[index] is not None}
     weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
     mixed = weight if known else 0.0
-    return Answer(model.name, mix(ranking, known, mixed), texts, unresolved, mixed)
+    if not call.passages:
+        ranking = mix(await _rank_each(call, model, by_query, due), known, mixed)
+        return Answer(model.name, ranking, texts, unresolved, mixed)
+    async with model.engine.admitted(), timeout(start + model.engine.request_timeout_s - model.engine.clock()):
+        ranking = mix(await _rank_each(call, model, by_query, due), known, mixed)
+        top = [candidate.index for candidate in ranking.candidates[: call.top_n or None]]
+        best = {index: ranking.passages[index] for index in top if index in ranking.passages}
+        ranked = {index: text for index, text in enumerate(texts) if text is not None}
+        passages = await model.locate(best, ranked, client=_client(call))
+    return Answer(model.name, ranking, texts, unresolved, mixed, passages)
 
 
 async def rank_resolved(
@@ -87,15 +102,26 @@ async def rank_resolved(
     strategy: str,
     budget_s: float | None = None,
     instruction: str = "",
+    reach: Reach = WHOLE,
+    passages: bool = False,
 ) -> Ranking:
     """A model's ranking of texts by their index. Raises what `ServedModel.rank` raises."""
     ranking = await model.rank(
-        query, list(texts.values()), client=client, strategy=strategy, budget_s=budget_s, instruction=instruction
+        query,
+        list(texts.values()),
+        client=client,
+        strategy=strategy,
+        budget_s=budget_s,
+        instruction=instruction,
+        reach=reach,
+        passages=passages,
     )
     indices = list(texts)
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
-    return ranking
+    if not ranking.passages:
+        return ranking
+    return replace(ranking, passages={indices[index]: passage for index, passage in ranking.passages.items()})
 
 
 async def _rank_each(
@@ -110,10 +136,12 @@ async def _rank_each(
                 model,
                 query,
                 texts,
-                client=call.account.client if call.account is not None else ITSELF,
+                client=_client(call),
                 strategy=call.strategy,
                 budget_s=None if due is None else due - model.engine.clock(),
                 instruction=call.instruction,
+                reach=call.reach,
+                passages=call.passages,
             )
 
     if len(by_query) == 1:
@@ -126,3 +154,7 @@ async def _rank_each(
     finally:
         for each in ranking:  # after a failure the others are of no use
             each.cancel()
+
+
+def _client(call: Call) -> Client:
+    return ITSELF if call.account is None else call.account.client

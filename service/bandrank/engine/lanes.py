@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from bandrank.engine.cache.codec import RepresentationCodec
-from bandrank.engine.tasks import Candidate, Payload, TaskSlice, TokenIds
+from bandrank.engine.tasks import Candidate, Payload, Result, TaskSlice, TokenIds
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.prepared import PreparedScorer
@@ -18,6 +18,7 @@ from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Candidate]], Ragged]
+ScoredPassage = tuple[float, int]  # a candidate's raw score, and the index of the passage that has it
 
 
 class EncodeLane:
@@ -47,31 +48,66 @@ class ScoreLane(Generic[Candidate]):
     def __init__(self, name: str, scorer: PreparedScorer, to_ragged: ToRagged[Candidate]) -> None:
         self.name = name
         self.row_cost = scorer.scorer.row_cost
-        self._scorer = scorer
-        self._to_ragged = to_ragged
+        self.scorer = scorer
+        self.to_ragged = to_ragged
 
     @property
     def overlaps(self) -> bool:
         """True on a GPU, except for stored representations, which are not copied from pinned memory."""
-        return self._scorer.device.type == "cuda" and not self._scorer.scorer.precomputes
+        return self.scorer.device.type == "cuda" and not self.scorer.scorer.precomputes
 
     def begin(self, slices: Sequence[TaskSlice[Candidate, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
-        batch, order = collate(slices, self._to_ragged)
-        scores = to_host(self._scorer.score(batch).float())
-        return lambda: _by_slice(scores().numpy(), slices, order, self._not_finite)
+        batch, order = collate(slices, self.to_ragged)
+        scores = to_host(self.scorer.score(batch).float())
+        return lambda: _by_slice(scores().numpy(), slices, order, self.not_finite)
 
     @property
-    def _not_finite(self) -> str:
+    def not_finite(self) -> str:
         """What is wrong if a score is not finite."""
         wrong = "the model gave a score that is not a number"
-        if self._scorer.dtype == torch.float16:
+        if self.scorer.dtype == torch.float16:
             return f"{wrong}: its states may be too large for float16; serve it in bfloat16 or float32 (BANDRANK_DTYPE)"
         return wrong
 
 
+class PassageLane(Generic[Candidate]):
+    """The work of a `ScoreLane` for requests that ask which passage of each candidate gave it its score.
+
+    A lane apart, so that the batches of all others are scored as ever; of the same name, as it has the same speed.
+    """
+
+    def __init__(self, scores: ScoreLane[Candidate]) -> None:
+        self.name = scores.name
+        self.row_cost = scores.row_cost
+        self._scores = scores
+
+    @property
+    def overlaps(self) -> bool:
+        """As that of scores alone."""
+        return self._scores.overlaps
+
+    def begin(
+        self, slices: Sequence[TaskSlice[Candidate, ScoredPassage]]
+    ) -> Callable[[], list[Sequence[ScoredPassage] | Exception]]:
+        batch, order = collate(slices, self._scores.to_ragged)
+        scores, passages = self._scores.scorer.score_passages(batch)
+        arriving = to_host(scores.float()), to_host(passages)
+
+        def results() -> list[Sequence[ScoredPassage] | Exception]:
+            scored, which = (each().numpy() for each in arriving)
+            return [
+                part if isinstance(part, Exception) else [*zip(part, indices.tolist(), strict=True)]
+                for part, indices in zip(
+                    _by_slice(scored, slices, order, self._scores.not_finite), _cut(which, slices, order), strict=True
+                )
+            ]
+
+        return results
+
+
 def _by_slice(
     scores: npt.NDArray[np.float32],
-    slices: Sequence[TaskSlice[Candidate, float]],
+    slices: Sequence[TaskSlice[Candidate, Result]],
     order: Sequence[int],
     not_finite: str,
 ) -> list[Sequence[float] | Exception]:
@@ -79,18 +115,25 @@ def _by_slice(
 
     not_finite: the error of a score that is not a number.
     """
-    results: list[Sequence[float] | Exception] = [()] * len(slices)
+    return [
+        part.tolist() if np.isfinite(part).all() else ScoringFailed(not_finite) for part in _cut(scores, slices, order)
+    ]
+
+
+def _cut(
+    values: npt.NDArray[Any], slices: Sequence[TaskSlice[Candidate, Result]], order: Sequence[int]
+) -> list[npt.NDArray[Any]]:
+    """The values of a batch by slice; the batch has the slices in `order`."""
+    parts = [values[:0]] * len(slices)
     start = 0
     for index in order:
-        part = scores[start : start + len(slices[index])]
-        start += len(part)
-        finite = bool(np.isfinite(part).all())
-        results[index] = part.tolist() if finite else ScoringFailed(not_finite)
-    return results
+        parts[index] = values[start : start + len(slices[index])]
+        start += len(parts[index])
+    return parts
 
 
 def collate(
-    slices: Sequence[TaskSlice[Candidate, float]], to_ragged: ToRagged[Candidate]
+    slices: Sequence[TaskSlice[Candidate, Result]], to_ragged: ToRagged[Candidate]
 ) -> tuple[ScoreBatch, list[int]]:
     """A batch of slices, and the indices of the slices in the order in which the batch has their candidates.
 

@@ -1,16 +1,18 @@
 """Runs a plan, each stage over the survivors of the previous one, and merges the stages' scores into one ranking."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from bandrank.engine.passages import BestPassage
 from bandrank.engine.policy import Plan, Role
 from bandrank.engine.reports import StageReport
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, Overloaded
+from bandrank.models.texts import WHOLE, Reach
 
 
 @dataclass(slots=True)  # not frozen, which would make a thousand of them three times as slow
@@ -28,6 +30,7 @@ class Ranking:
 
     strategy: the strategy that was used.  reports: one for each stage, in the order in which they ran.
     bounded: whether the budget or the load could have cut a stage short.  degraded: whether one of them did.
+    passages: by a candidate's index, that with the score of its stage; where they are asked for, and the stage has any.
     """
 
     candidates: list[RankedCandidate]
@@ -35,6 +38,7 @@ class Ranking:
     reports: list[StageReport]
     bounded: bool
     degraded: bool
+    passages: Mapping[int, BestPassage] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -68,15 +72,19 @@ async def run_plan(
     ticket: Ticket,
     answer_by: float,
     instruction: str = "",
+    reach: Reach = WHOLE,
+    passages: bool = False,
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
     ticket: the request's.  answer_by: monotonic seconds, at which a bounded plan answers with the scores that it has.
-    instruction: for the stages whose scorers take one.
+    instruction: for the stages whose scorers take one.  reach: how far each stage reads a candidate.  passages: whether
+    best passages are asked for.
     Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
     reports: list[StageReport] = []
+    best: dict[int, BestPassage] = {}
     degraded = False
     survivors: Sequence[int] = range(len(texts))
     for step in plan.steps:
@@ -85,15 +93,18 @@ async def run_plan(
         if layers and (plan.bounded or step.depth < len(survivors)):  # the candidates left out should be the worst
             survivors = [layers[-1].indices[position] for position in best_first(layers[-1].scores)]
         survivors = survivors[: step.depth]
+        asked = (stage.role.name, query, [texts[index] for index in survivors])
+        until = answer_by if cut else math.inf
+        found: list[BestPassage] = []
         try:
-            scores, report = await stage.scorer.score(
-                stage.role.name,
-                query,
-                [texts[index] for index in survivors],
-                ticket=ticket,
-                answer_by=answer_by if cut else math.inf,
-                instruction=instruction,
-            )
+            if passages and stage.scorer.reads_passages:
+                scores, report, found = await stage.scorer.score_passages(
+                    *asked, ticket=ticket, answer_by=until, reach=reach, instruction=instruction
+                )
+            else:
+                scores, report = await stage.scorer.score(
+                    *asked, ticket=ticket, answer_by=until, reach=reach, instruction=instruction
+                )
         except (Overloaded, InputTooLarge):
             if not cut:
                 raise
@@ -102,13 +113,17 @@ async def run_plan(
         reports.append(report)
         degraded |= len(scores) < len(survivors)
         survivors = survivors[: len(scores)]
+        if passages:
+            for index in survivors:
+                best.pop(index, None)  # that of a stage before, whose score it no longer has
+            best |= zip(survivors, found, strict=False)
         if stage.role.weight is not None and layers:
             before = dict(zip(layers[-1].indices, layers[-1].scores, strict=True))
             scores = [score + stage.role.weight * before[index] for score, index in zip(scores, survivors, strict=True)]
         layers.append(StageScores(stage.role.name, survivors, scores))
         if not scores:
             break
-    return Ranking(merge(layers), plan.strategy, reports, plan.bounded, degraded)
+    return Ranking(merge(layers), plan.strategy, reports, plan.bounded, degraded, best)
 
 
 def join(rankings: Sequence[Ranking]) -> Ranking:
@@ -121,6 +136,7 @@ def join(rankings: Sequence[Ranking]) -> Ranking:
         [report for ranking in rankings for report in ranking.reports],
         bounded=any(ranking.bounded for ranking in rankings),
         degraded=any(ranking.degraded for ranking in rankings),
+        passages={index: passage for ranking in rankings for index, passage in ranking.passages.items()},
     )
 
 

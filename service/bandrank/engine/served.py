@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
+from bandrank.engine.passages import BestPassage, Passage
 from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
 from bandrank.engine.tasks import AnyLane
@@ -16,6 +17,7 @@ from bandrank.engine.text_scorer import CAUTION
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
+from bandrank.models.texts import WHOLE, Reach
 
 CUT_AT = (
     0.98  # of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent
@@ -52,19 +54,44 @@ class ServedModel:
         strategy: str = AUTO,
         budget_s: float | None = None,
         instruction: str = "",
+        reach: Reach = WHOLE,
+        passages: bool = False,
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  instruction: for scorers that take one.
+        as fit.  instruction: for scorers that take one.  reach: how far candidates are read.  passages: whether best
+        passages are asked for.
         Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(query, texts, client, strategy, budget_s, instruction=instruction)
+            ranking = await self._rank(
+                query, texts, client, strategy, budget_s, instruction=instruction, reach=reach, passages=passages
+            )
         if not client.background:
             observe(ranking, self.engine.metrics)
         return ranking
+
+    async def locate(
+        self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client = ITSELF
+    ) -> dict[int, Passage]:
+        """The characters of best passages, by the index of their candidates; the caller keeps the engine admitted.
+
+        best: of a ranking, some or all.  texts: those that were ranked.  Raises Overloaded.
+        """
+        spans = {index: (0, len(texts[index])) for index, passage in best.items() if passage.tokens is None}
+        for stage in self.stages:
+            tokens = {
+                index: passage.tokens
+                for index, passage in best.items()
+                if passage.tokens is not None and passage.stage == stage.role.name
+            }
+            places = await stage.scorer.tokenizer.places(
+                [texts[index] for index in tokens], [*tokens.values()], client=client
+            )
+            spans |= zip(tokens, places, strict=True)
+        return {index: Passage(*spans[index], passage.score) for index, passage in best.items()}
 
     async def self_test(self) -> None:
         """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises."""
@@ -80,6 +107,8 @@ class ServedModel:
         budget_s: float | None,
         *,
         instruction: str = "",
+        reach: Reach = WHOLE,
+        passages: bool = False,
     ) -> Ranking:
         queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
         ticket = Ticket(client, start + timeout_s)
@@ -87,8 +116,8 @@ class ServedModel:
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""
             scorer = self.stages[index].scorer
-            cost = scorer.estimate_rows(query, texts) * scorer.lane.row_cost
-            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts)
+            cost = scorer.estimate_rows(query, texts, reach) * scorer.lane.row_cost
+            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, reach)
 
         plan = make_plan(
             [stage.role for stage in self.stages],
@@ -97,7 +126,7 @@ class ServedModel:
             budget_s=budget_s,
             predict_s=predict_s,
         )
-        with queue.admitted(ticket, self._expected(plan, query, texts)):
+        with queue.admitted(ticket, self._expected(plan, query, texts, reach)):
             return await run_plan(
                 plan,
                 self.stages,
@@ -106,14 +135,16 @@ class ServedModel:
                 ticket=ticket,
                 answer_by=start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s),
                 instruction=instruction,
+                reach=reach,
+                passages=passages,
             )
 
-    def _expected(self, plan: Plan, query: str, texts: Sequence[str]) -> dict[AnyLane, float]:
+    def _expected(self, plan: Plan, query: str, texts: Sequence[str], reach: Reach) -> dict[AnyLane, float]:
         """Rows by lane of the steps that the request is likely to need, and cannot be answered without."""
         steps = plan.steps[:1] if plan.bounded else plan.steps
         expected: dict[AnyLane, float] = {}
         for step in steps:
-            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth])
+            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth], reach=reach)
         return expected
 
 

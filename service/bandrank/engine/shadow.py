@@ -22,6 +22,7 @@ from bandrank.engine.served import ServedModel
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded
 from bandrank.logs import request_id as logged_request_id
 from bandrank.metrics import SHADOW_CUTOFFS, Metrics
+from bandrank.models.texts import Reach
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,13 @@ CANDIDATE_BYTES = 256  # of a sample for each candidate beside its text: the ans
 
 @dataclass(frozen=True)
 class Sample:
-    """An answered request that the shadow is to score. account: holds its texts."""
+    """An answered request that the shadow is to score. reach: of the request.  account: holds its texts."""
 
     request_id: str
     query: str
     strategy: str
     instruction: str
+    reach: Reach
     answer: Answer
     account: Account
 
@@ -91,7 +93,7 @@ class Shadow:
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            self._put(Sample(request_id, call.query, call.strategy, call.instruction, answer, account))
+            self._put(Sample(request_id, call.query, call.strategy, call.instruction, call.reach, answer, account))
 
     async def close(self) -> None:
         """Gives up what is pending, without waiting for it, and takes no more."""
@@ -126,7 +128,13 @@ class Shadow:
         try:
             texts = {index: text for index, text in enumerate(answer.texts) if text is not None}
             ranking = await rank_resolved(
-                self.model, sample.query, texts, client=SHADOW, strategy=strategy, instruction=sample.instruction
+                self.model,
+                sample.query,
+                texts,
+                client=SHADOW,
+                strategy=strategy,
+                instruction=sample.instruction,
+                reach=sample.reach,
             )
             if ranking.degraded:  # its time was up
                 self._count_drop(answer, "late")

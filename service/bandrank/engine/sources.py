@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol
 
 from bandrank.engine.batching import TaskQueue
-from bandrank.engine.cache.keys import digest
+from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.reports import Recorder
@@ -15,6 +15,7 @@ from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import NotReady
 from bandrank.models.ragged import Ragged
+from bandrank.models.texts import WHOLE, Reach
 
 DECAY = 0.9  # the factor of older candidates at each request; about ten requests count
 
@@ -58,13 +59,15 @@ class CandidateSource(Protocol[Candidate]):
         *,
         ticket: Ticket,
         recorder: Recorder,
+        reach: Reach = WHOLE,
         keep: bool = True,
         instruction: str = "",
     ) -> Sourced[Candidate]:
         """The scorer's input for distinct texts.
 
-        ticket: the request's.  recorder: gets the spans of the steps.  keep: False for texts that nobody will ask for
-        again: no cache is asked for them or gets them, and no average counts them.  instruction: for the query.
+        ticket: the request's.  recorder: gets the spans of the steps.  reach: how far texts are read.
+        keep: False for texts that nobody will ask for again: no cache is asked for them or gets them, and no average
+        counts them.  instruction: for the query.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
@@ -92,13 +95,14 @@ class TokenIdSource:
         *,
         ticket: Ticket,
         recorder: Recorder,
+        reach: Reach = WHOLE,
         keep: bool = True,
         instruction: str = "",
     ) -> Sourced[TokenIds]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(
-                    query, texts, client=ticket.client, keep=keep, instruction=instruction
+                    query, texts, client=ticket.client, reach=reach, keep=keep, instruction=instruction
                 )
         lengths = [len(ids) for ids in tokens.candidates]
         return Sourced(
@@ -147,17 +151,19 @@ class RepresentationSource:
         *,
         ticket: Ticket,
         recorder: Recorder,
+        reach: Reach = WHOLE,
         keep: bool = True,
         instruction: str = "",
     ) -> Sourced[Payload]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, instruction=instruction)
+                keys = await self._keys(texts, reach, ticket) if keep else []
             if keep:
-                payloads, misses = await self._payloads(texts, ticket, recorder)
+                payloads, misses = await self._payloads(keys, texts, reach, ticket, recorder)
             else:
                 with recorder.span("encode"):
-                    payloads, misses = await self._encode(texts, ticket, keep=False), len(texts)
+                    payloads, misses = await self._encode(texts, reach, ticket, keep=False), len(texts)
         return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, misses)
 
     async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[Payload]:
@@ -167,7 +173,8 @@ class RepresentationSource:
         """
         self._queue.check_open()
         async with timeout(ticket.deadline - self._queue.clock()):
-            payloads, misses = await self._payloads(texts, ticket, Recorder(self._queue.clock))
+            keys = await self._keys(texts, WHOLE, ticket)
+            payloads, misses = await self._payloads(keys, texts, WHOLE, ticket, Recorder(self._queue.clock))
         return self._sourced([], 0, payloads, misses)
 
     async def stored(self) -> None:
@@ -193,15 +200,27 @@ class RepresentationSource:
             cache_misses=misses,
         )
 
-    async def _payloads(self, texts: Sequence[str], ticket: Ticket, recorder: Recorder) -> tuple[list[Payload], int]:
-        """The representation of each text, and how many of them the cache lacked."""
+    async def _keys(self, texts: Sequence[str], reach: Reach, ticket: Ticket) -> list[bytes]:
+        """What stands for each text in the cache: the text alone, or, where the reach may cut it, with how much of it
+        is read. So a text that is not cut shares its representation with requests that read all of it.
+        """
+        limit = self._tokenizer.candidate_limit(0, reach)
+        if limit >= self._tokenizer.candidate_limit(0):
+            return [digest(text) for text in texts]
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach)
+        pairs = zip(texts, tokens.candidates, strict=True)
+        return [digest(text) if len(ids) < limit else cut_digest(text, limit) for text, ids in pairs]
+
+    async def _payloads(
+        self, keys: Sequence[bytes], texts: Sequence[str], reach: Reach, ticket: Ticket, recorder: Recorder
+    ) -> tuple[list[Payload], int]:
+        """The representation of each text by its key, and how many of them the cache lacked."""
         with recorder.span("cache"):
-            keys = [digest(text) for text in texts]
             cached = await self.cache.lookup(keys)
         missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
 
         async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
-            return await self._encode([missing[key] for key in unclaimed], ticket, keep=True)
+            return await self._encode([missing[key] for key in unclaimed], reach, ticket, keep=True)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode, ticket.client) if missing else {}
@@ -211,8 +230,8 @@ class RepresentationSource:
         self._missed = DECAY * self._missed + misses
         return payloads, misses
 
-    async def _encode(self, texts: Sequence[str], ticket: Ticket, *, keep: bool) -> list[Payload]:
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, keep=keep)
+    async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach, keep=keep)
         lengths = [len(ids) for ids in tokens.candidates]
         task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), ticket)
         payloads = await submit(self._queue, task)

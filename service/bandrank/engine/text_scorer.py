@@ -2,21 +2,34 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Generic, TypeAlias
 
 from bandrank.engine.batching import TaskQueue
-from bandrank.engine.lanes import ScoreLane
+from bandrank.engine.lanes import PassageLane, ScoreLane
+from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
-from bandrank.engine.sources import CandidateSource
+from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
-from bandrank.engine.tasks import AnyLane, Candidate, Payload, Task, TokenIds
+from bandrank.engine.tasks import AnyLane, Candidate, Lane, Payload, Result, Task, TokenIds
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.readings import Reading
+from bandrank.models.texts import WHOLE, Reach
 
 CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
+
+
+@dataclass(frozen=True)
+class _Scored(Generic[Candidate, Result]):
+    """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`."""
+
+    results: list[Result]
+    report: StageReport
+    sourced: Sourced[Candidate]
+    answered: Sequence[int]
 
 
 class TextScorer(Generic[Candidate]):
@@ -37,6 +50,7 @@ class TextScorer(Generic[Candidate]):
         self.queue = queue
         self.source = source
         self.lane = ScoreLane(f"{name} score", prepared, source.to_ragged)
+        self._passage_lane = PassageLane(self.lane)
 
     async def score(
         self,
@@ -46,6 +60,7 @@ class TextScorer(Generic[Candidate]):
         *,
         ticket: Ticket,
         answer_by: float = math.inf,
+        reach: Reach = WHOLE,
         keep: bool = True,
         instruction: str = "",
     ) -> tuple[list[float], StageReport]:
@@ -54,34 +69,108 @@ class TextScorer(Generic[Candidate]):
         A text that comes twice is scored once: at another index of a batch its products may round differently, and the
         two would not tie.
 
-        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  keep: whether caches may
-        keep what the texts become.  instruction: read by scorers that take one, as the report says.
+        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  reach: how far texts
+        are read.  keep: whether caches may keep what the texts become.  instruction: read by scorers that take one, as
+        the report says.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
+        scored = await self._score(
+            self.lane,
+            stage,
+            query,
+            texts,
+            ticket=ticket,
+            answer_by=answer_by,
+            reach=reach,
+            keep=keep,
+            instruction=instruction,
+        )
+        return scored.results, scored.report
+
+    @property
+    def reads_passages(self) -> bool:
+        """Whether the scorer can say which passage of a candidate gave it its score."""
+        return self.prepared.reads_passages
+
+    async def score_passages(
+        self,
+        stage: str,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        answer_by: float = math.inf,
+        reach: Reach = WHOLE,
+        instruction: str = "",
+    ) -> tuple[list[float], StageReport, list[BestPassage]]:
+        """`score`, and the best passage of each text that was scored; the scorer must read passages."""
+        scored = await self._score(
+            self._passage_lane,
+            stage,
+            query,
+            texts,
+            ticket=ticket,
+            answer_by=answer_by,
+            reach=reach,
+            keep=True,
+            instruction=instruction,
+        )
+        query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
+        num_last = len(self.prepared.scorer.candidate_template.suffix)
+        cut = scored.report.truncated_candidate_tokens
+        best = []
+        for (score, passage), index, num_cut in zip(scored.results, scored.answered, cut, strict=True):
+            bounds = self.prepared.passage_bounds(query_tokens, num_tokens[index])
+            whole = len(bounds) == 1 and not num_cut
+            begin, end = bounds[passage]
+            tokens = begin, min(end, num_tokens[index] - num_last)  # of a cut text, the next piece is not read
+            best.append(BestPassage(stage, score, None if whole else tokens))
+        return [score for score, _ in scored.results], scored.report, best
+
+    async def _score(
+        self,
+        lane: Lane[Candidate, Result],
+        stage: str,
+        query: str,
+        texts: Sequence[str],
+        *,
+        ticket: Ticket,
+        answer_by: float,
+        reach: Reach,
+        keep: bool,
+        instruction: str,
+    ) -> "_Scored[Candidate, Result]":
+        """The lane's results for the leading texts, as `score` says."""
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         sourced = await self.source.fetch(
-            query, list(index_of), ticket=ticket, recorder=recorder, keep=keep, instruction=instruction
+            query,
+            list(index_of),
+            ticket=ticket,
+            recorder=recorder,
+            reach=reach,
+            keep=keep,
+            instruction=instruction,
         )
         rows = self._rows(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, answer_by)
-        scores: list[float] = []
+        results: list[Result] = []
         if num_fitting:
             task = Task(
-                self.lane,
+                lane,
                 sourced.query,
                 sourced.candidates[:num_fitting],
                 rows[:num_fitting],
                 self.queue.clock(),
                 ticket,
             )
-            scores = await submit(self.queue, task, answer_by=answer_by)
+            results = await submit(self.queue, task, answer_by=answer_by)
             end = self.queue.clock()
             taken = task.first_taken or end
             recorder.spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
-        answered = list(takewhile(lambda index: index < len(scores), (index_of[text] for text in texts)))
+        answered = list(takewhile(lambda index: index < len(results), (index_of[text] for text in texts)))
         report = StageReport(
             stage=stage,
             start=start,
@@ -95,26 +184,28 @@ class TextScorer(Generic[Candidate]):
             cache_misses=sourced.cache_misses,
             instructed=bool(instruction) and self.tokenizer.takes_instructions,
         )
-        return [scores[index] for index in answered], report
+        return _Scored([results[index] for index in answered], report, sourced, answered)
 
-    def predict_s(self, query: str, texts: Sequence[str]) -> float:
+    def predict_s(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
         """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.
 
         If the scorer precomputes: the seconds to encode all of them, which is most of its work.
         """
         if self.source.encode_lane is not None:
-            return self.queue.throughput.seconds(self.source.encode_lane.name, sum(self._estimate_tokens(texts)))
-        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts))
+            return self.queue.throughput.seconds(self.source.encode_lane.name, self._estimate_encoded(texts, reach))
+        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts, reach))
 
-    def expected(self, query: str, texts: Sequence[str], *, keep: bool = True) -> dict[AnyLane, float]:
+    def expected(
+        self, query: str, texts: Sequence[str], *, reach: Reach = WHOLE, keep: bool = True
+    ) -> dict[AnyLane, float]:
         """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted.
 
-        keep: as for `score`.
+        reach, keep: as for `score`.
         """
         if self.source.encode_lane is None:
-            return {self.lane: self.estimate_rows(query, texts)}
+            return {self.lane: self.estimate_rows(query, texts, reach)}
         miss_rate = self.source.miss_rate if keep else 1.0
-        return {self.source.encode_lane: miss_rate * sum(self._estimate_tokens(texts))}
+        return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, reach)}
 
     def rows(self, query_tokens: int, candidate_tokens: int) -> float:
         """Rows of a candidate of which nothing is cached. Scoring what is precomputed is not counted."""
@@ -129,15 +220,20 @@ class TextScorer(Generic[Candidate]):
         async with timeout(ticket.deadline - self.queue.clock()):
             return await self.tokenizer.read(query, candidate, client=ticket.client, instruction=instruction)
 
-    def estimate_rows(self, query: str, texts: Sequence[str]) -> float:
+    def estimate_rows(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
-        [query_tokens] = self._estimate_tokens([query])
         template = self.prepared.scorer.query_template
+        [query_tokens] = self._estimate_tokens([query], template.max_tokens)
         query_tokens = min(query_tokens + len(template.prefix) + len(template.suffix), template.max_tokens)
-        return sum(self._rows(query_tokens, self._estimate_tokens(texts)))
+        most = self.tokenizer.candidate_limit(query_tokens, reach)
+        return sum(self._rows(query_tokens, self._estimate_tokens(texts, most)))
 
-    def _estimate_tokens(self, texts: Sequence[str]) -> list[int]:
-        most, per_character = self.prepared.scorer.candidate_template.max_tokens, self.tokenizer.tokens_per_character
+    def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:
+        """Token ids of candidates of these lengths that are encoded without a query."""
+        return sum(self._estimate_tokens(texts, self.tokenizer.candidate_limit(0, reach)))
+
+    def _estimate_tokens(self, texts: Sequence[str], most: int) -> list[int]:
+        per_character = self.tokenizer.tokens_per_character
         return [min(int(len(text) * per_character) + 1, most) for text in texts]
 
     async def close(self) -> None:

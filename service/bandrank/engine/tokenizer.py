@@ -17,8 +17,9 @@ from bandrank.engine.clients import Client
 from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
+from bandrank.models.places import Span, places
 from bandrank.models.readings import Reading, read_pair
-from bandrank.models.texts import TextEncoder
+from bandrank.models.texts import WHOLE, Reach, TextEncoder
 
 # What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
 # CPython 3.11.
@@ -89,10 +90,17 @@ class RequestTokenizer:
         return self._encoder.text_of(ids)
 
     async def tokenize(
-        self, query: str, candidates: Sequence[str], *, client: Client, keep: bool = True, instruction: str = ""
+        self,
+        query: str,
+        candidates: Sequence[str],
+        *,
+        client: Client,
+        reach: Reach = WHOLE,
+        keep: bool = True,
+        instruction: str = "",
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. keep, instruction: as for `tokenize_now`.  Raises what `Turns.admit` raises.
+        after the slice under way. reach, keep, instruction: as for `tokenize_now`.  Raises what `Turns.admit` raises.
         """
         query_size = min(len(query), self._limits.query) + len(instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
@@ -103,14 +111,31 @@ class RequestTokenizer:
                 async with self._turns.slot(turn, sum(sizes[part])):
                     return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            request = await run(
-                first, partial(self.tokenize_now, query, candidates[first], keep=keep, instruction=instruction)
+            tokenize = partial(
+                self.tokenize_now, query, candidates[first], reach=reach, keep=keep, instruction=instruction
             )
+            request = await run(first, tokenize)
             for part in rest:
-                applied = await run(part, partial(self._apply, candidates[part], len(request.query), keep=keep))
+                apply = partial(self._apply, candidates[part], len(request.query), reach=reach, keep=keep)
+                applied = await run(part, apply)
                 request.candidates.extend(ids for ids, _ in applied)
                 request.truncated_candidate_tokens.extend(cut for _, cut in applied)
             return request
+
+    async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
+        """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
+        in the pool, slice by slice. Raises what `Turns.admit` raises.
+        """
+        limit = self._limits.candidate
+        read = [text[:limit] for text in candidates]
+        sizes = [len(text) for text in read]
+        found: list[Span] = []
+        with self._turns.admit(client, sum(sizes)) as turn:
+            for part in slices(sizes, SLICE_CHARACTERS) if sizes else ():
+                async with self._turns.slot(turn, sum(sizes[part])):
+                    work = partial(places, self._encoder, read[part], tokens[part])
+                    found += await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return found
 
     async def read(
         self, query: str, candidate: str, *, client: Client, instruction: str = ""
@@ -132,16 +157,22 @@ class RequestTokenizer:
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def tokenize_now(
-        self, query: str, candidates: Sequence[str], *, keep: bool = True, instruction: str = ""
+        self,
+        query: str,
+        candidates: Sequence[str],
+        *,
+        reach: Reach = WHOLE,
+        keep: bool = True,
+        instruction: str = "",
     ) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
 
-        keep: False leaves the cache and the averages of recent texts as they are.  instruction: for scorers that take
-        one.
+        reach: how far each candidate is read.  keep: False leaves the cache and the averages of recent texts as they
+        are.  instruction: for scorers that take one.
         """
         query_ids, query_cut = self._encoder.query(query[: self._limits.query], instruction)
-        applied = self._apply(candidates, len(query_ids), keep=keep)
+        applied = self._apply(candidates, len(query_ids), reach=reach, keep=keep)
         return TokenizedRequest(
             query=query_ids,
             candidates=[ids for ids, _ in applied],
@@ -149,16 +180,22 @@ class RequestTokenizer:
             truncated_candidate_tokens=[cut for _, cut in applied],
         )
 
+    def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
+        """The most token ids of a candidate beside a query of `query_tokens`."""
+        return self._encoder.candidate_limit(query_tokens, reach)
+
     def close(self) -> None:
         """Ends the pool's threads."""
         self._pool.shutdown()
 
-    def _apply(self, texts: Sequence[str], query_tokens: int, *, keep: bool) -> list[tuple[list[int], int]]:
+    def _apply(
+        self, texts: Sequence[str], query_tokens: int, *, reach: Reach, keep: bool
+    ) -> list[tuple[list[int], int]]:
         """The token ids of each candidate, and the number of its word pieces that were cut."""
         limit = self._limits.candidate
         read = [text[:limit] for text in texts]
         pieces = self._pieces(read) if keep else self._encoder.pieces(read)
-        applied = self._encoder.candidates(pieces, query_tokens=query_tokens)
+        applied = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=reach)
         return [
             (ids, cut + self._estimate_cut(len(text) - limit)) for (ids, cut), text in zip(applied, texts, strict=True)
         ]

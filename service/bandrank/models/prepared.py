@@ -42,6 +42,19 @@ class Capturable(Protocol):
     def compute(self, inputs: PackedInputs) -> Tensor: ...
 
 
+@runtime_checkable
+class ReadsPassages(Protocol):
+    """A scorer that packs a batch on the host, and scores a long candidate by the best of its passages."""
+
+    def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
+        """(C,) `Scorer.score`, with `run` computing the scores of the packed batch, and (C,) int64 the index of each
+        candidate's best passage.
+        """
+
+    def launch(self, packed: PackedTokens) -> Tensor: ...
+    def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class PreparedScorer:
     """A scorer on its device, as `prepare` returns it.
@@ -80,20 +93,46 @@ class PreparedScorer:
 
     def score(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 raw scores, as from `Scorer.score`."""
+        run = self._replay()
+        if run is None:
+            return self.scorer.score(batch)
+        return cast("Capturable", self.scorer).score_packed(batch, run)
+
+    @property
+    def reads_passages(self) -> bool:
+        """Whether the scorer can say which passage of a candidate is best."""
+        return isinstance(self.scorer, ReadsPassages)
+
+    def score_passages(self, batch: ScoreBatch) -> tuple[Tensor, Tensor]:
+        """(C,) `score`, and (C,) int64 the index of each candidate's best passage among its bounds."""
+        scorer = self._with_passages
+        return scorer.score_passages(batch, self._replay() or scorer.launch)
+
+    def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
+        """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
+        return self._with_passages.passage_bounds(query_tokens, candidate_tokens)
+
+    def __call__(self, batch: ScoreBatch) -> Tensor:
+        """The same scores from token ids on both sides."""
+        return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
+
+    @property
+    def _with_passages(self) -> ReadsPassages:
+        assert isinstance(self.scorer, ReadsPassages), "a scorer without passages was asked for one. This is a bug."
+        return self.scorer
+
+    def _replay(self) -> Callable[[PackedTokens], Tensor] | None:
+        """What replays packed batches from CUDA graphs; None where they are not replayed."""
         runner = self.replay
         if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
-            return self.scorer.score(batch)
+            return None
         scorer = cast("Capturable", self.scorer)  # `prepare` makes no runner for another
 
         def run(packed: PackedTokens) -> Tensor:
             scores = runner.score(packed)
             return scorer.launch(packed) if scores is None else scores
 
-        return scorer.score_packed(batch, run)
-
-    def __call__(self, batch: ScoreBatch) -> Tensor:
-        """The same scores from token ids on both sides."""
-        return self.score(ScoreBatch(batch.queries, self.encode_candidates(batch.candidates), batch.cu_candidates))
+        return run
 
 
 def prepare(

@@ -79,9 +79,9 @@ def _worded(encoder: TextEncoder, template: TokenTemplate, before: str, text: st
 
 def _pieces(encoder: TextEncoder, template: TokenTemplate, text: str) -> Iterator[Token]:
     """The pieces of a text before it is cut, with a sentence token where the template wants one."""
-    sentences = [(0, text)] if template.sentence_token is None else _sentences(text)
-    encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in sentences], add_special_tokens=False)
-    for (begin, _), encoding in zip(sentences, encodings, strict=True):
+    parts = [(0, text)] if template.sentence_token is None else sentences(text)
+    encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in parts], add_special_tokens=False)
+    for (begin, _), encoding in zip(parts, encodings, strict=True):
         if template.sentence_token is not None:
             yield Token(template.sentence_token, _piece(encoder, template.sentence_token))
         for index, token in enumerate(encoding.ids):
@@ -94,7 +94,7 @@ def _piece(encoder: TextEncoder, token: int) -> str:
     return encoder.tokenizer.id_to_token(token) or ""
 
 
-def _sentences(text: str) -> list[tuple[int, str]]:
+def sentences(text: str) -> list[tuple[int, str]]:
     """The sentences of a text as `TextEncoder.pieces` tells them apart, each with the code point where it begins."""
     begin = len(text) - len(text.lstrip())
     text = text.strip()

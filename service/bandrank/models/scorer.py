@@ -44,7 +44,12 @@ class TokenTemplate:
     def room(self, limit: int | None = None) -> int:
         """The most pieces of a text within `limit`, or max_tokens."""
         limit = self.max_tokens if limit is None else min(limit, self.max_tokens)
-        return max(0, limit - len(self.prefix) - len(self.suffix))
+        return max(0, limit - self.num_added)
+
+    @property
+    def num_added(self) -> int:
+        """The number of token ids that are added to the pieces."""
+        return len(self.prefix) + len(self.suffix)
 
     def show(self, name: str, text_of: Callable[[Sequence[int]], str]) -> str:
         """The template in one line, with a name in the place of the text. text_of: the text of token ids."""
@@ -111,6 +116,13 @@ class Scorer(nn.Module, ABC):
         """The most token ids of a candidate beside a query of `query_tokens`; by default the template's limit."""
         del query_tokens
         return self.candidate_template.max_tokens
+
+    def passages_limit(self, query_tokens: int, num_passages: int) -> int:
+        """The most token ids of a candidate that has so many passages beside a query of `query_tokens`; by default the
+        limit of any candidate, since it is one passage.
+        """
+        del num_passages
+        return self.candidate_limit(query_tokens)
 
     @property
     def overflows_float16(self) -> bool:

@@ -22,6 +22,21 @@ def punctuation_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How far each candidate of a request is to be read; None: as far as the scorer reads.
+
+    tokens: the word pieces of its text, sentence tokens included.  passages: those of a scorer that splits long
+    candidates (MaxP); for any other scorer the whole candidate is one.
+    """
+
+    tokens: int | None = None
+    passages: int | None = None
+
+
+WHOLE = Reach()
+
+
+@dataclass(frozen=True)
 class TextEncoder:
     """A tokenizer with a scorer's templates.
 
@@ -69,14 +84,22 @@ class TextEncoder:
             marked.append(array("i", [token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
         return marked
 
-    def candidates(self, pieces: Sequence[Sequence[int]], *, query_tokens: int) -> list[tuple[list[int], int]]:
+    def candidates(
+        self, pieces: Sequence[Sequence[int]], *, query_tokens: int, reach: Reach = WHOLE
+    ) -> list[tuple[list[int], int]]:
         """Token ids of candidates that share a sequence with a query of `query_tokens` token ids, each with the number
         of its pieces that did not fit. The query is never cut to make room for a candidate.
         """
-        limit = self.candidate_limit(query_tokens)
+        limit = self.candidate_limit(query_tokens, reach)
         return [self.scorer.candidate_template.apply(each, limit=limit) for each in pieces]
 
-    def candidate_limit(self, query_tokens: int) -> int:
+    def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
         """The most token ids of a candidate beside a query of `query_tokens`."""
         limit = self.scorer.candidate_limit(query_tokens)
-        return limit if self.max_candidate_tokens is None else min(limit, self.max_candidate_tokens)
+        if self.max_candidate_tokens is not None:
+            limit = min(limit, self.max_candidate_tokens)
+        if reach.tokens is not None:
+            limit = min(limit, reach.tokens + self.scorer.candidate_template.num_added)
+        if reach.passages is not None:
+            limit = min(limit, self.scorer.passages_limit(query_tokens, reach.passages))
+        return limit

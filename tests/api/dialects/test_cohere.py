@@ -157,13 +157,15 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "warned"),
     [
-        ({"relevant_spans": {"mode": "enabled", "threshold": 0.1}}, ["relevant_spans"]),
-        ({"relevant_spans": {}, "max_tokens_per_doc": 512}, ["relevant_spans", "max_tokens_per_doc"]),
+        ({"relevant_spans": {"mode": "enabled", "threshold": 0.1}}, ["results"]),
+        ({"relevant_spans": {}, "truncate_prompt_tokens": 512}, ["results", "truncate_prompt_tokens"]),
+        ({"priority": 999, "truncate_prompt_tokens": [2]}, ["truncate_prompt_tokens", "priority"]),
+        ({"priority": 0, "truncate_prompt_tokens": -1, "max_tokens_per_doc": 512}, None),
         ({"relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}, None),
     ],
 )
 async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str] | None) -> None:
-    """In place of invented spans, and of a cut that was not made."""
+    """In place of spans that the scorer does not give, and of a cut that was not made."""
     answer = (await ask("/v2/rerank", BODY | fields)).json()
 
     warnings = answer["meta"].get("warnings")

@@ -8,26 +8,40 @@ further keys.
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
-from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
-from bandrank.api.dialects.fields import Count, Flag, Instruction
+from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
+from bandrank.models.texts import Reach
 
-NO_SPANS = "relevant_spans: results have none; the scorer does not say which part of a document it found relevant"
-NO_CUT = "max_tokens_per_doc was not applied; a document is read as far as the model takes it"
+NO_CUT = "truncate_prompt_tokens was not applied, because a query is never cut; max_tokens_per_doc limits documents"
+NO_PRIORITY = "priority was not applied; a client's requests take turns by their size and arrival"
+SPAN_THRESHOLD = 0.1  # Cohere's own default
+
+
+class SpansWanted(BaseModel):
+    """Asks for the span of each document that is most relevant. Fields not named here are ignored: `max_spans`, since a
+    result has one span at most.
+
+    threshold: of the span's score; a document whose best span is below has none.
+    """
+
+    mode: Literal["enabled", "disabled"] | None = None
+    threshold: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
 
 
 class CohereRequest(ForeignRequest):
     """A query and documents, as clients of Cohere, Jina, vLLM, Xinference and llama.cpp send them.
 
-    Fields not named here are ignored, such as `priority` and `max_chunks_per_doc`.
+    Fields not named here are ignored.
     """
 
     model_config = ConfigDict(json_schema_extra=documents_schema("documents"))
@@ -39,9 +53,18 @@ class CohereRequest(ForeignRequest):
     raw_scores: Flag = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
     use_activation: Flag = Field(default=True, description="false: the same as raw_scores.")
     activation: Flag = Field(default=True, description="Another name for use_activation.")
-    max_tokens_per_doc: Count | None = Field(default=None, description="Not applied; the answer then warns of it.")
-    relevant_spans: dict[str, Any] | None = Field(
-        default=None, description="Results have no spans; where they are not disabled, the answer warns of it."
+    max_tokens_per_doc: Limit = Field(
+        default=None, description="The tokens of a document that are read, by the model's tokenizer; null or 0: all."
+    )
+    max_chunks_per_doc: Limit = Field(
+        default=None, description="The passages of a long document that are scored; null or 0: all."
+    )
+    truncate_prompt_tokens: Any = Field(
+        default=None, description="Not applied; unless it is null, 0 or -1, the answer warns of it."
+    )
+    priority: Any = Field(default=None, description="Not applied; unless it is null or 0, the answer warns of it.")
+    relevant_spans: SpansWanted | None = Field(
+        default=None, description="Results have the best passage of their document as a span, unless it is disabled."
     )
     strategy: str | None = Field(default=None, description="As in our own request.")
     instruction: Instruction = None
@@ -57,17 +80,35 @@ class CohereRequest(ForeignRequest):
     @property
     def warnings(self) -> list[str]:
         """What was asked for in vain."""
-        spans = self.relevant_spans is not None and self.relevant_spans.get("mode") != "disabled"
-        return [*([NO_SPANS] if spans else []), *([NO_CUT] if self.max_tokens_per_doc is not None else [])]
+        warnings = [] if self.truncate_prompt_tokens in (None, 0, -1) else [NO_CUT]
+        return warnings if self.priority in (None, 0) else [*warnings, NO_PRIORITY]
+
+    @property
+    def spans(self) -> bool:
+        """Whether results are to have spans."""
+        return self.relevant_spans is not None and self.relevant_spans.mode != "disabled"
+
+
+@dataclass(slots=True)
+class Span:
+    """The characters of a document's text from `start` up to `end`, in Unicode code points, and their own score."""
+
+    start: int
+    end: int
+    score: float
 
 
 @dataclass(slots=True)
 class CohereResult:
-    """A document by its index in the request. document: `text` is the one that was ranked; only if asked for."""
+    """A document by its index in the request. document: `text` is the one that was ranked; only if asked for.
+
+    relevant_spans: the best passage, or none if it is below the threshold; only if asked for.
+    """
 
     index: int
     relevance_score: float
     document: dict[str, Any] | None = None
+    relevant_spans: list[Span] | None = None
 
 
 class ApiVersion(BaseModel):
@@ -111,7 +152,15 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         raw_scores=request.raw,
     )
     budget_s = None if request.budget_ms is None else request.budget_ms / 1000
-    return replace(call, strategy=request.strategy or AUTO, budget_s=budget_s, instruction=request.instruction or "")
+    reach = Reach(request.max_tokens_per_doc, request.max_chunks_per_doc)
+    return replace(
+        call,
+        strategy=request.strategy or AUTO,
+        budget_s=budget_s,
+        instruction=request.instruction or "",
+        reach=reach,
+        passages=request.spans,
+    )
 
 
 def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | None:
@@ -120,17 +169,35 @@ def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | 
     return None if text is None else given_back(exchange.request.documents[index], text)
 
 
+def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
+    """The relevant spans of a document, if asked for, and if its scorer reads passages.
+
+    The threshold is that of a score between 0 and 1, also where raw scores are asked for.
+    """
+    wanted, passage = exchange.request.relevant_spans, exchange.answer.passages.get(index)
+    if wanted is None or passage is None:
+        return None
+    threshold = SPAN_THRESHOLD if wanted.threshold is None else wanted.threshold
+    [relevance] = sigmoid(np.array([passage.score], np.float32)).tolist()
+    shown = passage.score if exchange.call.raw_scores else relevance
+    return [Span(passage.start, passage.end, shown)] if relevance >= threshold else []
+
+
 def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
-    meta.warnings = [*exchange.request.warnings, *(meta.warnings or [])] or None
+    results = [
+        CohereResult(index, score, None if text is None else document(exchange, index))
+        for index, score, text in exchange.ranked
+    ]
+    if exchange.call.passages:
+        for result in results:
+            result.relevant_spans = spans(exchange, result.index)
+    meta.warnings = [*(meta.warnings or []), *exchange.request.warnings] or None
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
-        results=[
-            CohereResult(index, score, None if text is None else document(exchange, index))
-            for index, score, text in exchange.ranked
-        ],
+        results=results,
         usage=usage_of(ranking),
         meta=CohereMeta(
             **vars(meta), api_version=ApiVersion(version=version), tokens=Tokens(input_tokens=ranking.num_tokens)

@@ -7,8 +7,6 @@ from pydantic import BaseModel, Field
 from bandrank.api.dialects.dialect import Exchange
 from bandrank.engine.ranking import Ranking
 
-NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
-
 
 class Usage(BaseModel):
     """Token ids over all stages, cached or not: in each stage the query once, and every candidate that it scored."""
@@ -70,7 +68,6 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
     """The cost of an exchange."""
     ranking = exchange.answer.ranking
     reports = ranking.reports
-    instructed = any(report.instructed for report in reports)
     return Meta(
         timings_ms=timings_of(exchange),
         strategy=ranking.strategy,
@@ -91,7 +88,7 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
         truncated_candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
-        warnings=[NOT_INSTRUCTED] if exchange.call.instruction and not instructed else None,
+        warnings=exchange.warnings or None,
     )
 
 

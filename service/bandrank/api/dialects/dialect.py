@@ -10,11 +10,14 @@ from pydantic import BaseModel
 
 from bandrank.api.error_bodies import AnyErrorBody, ErrorBody
 from bandrank.engine.calls import Answer, Call
+from bandrank.engine.passages import Passage
 from bandrank.engine.ranking import RankedCandidate
 from bandrank.errors import InputTooLarge
 
 Float32s = npt.NDArray[np.float32]
 Request = TypeVar("Request", bound=BaseModel)
+
+NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,27 @@ class Exchange(Generic[Request]):
         texts = self.answer.texts if self.call.return_texts else None
         for candidate, score in zip(self.results, self.scores, strict=True):
             yield candidate.index, score, None if texts is None else texts[candidate.index]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the call asks for that its results do not have: passages, or an instruction that was read."""
+        instructed = any(report.instructed for report in self.answer.ranking.reports)
+        unread = [NOT_INSTRUCTED] if self.call.instruction and not instructed else []
+        if not self.call.passages:
+            return unread
+        without = {each.stage for each in self.results if each.index not in self.answer.passages}
+        return unread + [
+            f"results of the stage {stage!r} have no passage, because it reads a candidate as a whole"
+            for stage in sorted(without)
+        ]
+
+    def passage(self, index: int) -> tuple[int, int, float] | None:
+        """The best passage of a result: its characters, and its own score as clients see it; None without one."""
+        best = self.answer.passages.get(index)
+        if best is None:
+            return None
+        [score] = shown_scores(self.call, [best])
+        return best.start, best.end, score
 
     def text(self, index: int) -> str | None:
         """The text of a candidate that was ranked, if the call asks for texts."""
@@ -97,7 +121,7 @@ def check_count(num_candidates: int, limit: int) -> None:
         raise InputTooLarge(f"too many candidates: {num_candidates} (limit {limit})")
 
 
-def shown_scores(call: Call, results: Sequence[RankedCandidate]) -> list[float]:
+def shown_scores(call: Call, results: Sequence[RankedCandidate | Passage]) -> list[float]:
     """The scores that clients see: the scorer's own, or their sigmoid."""
     scores = np.array([candidate.score for candidate in results], np.float32)
     shown: list[float] = (scores if call.raw_scores else sigmoid(scores)).tolist()

@@ -43,6 +43,8 @@ Instruction = Annotated[
         "rank without it, and the answer warns of that.",
     ),
 ]
+# Of tokens or passages that are read; 0 means all, as for other services.
+Limit = Annotated[Count | None, AfterValidator(lambda limit: limit or None)]
 # fail_fast: a million faults would take gigabytes
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, not_blank
+from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.registry import CallCandidate, Unresolved
+from bandrank.models.texts import Reach
 
 Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
@@ -81,6 +82,14 @@ class RerankRequest(BaseModel):
         default=None, description="Of the candidates' own scores in the order, from 0 to 1; null: that of the model."
     )
 
+    max_tokens_per_candidate: Limit = Field(
+        default=None, description="The tokens of a candidate that are read, by the model's tokenizer; null or 0: all."
+    )
+
+    return_passages: StrictBool | None = Field(
+        default=False, description="For each result, the characters of its best passage and that passage's score."
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         not_blank(self.query)
@@ -99,8 +108,23 @@ class DocumentOut:
 
 
 @dataclass(slots=True)
+class PassageOut:
+    """A passage of a candidate's text: the characters from `start` up to `end`, in Unicode code points, and its score.
+
+    It is all of the text where that fits into the model.
+    """
+
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(slots=True)
 class Result:
     """A candidate by its index in the request. `id` only if one was sent, `document` only if asked for.
+
+    passage: the one with the candidate's score, if asked for, and if the stage reads passages. Its own score is that of
+    the stage, with no other scores mixed in.
 
     stage: the last stage that scored it. In a cascade, candidates that only the first stage saw have their scores
     shifted below the others.
@@ -111,6 +135,7 @@ class Result:
     stage: str
     id: str | None = None
     document: DocumentOut | None = None
+    passage: PassageOut | None = None
 
 
 class RerankResponse(BaseModel):
@@ -141,6 +166,8 @@ def read(request: RerankRequest, max_candidates: int) -> Call:
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
         instruction=request.instruction or "",
+        reach=Reach(request.max_tokens_per_candidate),
+        passages=bool(request.return_passages),
     )
 
 
@@ -152,6 +179,10 @@ def write(exchange: Exchange[RerankRequest]) -> str:
         text = exchange.text(candidate.index) if call.return_texts else None
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
+    if call.passages:
+        for result in results:
+            passage = exchange.passage(result.index)
+            result.passage = None if passage is None else PassageOut(*passage)
     response = RerankResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=answer.model,

@@ -14,11 +14,12 @@ from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import Flag, Query, QueryTexts, Texts
+from bandrank.api.dialects.fields import Flag, Limit, Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InvalidInput
+from bandrank.models.texts import Reach
 
 SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 NOT_NULL: JsonDict = {"type": ["string", "array"]}
@@ -43,6 +44,9 @@ class PairsRequest(NamesModel):
     text_2: Side = None
     use_activation: Flag = Field(default=True, description="false: the scorer's own scores instead of their sigmoid.")
     activation: Flag = Field(default=True, description="Another name for use_activation.")
+    max_tokens_per_doc: Limit = Field(
+        default=None, description="The tokens of the second text that are read; null or 0: all."
+    )
 
     @property
     def sides(self) -> tuple[list[str], list[str]] | None:
@@ -95,6 +99,7 @@ def read(request: PairsRequest, max_candidates: int) -> Call:
         model=request.model,
         any_model=True,
         raw_scores=request.use_activation is False or request.activation is False,
+        reach=Reach(request.max_tokens_per_doc),
     )
 
 

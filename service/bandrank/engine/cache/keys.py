@@ -28,6 +28,11 @@ def digest(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=16).digest()
 
 
+def cut_digest(text: str, num_tokens: int) -> bytes:
+    """16 bytes that stand for the first so many token ids of a text, at least 1; they are no text's `digest`."""
+    return blake2b(text.encode(), digest_size=16, salt=num_tokens.to_bytes(16, "little")).digest()
+
+
 def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype: PayloadDtype) -> bytes:
     """16 bytes that stand for all that a candidate's payload depends on, apart from its text. Training the query side
     of a scorer further leaves its fingerprint unchanged.

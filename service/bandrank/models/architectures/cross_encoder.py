@@ -106,9 +106,15 @@ class CrossEncoder(Scorer):
             return self.candidate_template.max_tokens
         return self.config.max_tokens - 1 - query_tokens
 
+    def passages_limit(self, query_tokens: int, num_passages: int) -> int:
+        """With MaxP, the token ids of so many passages; otherwise a candidate is one."""
+        if self.config.long_candidates == "maxp":
+            return passages.most_tokens(num_passages, self.config.max_tokens - 1 - query_tokens)
+        return self.candidate_limit(query_tokens)
+
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
-        bounds = passages.passage_bounds(candidate_rows, self.config.max_tokens - 1 - query_tokens)
+        bounds = self.passage_bounds(query_tokens, candidate_rows)
         per_passage = 1 if self.config.pattern.shares_queries else 1 + query_tokens
         added_seps = len(bounds) - 1
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps
@@ -125,10 +131,27 @@ class CrossEncoder(Scorer):
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens)
-        packed = pack(
-            parts.batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token
-        )
-        scores = parts.best(run(packed), len(batch.candidates))
+        scores = parts.best(run(self._packed(parts.batch)), len(batch.candidates))
+        return self._with_evidence(scores, batch)
+
+    def score_passages(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> tuple[Tensor, Tensor]:
+        """`score_packed`, and (C,) int64 the index of each candidate's best passage among its `passage_bounds`."""
+        if len(batch.candidates) == 0:
+            return self.score_packed(batch, run), torch.empty(0, dtype=torch.int64)
+        parts = passages.split(batch, self.config.max_tokens)
+        scores = run(self._packed(parts.batch))
+        best = parts.best(scores, len(batch.candidates))
+        return self._with_evidence(best, batch), parts.which(scores, best)
+
+    def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
+        """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
+        return passages.passage_bounds(candidate_tokens, self.config.max_tokens - 1 - query_tokens)
+
+    def _packed(self, batch: ScoreBatch) -> PackedTokens:
+        return pack(batch, self.config.pattern, cls_id=self.config.cls_id, sentence_token=self.config.sentence_token)
+
+    def _with_evidence(self, scores: Tensor, batch: ScoreBatch) -> Tensor:
+        """The scores, and what words tell beside them if the scorer asks for that."""
         return scores if self.lexical is None else scores + self.lexical(batch)
 
     def launch(self, packed: PackedTokens, *, cls_only: bool = True) -> Tensor:

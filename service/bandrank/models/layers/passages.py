@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Ints, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets
 from bandrank_kernels.transfer import to_device
 
 
@@ -32,6 +32,17 @@ class Passages:
         (owner,) = to_device([torch.from_numpy(self.candidate)], scores.device)
         best = scores.new_full((num_candidates,), -torch.inf)
         return best.scatter_reduce_(0, owner, scores, "amax")
+
+    def which(self, scores: Tensor, best: Tensor) -> Tensor:
+        """(num_candidates,) int64 the index, within its candidate, of the first passage with the candidate's score.
+
+        scores: (num_passages,).  best: (num_candidates,), as from `best`.
+        """
+        num_passages = np.bincount(self.candidate, minlength=len(best))
+        host = [self.candidate, indices_within(num_passages), num_passages - 1]
+        owner, index, last = to_device([*map(torch.from_numpy, host)], scores.device)
+        index = torch.where(scores == best[owner], index, last[owner])
+        return last.scatter_reduce(0, owner, index, "amin")
 
 
 def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int = 1) -> Passages:
@@ -56,6 +67,11 @@ def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int 
     per_candidate = np.bincount(candidate, minlength=len(batch.candidates))
     cu_candidates = offsets(per_candidate)[batch.cu_candidates]
     return Passages(ScoreBatch(batch.queries, Ragged.from_tensors(pieces), cu_candidates), np.array(candidate))
+
+
+def most_tokens(num_passages: int, room: int) -> int:
+    """The most token ids, [SEP] included, of a candidate that is split into so many passages; `room` as below."""
+    return (num_passages - 1) * max(1, room // 2) + room
 
 
 def passage_bounds(num_tokens: int, room: int, *, closing: int = 1) -> list[tuple[int, int]]:

@@ -1,0 +1,71 @@
+"""Where in a text the token ids of a passage stand."""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from tokenizers import Encoding
+
+from bandrank.models.readings import sentences
+from bandrank.models.texts import TextEncoder
+
+Span = tuple[int, int]  # from the first up to, but not including, the second
+
+
+def places(encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[Span]) -> list[Span]:
+    """The characters, in code points, that some of each candidate's token ids stand for.
+
+    tokens: of each text, indices into the ids that `TextEncoder.candidates` gives. Those that a template added stand
+    for nothing; ids that all do give (0, 0). A span never ends between a character and the marks that combine with it.
+    """
+    template = encoder.scorer.candidate_template
+    if template.sentence_token is None:
+        encodings = encoder.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        located: Iterator[list[tuple[int, Encoding]]] = ([(0, encoding)] for encoding in encodings)
+    else:
+        located = (_of_sentences(encoder, text) for text in texts)
+    num_before = int(template.sentence_token is not None)
+    return [
+        _place(text, parts, begin - len(template.prefix), end - len(template.prefix), num_before)
+        for text, parts, (begin, end) in zip(texts, located, tokens, strict=True)
+    ]
+
+
+def _of_sentences(encoder: TextEncoder, text: str) -> list[tuple[int, Encoding]]:
+    """The encoding of each sentence, with the code point where the sentence begins."""
+    parts = sentences(text)
+    encodings = encoder.tokenizer.encode_batch([sentence for _, sentence in parts], add_special_tokens=False)
+    return [(start, encoding) for (start, _), encoding in zip(parts, encodings, strict=True)]
+
+
+def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: int, num_before: int) -> Span:
+    """The characters of the pieces `begin` .. `end` - 1 of a text in parts, with so many added ids before each part."""
+    spans = []
+    first = 0
+    for offset, encoding in parts:
+        first += num_before
+        leading, last = max(begin - first, 0), min(end - first, len(encoding)) - 1
+        if leading <= last:
+            spans.append((offset + _characters(encoding, leading)[0], offset + _characters(encoding, last)[1]))
+        first += len(encoding)
+    if not spans:
+        return 0, 0
+    return _with_marks(text, spans[0][0], spans[-1][1])
+
+
+def _characters(encoding: Encoding, index: int) -> Span:
+    place = encoding.token_to_chars(index)
+    assert place is not None, "only added tokens have no place, and none was added. This is a bug."
+    return place
+
+
+def _with_marks(text: str, start: int, end: int) -> Span:
+    """The span with the marks behind it, and from the character with which its first mark combines."""
+    while 0 < start < end and _is_mark(text[start]):
+        start -= 1
+    while end < len(text) and _is_mark(text[end]):
+        end += 1
+    return start, end
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")

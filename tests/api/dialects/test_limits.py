@@ -1,0 +1,86 @@
+"""How far a document is read may be said by a request of any dialect that has a word for it."""
+
+import random
+from typing import Any
+
+import pytest
+from support.app import RunningApp, running_app
+from support.models import random_text, tiny_cross_encoder
+
+pytestmark = pytest.mark.anyio
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+QUERY = "who was the man"
+RNG = random.Random(1)
+TEXTS = [random_text(RNG, length) for length in (3, 8, 9, 100)]
+CUT = [" ".join(text.split()[:8]) for text in TEXTS]
+COHERE = {"query": QUERY, "documents": TEXTS}
+LIMITED: dict[str, tuple[str, dict[str, Any]]] = {
+    "our own": ("/rerank", {"query": QUERY, "candidates": TEXTS, "max_tokens_per_candidate": 8}),
+    "cohere v2": ("/v2/rerank", COHERE | {"max_tokens_per_doc": 8}),
+    "cohere v1": ("/v1/rerank", COHERE | {"max_tokens_per_doc": 8.0}),
+    "vllm": ("/rerank", COHERE | {"max_tokens_per_doc": 8}),
+    "llama.cpp": ("/v1/reranking", COHERE | {"max_tokens_per_doc": 8}),
+    "vllm, pairs": ("/score", {"queries": QUERY, "documents": TEXTS, "max_tokens_per_doc": 8}),
+}
+
+
+async def scores(running: RunningApp, path: str, body: dict[str, Any]) -> tuple[dict[int, float], Any]:
+    """The scores by index, and what the answer says of itself."""
+    response = await running.client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    results = answer["data"] if "data" in answer else answer["results"]
+    return {each["index"]: each.get("score", each.get("relevance_score")) for each in results}, answer.get("meta")
+
+
+@pytest.mark.parametrize("client", LIMITED)
+async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> None:
+    """And the answer counts what was cut, where it has a place to say so."""
+    path, body = LIMITED[client]
+    async with running_app(tiny_cross_encoder(positions=64)) as running:
+        limited, meta = await scores(running, path, body)
+        expected, _ = await scores(running, "/rerank", {"query": QUERY, "candidates": CUT})
+        whole, _ = await scores(running, "/rerank", {"query": QUERY, "candidates": TEXTS})
+
+    assert limited == pytest.approx(expected, abs=TOLERANCE)
+    assert abs(limited[3] - whole[3]) > 100 * TOLERANCE
+    if meta is not None:
+        assert (meta["truncated_tokens"], meta["truncated_candidates"]) == (93, 2)
+        assert "warnings" not in meta
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+async def test_so_many_chunks_are_so_many_passages(path: str) -> None:
+    """One has the 57 words that fit with their [SEP] beside [CLS] and a query of 4 words and [SEP]; two have 29 more,
+    since a passage begins half a passage after the one before.
+    """
+    cut = {}
+    async with running_app(tiny_cross_encoder(positions=64)) as running:
+        for chunks in (1, 2, 3, 0, None):
+            _, meta = await scores(running, path, COHERE | {"max_chunks_per_doc": chunks})
+            cut[chunks] = meta["truncated_tokens"]
+
+    assert cut == {1: 100 - 57, 2: 100 - 57 - 29, 3: 0, 0: 0, None: 0}
+
+
+@pytest.mark.parametrize("limit", [0, None, 4096])
+async def test_no_limit_and_a_wide_one_cut_nothing(limit: int | None) -> None:
+    """0 is what other services send for all."""
+    async with running_app(tiny_cross_encoder(positions=64)) as running:
+        whole, meta = await scores(running, "/v2/rerank", COHERE | {"max_tokens_per_doc": limit})
+        expected, _ = await scores(running, "/v2/rerank", COHERE)
+
+    assert whole == expected
+    assert meta["truncated_tokens"] == 0
+
+
+@pytest.mark.parametrize("limit", [-1, 2.5, "8", True, [8]])
+async def test_what_is_no_count_is_refused(limit: Any) -> None:
+    """In every dialect that has the field."""
+    async with running_app(tiny_cross_encoder(positions=64)) as running:
+        for path, body in LIMITED.values():
+            wrong = {name: limit if name.startswith("max_tokens") else value for name, value in body.items()}
+            response = await running.client.post(path, json=wrong)
+            assert response.status_code == 422
+            assert "max_tokens_per" in response.json()["message"]

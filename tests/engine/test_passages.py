@@ -1,0 +1,205 @@
+"""The best passage of a candidate: the characters that the scorer saw, and the score that they have alone."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import cast
+
+import pytest
+from support.dense_bert import full_score
+from support.models import (
+    random_text,
+    save_cross_encoder,
+    tiny_bi_encoder,
+    tiny_cross_encoder,
+    tiny_hf_cross_encoder,
+    tiny_tokenizer,
+)
+from support.scorers import encoded_lookup
+from support.serving import served
+from support.tokenizer import SEP_ID
+
+from bandrank.engine.calls import Answer, Call, answer
+from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.ranking import Ranking
+from bandrank.engine.registry import CallCandidate, CandidateRegistry
+from bandrank.engine.served import Models, ServedModel
+from bandrank.models import hf
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.texts import Reach
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+QUERY = "who was the man"
+LENGTHS = [100, 3, 57, 58, 0, 300]  # in words of one piece; 57 fit beside the query
+
+
+def texts_of(seed: int) -> list[str]:
+    """A text of each length, with more spaces than needed."""
+    rng = random.Random(seed)
+    return [f"\n{random_text(rng, length)} ".replace(" the ", "   THE ") for length in LENGTHS]
+
+
+def candidates_of(ranking: Ranking) -> list[tuple[int, float]]:
+    """Indices with scores."""
+    return [(each.index, each.score) for each in ranking.candidates]
+
+
+async def ask(model: ServedModel, texts: list[str], *, query: str = QUERY, **more: object) -> Answer:
+    """The answer to a call that asks for passages."""
+    call = Call(query, [CallCandidate(text) for text in texts], passages=True, **more)  # type: ignore[arg-type]
+    models = Models([model])
+    return await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models))
+
+
+async def test_the_characters_of_a_passage_have_its_score_alone(tmp_path: Path) -> None:
+    """By the forward pass of `transformers` over them; and that is the score of the candidate."""
+    theirs = tiny_hf_cross_encoder(positions=64)
+    texts = texts_of(1)
+    async with served(hf.load(save_cross_encoder(tmp_path, theirs))) as model:
+        found = await ask(model, texts)
+        plain = await model.rank(QUERY, texts)
+
+    def ids(text: str) -> list[int]:
+        return [*tiny_tokenizer().encode(text, add_special_tokens=False).ids, SEP_ID]
+
+    assert candidates_of(found.ranking) == candidates_of(plain)
+    assert found.ranking.reports[0].num_tokens == plain.reports[0].num_tokens
+    for candidate in found.ranking.candidates:
+        text, passage = texts[candidate.index], found.passages[candidate.index]
+        assert passage.score == candidate.score
+        alone = full_score(theirs, ids(QUERY), ids(text[passage.start : passage.end]))
+        assert alone == pytest.approx(candidate.score, abs=TOLERANCE)
+        whole = (passage.start, passage.end) == (0, len(text))
+        assert whole == (LENGTHS[candidate.index] <= 57)
+        if not whole:
+            assert text[passage.start : passage.end] == text[passage.start : passage.end].strip()
+            assert len(text[passage.start : passage.end].split()) <= 57
+
+
+async def test_requests_that_ask_and_that_do_not_get_their_own() -> None:
+    """They wait for the same thread, with different limits; each gets what it gets alone."""
+    texts = texts_of(2)
+    reaches = [Reach(), Reach(tokens=60), Reach(passages=2), Reach(tokens=5)]
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        alone = [await ask(model, texts, reach=reach) for reach in reaches]
+        plain = await model.rank(QUERY, texts)
+        asked = [ask(model, texts, reach=reach) for reach in reaches]
+        *together, among = await asyncio.gather(*asked, model.rank(QUERY, texts))
+
+    for one, other in zip(alone, together, strict=True):
+        assert dict(candidates_of(cast("Answer", other).ranking)) == pytest.approx(
+            dict(candidates_of(one.ranking)), abs=TOLERANCE
+        )
+        spans = [{index: (p.start, p.end) for index, p in each.passages.items()} for each in (one, other)]
+        assert spans[0] == spans[1]
+    assert dict(candidates_of(cast("Ranking", among))) == pytest.approx(dict(candidates_of(plain)), abs=TOLERANCE)
+    assert plain.passages == {}
+
+
+async def test_a_candidate_that_is_cut_has_what_was_read() -> None:
+    """One passage, from the first word to the last one within the limit; short ones are whole."""
+    texts = texts_of(3)
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        found = await ask(model, texts, reach=Reach(tokens=5))
+
+    for index, text in enumerate(texts):
+        passage = found.passages[index]
+        words = text[passage.start : passage.end]
+        assert words.split() == text.split()[:5]
+        assert words == (words.strip() if len(text.split()) > 5 else text)
+
+
+async def test_only_the_results_have_passages() -> None:
+    """What is beyond top_n is not looked up."""
+    texts = texts_of(4)
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        found = await ask(model, texts, top_n=2)
+
+    assert found.passages.keys() == {each.index for each in found.ranking.candidates[:2]}
+
+
+async def test_texts_that_come_twice_have_the_same_passage() -> None:
+    """They are scored once."""
+    [text, *_] = texts_of(5)
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        found = await ask(model, [text, "man", text])
+
+    assert found.passages[0] == found.passages[2]
+
+
+async def test_each_candidate_may_have_a_query_of_its_own() -> None:
+    """Indices are those of the call."""
+    texts = texts_of(6)
+    queries = ["who", "who was the man", "is it"] * 2
+    candidates = [CallCandidate(text, query=query) for text, query in zip(texts, queries, strict=True)]
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        models = Models([model])
+        registry = CandidateRegistry(CandidateStore(None, max_bytes=0), models)
+        found = await answer(Call("", candidates, passages=True), models, registry)
+        alone = [await ask(model, [text], query=query) for text, query in zip(texts, queries, strict=True)]
+
+    spans = {index: (passage.start, passage.end) for index, passage in found.passages.items()}
+    assert spans == {index: (each.passages[0].start, each.passages[0].end) for index, each in enumerate(alone)}
+
+
+async def test_in_a_cascade_those_have_passages_that_the_accurate_stage_scored() -> None:
+    """The others have the score of a stage that reads them whole."""
+    texts = texts_of(7)
+    settings = Settings(device="cpu", cascade_depth=2)
+    accurate = tiny_cross_encoder(positions=64, pattern=sparse(4))
+    async with served(accurate, fast=tiny_bi_encoder(), settings=settings) as model:
+        found = await ask(model, texts, strategy="cascade")
+        alone = {index: await ask(model, [text], strategy="accurate") for index, text in enumerate(texts)}
+
+    last = [each.index for each in found.ranking.candidates if each.stage == "accurate"]
+    assert len(last) == 2
+    assert found.passages.keys() == set(last)
+    for index in last:
+        expected = alone[index].passages[0]
+        passage = found.passages[index]
+        assert (passage.start, passage.end) == (expected.start, expected.end)
+        assert passage.score == pytest.approx(expected.score, abs=TOLERANCE)
+
+
+async def test_scores_that_are_mixed_in_choose_whose_passage_is_told() -> None:
+    """The passage's own score is still that of the scorer."""
+    texts = texts_of(8)
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        call = Call(
+            QUERY,
+            [CallCandidate(text, score=float(-index)) for index, text in enumerate(texts)],
+            top_n=1,
+            first_stage_weight=1.0,
+            passages=True,
+        )
+        models = Models([model])
+        found = await answer(call, models, CandidateRegistry(CandidateStore(None, max_bytes=0), models))
+        alone = await ask(model, texts)
+
+    assert found.passages.keys() == {0}
+    assert found.passages[0].score == pytest.approx(alone.passages[0].score, abs=TOLERANCE)
+
+
+async def test_a_scorer_that_reads_candidates_whole_has_none() -> None:
+    """Its scores are as ever."""
+    async with served(encoded_lookup(man=1.0)) as model:
+        found = await ask(model, ["she", "man"])
+
+    assert candidates_of(found.ranking) == [(1, 1.0), (0, 0.0)]
+    assert found.passages == {}
+
+
+async def test_passages_are_told_of_a_request_that_was_admitted_before_the_stop() -> None:
+    """Stopping waits for both steps."""
+    texts = texts_of(9)
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        asked = asyncio.ensure_future(ask(model, texts))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(model.engine.close())
+        found = await asked
+        await closing
+
+    assert found.passages.keys() == {*range(len(texts))}

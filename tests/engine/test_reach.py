@@ -1,0 +1,156 @@
+"""Candidates that a request wants read only so far: they score as the cut text, and no cache mixes the two."""
+
+import asyncio
+import random
+
+import pytest
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
+from support.precomputing import tiny_colbert, tiny_mix_encoder
+from support.redis_server import RedisServer
+from support.serving import served
+
+from bandrank.engine.ranking import Ranking
+from bandrank.engine.served import ServedModel
+from bandrank.models.layers.passages import most_tokens, passage_bounds
+from bandrank.models.scorer import Scorer
+from bandrank.models.texts import WHOLE, Reach
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
+QUERY = "who was the man"
+LENGTHS = [0, 1, 7, 8, 9, 30, 100]  # in words of one piece each
+SCORERS = {
+    "cross-encoder": lambda: tiny_cross_encoder(positions=64),
+    "bi-encoder": tiny_bi_encoder,
+    "mix-encoder": tiny_mix_encoder,
+    "colbert": tiny_colbert,
+}
+
+
+def texts_of(seed: int) -> list[str]:
+    """A text of each length."""
+    rng = random.Random(seed)
+    return [random_text(rng, length) for length in LENGTHS]
+
+
+def cut(text: str, num_words: int) -> str:
+    """The leading words of a text."""
+    return " ".join(text.split()[:num_words])
+
+
+def scores(ranking: Ranking) -> list[float]:
+    """In the order of the request."""
+    return [each.score for each in sorted(ranking.candidates, key=lambda each: each.index)]
+
+
+def no_cache() -> Settings:
+    """The settings of a service that computes everything anew."""
+    return Settings(device="cpu", cache_memory_bytes=0)
+
+
+@pytest.mark.parametrize("kind", SCORERS)
+async def test_a_candidate_that_is_read_so_far_scores_as_the_cut_text(kind: str) -> None:
+    """And the answer says what was cut: all words behind the limit, and those that do not fit anyhow."""
+    texts = texts_of(1)
+    async with served(SCORERS[kind](), settings=no_cache()) as model:
+        limited = await model.rank(QUERY, texts, reach=Reach(tokens=8))
+        expected = await model.rank(QUERY, [cut(text, 8) for text in texts])
+
+    assert scores(limited) == pytest.approx(scores(expected), abs=TOLERANCE)
+    (stage,) = limited.reports
+    assert stage.truncated_candidate_tokens == [max(0, length - 8) for length in LENGTHS]
+    assert limited.num_tokens == expected.num_tokens
+
+
+@pytest.mark.parametrize("kind", SCORERS)
+async def test_requests_of_different_limits_share_batches_and_caches(kind: str) -> None:
+    """Each gets the scores that it gets alone, without a cache; the second time, from the cache."""
+    texts = texts_of(2)
+    reaches = [WHOLE, Reach(tokens=8), Reach(tokens=9), Reach(tokens=1), Reach(tokens=10_000), WHOLE]
+
+    async def ask(model: ServedModel) -> list[list[float]]:
+        return [scores(each) for each in await asyncio.gather(*(model.rank(QUERY, texts, reach=r) for r in reaches))]
+
+    async with served(SCORERS[kind](), settings=no_cache()) as model:
+        alone = [scores(await model.rank(QUERY, texts, reach=reach)) for reach in reaches]
+    async with served(SCORERS[kind]()) as model:
+        cold, warm = await ask(model), await ask(model)
+
+    assert len({tuple(each) for each in alone}) == 4  # the limits do make a difference
+    for one, other, third in zip(alone, cold, warm, strict=True):
+        assert other == pytest.approx(one, abs=1e-3)  # what is cached is a float16
+        assert third == pytest.approx(one, abs=1e-3)
+
+
+@pytest.mark.parametrize("order", [(WHOLE, Reach(8)), (Reach(8), WHOLE)], ids=["whole first", "cut first"])
+async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
+    server: RedisServer, order: tuple[Reach, Reach]
+) -> None:
+    """A second replica finds those, whoever asked first, and none that was cut or is to be; scores tell."""
+    texts = texts_of(3)
+    settings = Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
+    async with served(tiny_bi_encoder(), settings=no_cache()) as model:
+        expected = {reach: scores(await model.rank(QUERY, texts, reach=reach)) for reach in order}
+    async with served(tiny_bi_encoder(), settings=settings) as model:
+        await model.rank(QUERY, texts, reach=order[0])
+    async with served(tiny_bi_encoder(), settings=settings) as model:
+        second = await model.rank(QUERY, texts, reach=order[1])
+    async with served(tiny_bi_encoder(), settings=settings) as model:
+        again = await model.rank(QUERY, texts, reach=order[1])
+
+    shared = sum(length < 8 for length in LENGTHS)
+    assert [each.reports[0].cache_hits for each in (second, again)] == [shared, len(texts)]
+    assert [each.reports[0].truncated_candidate_tokens for each in (second, again)] == [
+        [max(0, length - 8) if order[1].tokens else 0 for length in LENGTHS]
+    ] * 2
+    for ranking in (second, again):
+        assert scores(ranking) == pytest.approx(expected[order[1]], abs=1e-3)
+
+
+@pytest.mark.parametrize("num_passages", [1, 2, 5])
+@pytest.mark.parametrize("room", [2, 3, 10, 57])
+def test_so_many_tokens_make_so_many_passages(num_passages: int, room: int) -> None:
+    """And one more makes one passage more."""
+    most = most_tokens(num_passages, room)
+
+    assert len(passage_bounds(most, room)) == num_passages
+    assert len(passage_bounds(most + 1, room)) == num_passages + 1
+
+
+@pytest.mark.parametrize("num_passages", [1, 2, 1000])
+async def test_a_candidate_is_read_as_far_as_its_passages_reach(num_passages: int) -> None:
+    """It scores as the text of these passages; the query's 4 tokens and [SEP] leave 64 - 1 - 5 = 58 to each."""
+    texts = texts_of(4)
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        limited = await model.rank(QUERY, texts, reach=Reach(passages=num_passages))
+        most = most_tokens(num_passages, 58) - 1  # and [SEP]
+        expected = await model.rank(QUERY, [cut(text, most) for text in texts])
+
+    assert scores(limited) == pytest.approx(scores(expected), abs=TOLERANCE)
+    (stage,) = limited.reports
+    assert stage.truncated_candidate_tokens == [max(0, length - most) for length in LENGTHS]
+
+
+@pytest.mark.parametrize(
+    "scorer", [tiny_bi_encoder(), tiny_cross_encoder(positions=64, long_candidates="truncate")], ids=["bi", "truncated"]
+)
+async def test_of_a_scorer_without_passages_one_is_the_whole(scorer: Scorer) -> None:
+    """Nothing is cut that would otherwise be read."""
+    texts = texts_of(5)
+    async with served(scorer, settings=no_cache()) as model:
+        limited = await model.rank(QUERY, texts, reach=Reach(passages=1))
+        expected = await model.rank(QUERY, texts)
+
+    assert limited.candidates == expected.candidates
+
+
+async def test_a_short_reach_costs_little() -> None:
+    """What a request is expected to need counts the tokens that are read."""
+    async with served(tiny_cross_encoder(positions=64)) as model:
+        scorer = model.stages[0].scorer
+        rows = [scorer.estimate_rows(QUERY, ["a" * 10_000] * 5, reach) for reach in (WHOLE, Reach(8), Reach(8, 1))]
+
+    assert rows[0] > 100 * rows[1]
+    assert rows[1] == rows[2]

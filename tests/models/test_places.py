@@ -1,0 +1,85 @@
+"""Where the token ids of a passage stand in a text, whatever the text is made of."""
+
+import pytest
+from support.models import tiny_cross_encoder, tiny_tokenizer
+from support.precomputing import tiny_colbert
+from support.tokenizer import SENTENCE_ID
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from bandrank.models.places import places
+from bandrank.models.texts import TextEncoder
+
+PLAIN = TextEncoder(tiny_tokenizer(), tiny_cross_encoder())
+SENTENCES = TextEncoder(tiny_tokenizer(), tiny_cross_encoder(sentence_token=SENTENCE_ID))
+
+
+def found(text: str, begin: int, end: int, encoder: TextEncoder = PLAIN) -> str:
+    """What some token ids of a text stand for."""
+    [(start, stop)] = places(encoder, [text], [(begin, end)])
+    return text[start:stop]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "expected"),
+    [
+        ("the man was  here", (0, 2), "the man"),
+        ("the man was  here", (1, 3), "man was"),
+        ("  the man ", (0, 99), "the man"),  # ids behind the pieces are a [SEP]
+        ("working men", (0, 1), "w"),  # a piece is part of a word
+        ("漢字の man", (1, 4), "字の man"),
+        ("🐝 man 👩🏽 was", (1, 3), "man 👩🏽"),  # one that the tokenizer does not know
+        ("cafe\u0301 man", (0, 4), "cafe\u0301"),  # an accent belongs to its letter, and the tokenizer drops it
+        ("a\u0301\u0323\u0302 man", (0, 1), "a\u0301\u0323\u0302"),
+        ("the man", (2, 3), ""),
+        ("", (0, 1), ""),
+    ],
+)
+def test_token_ids_have_their_characters(text: str, tokens: tuple[int, int], expected: str) -> None:
+    """In code points, with the marks that combine with the last of them."""
+    assert found(text, *tokens) == expected
+
+
+def test_a_span_does_not_begin_with_a_mark() -> None:
+    """Where a tokenizer reads marks by themselves, a passage that begins with one begins with its character."""
+    vocabulary = {"a": 0, "\u0301": 1, "b": 2, "[UNK]": 3}
+    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))  # noqa: S106  # no secret
+    characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    encoder = TextEncoder(characters, tiny_cross_encoder())
+
+    assert characters.encode("a\u0301b").ids == [0, 1, 2]
+    assert places(encoder, ["a\u0301b"] * 2, [(1, 3), (0, 1)]) == [(0, 3), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ((0, 4), "She was."),  # the sentence's token and three pieces
+        ((1, 4), "She was."),
+        ((1, 5), "She was."),  # and the next sentence's token
+        ((3, 6), ".  No"),
+        ((4, 7), "No."),
+        ((4, 5), ""),  # a sentence's token alone
+        ((2, 99), "was.  No. you"),
+    ],
+)
+def test_sentence_tokens_stand_for_nothing(tokens: tuple[int, int], expected: str) -> None:
+    """Ids are counted with them."""
+    ids, _ = SENTENCES.candidates(SENTENCES.pieces([" She was.  No. you\n"]), query_tokens=2)[0]
+
+    assert [index for index, token in enumerate(ids) if token == SENTENCE_ID] == [0, 4, 7]
+    assert found(" She was.  No. you\n", *tokens, SENTENCES) == expected
+
+
+def test_what_a_template_puts_in_front_stands_for_nothing() -> None:
+    """ColBERT's candidates begin with [CLS] and a marker."""
+    encoder = TextEncoder(tiny_tokenizer(), tiny_colbert())
+
+    assert found("the man was", 0, 3, encoder) == "the"
+    assert found("the man was", 3, 5, encoder) == "man was"
+    assert found("the man was", 0, 2, encoder) == ""
+
+
+def test_each_text_has_its_own_place() -> None:
+    """In the order given; none gives none."""
+    assert places(PLAIN, ["the man", "man", "was the man"], [(1, 2), (0, 1), (0, 2)]) == [(4, 7), (0, 3), (0, 7)]
+    assert places(PLAIN, [], []) == []
