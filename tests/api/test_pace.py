@@ -67,3 +67,18 @@ async def test_what_waits_comes_before_newcomers() -> None:
     waiting[1].cancel()
     await asyncio.gather(filling, *waiting, return_exceptions=True)
     assert order == ["long", "first", "second", "long", "long", "long"]
+
+
+async def test_a_request_that_is_begun_does_not_wait_for_all_new_ones_with_each_of_its_pieces() -> None:
+    """After its first piece it goes before them."""
+    pace = Pace()
+    order: list[str] = []
+
+    async def request(name: str, pieces: int) -> None:
+        for piece in range(pieces):
+            await pace.turn(new=piece == 0)
+            time.sleep(2 * QUANTUM_S)  # noqa: ASYNC251 - the loop is to be held
+            order.append(name)
+
+    await asyncio.gather(request("first", 1), request("several", 3), *(request("new", 1) for _ in range(4)))
+    assert order == ["first", *["several"] * 3, *["new"] * 4]

@@ -18,18 +18,20 @@ class Pace:
     """Bounds how long the event loop is kept from probes, and from everybody else, by much work that comes at once.
 
     A round of the loop is what it runs between two looks at its sockets. Work that would begin late in a round waits;
-    of what waits, each round begins one piece, in the order in which they came. A single piece may take long.
+    of what waits, each round begins one piece, in the order in which they came. Requests that are begun go before new
+    ones: they are done in several pieces, and would wait for all of those anew with each. A single piece may take long.
     """
 
     def __init__(self) -> None:
         self._began_s: float | None = None  # the round, as far as it was seen
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._begun: deque[asyncio.Future[None]] = deque()
+        self._new: deque[asyncio.Future[None]] = deque()
 
-    async def turn(self) -> None:
-        """Returns when work may begin."""
-        if self._waiting or self._round_s() > QUANTUM_S:
+    async def turn(self, *, new: bool = False) -> None:
+        """Returns when work may begin. new: whether it is the first of its request."""
+        if self._begun or (new and self._new) or self._round_s() > QUANTUM_S:
             turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            (self._new if new else self._begun).append(turn)
             await turn
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -46,8 +48,8 @@ class Pace:
 
     def _end(self) -> None:
         self._began_s = None
-        while self._waiting:
-            turn = self._waiting.popleft()
+        while waiting := self._begun or self._new:
+            turn = waiting.popleft()
             if not turn.done():  # else its request was cancelled
                 turn.set_result(None)
                 self._round_s()  # which ends after that piece
@@ -64,5 +66,5 @@ class Paced:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._probes:
-            await self._pace.turn()
+            await self._pace.turn(new=True)
         await self._app(scope, receive, send)
