@@ -66,7 +66,7 @@ class ScoreLane(Generic[Candidate]):
         """What is wrong if a score is not finite."""
         wrong = "the model gave a score that is not a number"
         if self.scorer.dtype == torch.float16:
-            return f"{wrong}: its states may be too large for float16; serve it in bfloat16 or float32 (BANDRANK_DTYPE)"
+            return f"{wrong}: its states may be too large for float16; serve it in bfloat16 or float32"
         return wrong
 
 
