@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layouts import CPU, layouts, packed_rows, patterns
+from support.drawn_layouts import layouts, patterns
+from support.layouts import CPU, packed_rows
 from torch import Tensor
 
 from bandrank_kernels.windowed_attention import AttentionPattern, Layout, PackedRows, lay_out
