@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
+from support.modernbert import tiny_sequence_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import SENTENCE_ID
 
@@ -19,6 +20,8 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "cross_encoder unwindowed": lambda: tiny_cross_encoder(pattern=sparse(None)),
     "cross_encoder longformer": lambda: tiny_cross_encoder(pattern=longformer(4)),
     "cross_encoder sentences": lambda: tiny_cross_encoder(pattern=longformer(4), sentence_token=SENTENCE_ID),
+    "sequence_cross_encoder cls": lambda: tiny_sequence_cross_encoder(max_tokens=64),
+    "sequence_cross_encoder mean long": lambda: tiny_sequence_cross_encoder(pooling="mean"),
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
     "mix_encoder a dot": lambda: tiny_mix_encoder(paper="a"),

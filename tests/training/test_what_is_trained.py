@@ -28,6 +28,14 @@ def test_frozen_parameters_stay(toy: Path, tmp_path: Path) -> None:
     assert changed == after.keys() - kept
 
 
+def test_modernbert_is_trained(toy: Path, tmp_path: Path) -> None:
+    """Every weight changes, as of any other model."""
+    before = load_model(str(toy / "sequence_cross_encoder")).scorer.state_dict()
+    after = train(toy, tmp_path / "out", "sequence_cross_encoder", optimiser={"steps": 3}).scorer.state_dict()
+
+    assert {name for name, weight in after.items() if not torch.equal(weight, before[name])} == after.keys()
+
+
 def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
     """Give the losses of candidates encoded each time, to rounding."""
     optimiser = {"frozen": ["encoder", "context_codes"], "steps": 12}

@@ -7,6 +7,7 @@ from bandrank_kernels.windowed_attention.interface import (
     why_not_one_launch,
     windowed_attention,
 )
+from bandrank_kernels.windowed_attention.local import plan_local_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -17,6 +18,7 @@ __all__ = [
     "Capacity",
     "PackedRows",
     "plan_attention",
+    "plan_local_attention",
     "why_no_kernels",
     "why_not_one_launch",
     "windowed_attention",

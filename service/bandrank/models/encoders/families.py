@@ -5,11 +5,12 @@ from collections.abc import Callable
 from torch import nn
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
-from bandrank.models.layers.head import ScoreHead
+from bandrank.models.layers.head import NormedHead, ScoreHead
 
 
 def bert(config: EncoderConfig) -> Stack:
@@ -17,8 +18,8 @@ def bert(config: EncoderConfig) -> Stack:
     return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert}
-HEADS: dict[str, Callable[..., nn.Module]] = {}  # of families that do not have BERT's head
+ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "modernbert": modernbert}
+HEADS: dict[str, Callable[..., nn.Module]] = {"modernbert": NormedHead}  # of families that do not have BERT's head
 
 
 def build_encoder(config: EncoderConfig) -> Encoder:

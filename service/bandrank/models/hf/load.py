@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf import bi_encoder, colbert, cross_encoder
+from bandrank.models.hf import bi_encoder, colbert, cross_encoder, pylate, sequence_cross_encoder
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.scorer import Scorer
 
-FAMILIES: dict[str, Family] = {"bert": BERT}  # by the `model_type` of config.json
+FAMILIES: dict[str, Family] = {"bert": BERT, "modernbert": MODERNBERT}  # by the `model_type` of config.json
 
 
 def load(folder: Path) -> Scorer:
@@ -21,11 +22,16 @@ def load(folder: Path) -> Scorer:
     try:
         weights = {name.removeprefix(family.prefix): tensor for name, tensor in read_weights(folder).items()}
         model = Model(folder, family, settings, weights, family.read_config(settings, weights))
-        if "Pooling" in (modules := bi_encoder.modules(folder)):
+        modules = bi_encoder.modules(folder)
+        if modules == sequence_cross_encoder.CHAIN and family.one_text:
+            return sequence_cross_encoder.read_chain(model)
+        if modules == pylate.MODULES:
+            return pylate.read(model)
+        if "Pooling" in modules:
             return bi_encoder.read(model, modules)
         if "HF_ColBERT" in (settings.get("architectures") or []):
             return colbert.read(model)
-        return cross_encoder.read(model)
+        return sequence_cross_encoder.read(model) if family.one_text else cross_encoder.read(model)
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
     except ValueError as error:

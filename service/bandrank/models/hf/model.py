@@ -12,7 +12,9 @@ from bandrank.models.hf.files import Weights, load_tokenizer
 
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), sparse "
-    "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders on BERT (such as "
+    "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), ModernBERT re-rankers (such as "
+    "Alibaba-NLP/gte-reranker-modernbert-base, cross-encoder/ettin-reranker-17m-v1), bi-encoders and ColBERT (such as "
+    "lightonai/GTE-ModernColBERT-v1), sentence-transformers bi-encoders on BERT (such as "
     "all-MiniLM-L6-v2), ColBERT on BERT (such as colbert-ir/colbertv2.0), and bandrank's own checkpoints"
 )
 
@@ -28,6 +30,7 @@ class Family:
     encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
     tensor.
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
+    one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
     """
 
     prefix: str
@@ -35,6 +38,7 @@ class Family:
     read_config: Callable[[dict[str, Any], Weights], EncoderConfig]
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
     head: Mapping[str, str]
+    one_text: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ class Rotary:
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) with queries and keys turned. qkv: the same shape.  positions: (total,)."""
-        half = qkv.shape[-1] // 2
-        frequencies = self.base ** (-torch.arange(half, device=qkv.device) / half)
+        head_dim = qkv.shape[-1]
+        # In this form, as at position 8,000 the rounding of another one shows in scores.
+        frequencies = 1.0 / self.base ** (torch.arange(0, head_dim, 2, device=qkv.device) / head_dim)
         angles = (positions[:, None] * frequencies)[:, None, None]  # (total, 1, 1, head_dim / 2)
         cos, sin = angles.cos(), angles.sin()
         left, right = qkv[:, :2].float().chunk(2, -1)
