@@ -39,10 +39,10 @@ CLOSE = 1e-4  # float32 through four layers without norms on the residuals; sums
 WITH_BERT: dict[str, Callable[[], Scorer]] = {
     "cross_encoder": lambda: tiny_cross_encoder(pattern=sparse(4), max_tokens=64),
     "sequence_cross_encoder": lambda: tiny_sequence_cross_encoder(max_tokens=64),
-    "bi_encoder": lambda: tiny_bi_encoder(max_tokens=512),
+    "bi_encoder": lambda: tiny_bi_encoder(max_tokens=512, similarity="dot"),
     "mix_encoder": lambda: tiny_mix_encoder(num_layers=4, paper="b"),
     "poly_encoder": lambda: tiny_poly_encoder(separate_towers=True, scaled=True),
-    "colbert": tiny_colbert,
+    "colbert": lambda: tiny_colbert(attend_to_masks=True),  # local layers: some see no other row
     "deformer": tiny_deformer,
     "virt": tiny_virt,
 }

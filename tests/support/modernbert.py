@@ -178,7 +178,7 @@ def save_pylate(folder: Path, model: nn.Module | None = None, **settings: Any) -
         "similarity_fn_name": "MaxSim",
         "query_prefix": "[unused0]",
         "document_prefix": "[unused1]",
-        "query_length": 12,
+        "query_length": 11,
         "document_length": 300,
         "attend_to_expansion_tokens": False,
         "skiplist_words": [",", "."],
