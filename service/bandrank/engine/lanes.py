@@ -17,6 +17,9 @@ from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Candidate]], Ragged]
+NOT_FINITE = (
+    "the model gave a score that is not a number; where float16 overflows in a model, set BANDRANK_DTYPE=bfloat16"
+)
 
 
 class EncodeLane:
@@ -70,7 +73,7 @@ def _by_slice(
         part = scores[start : start + len(slices[index])]
         start += len(part)
         finite = bool(np.isfinite(part).all())
-        results[index] = part.tolist() if finite else ScoringFailed("the model gave a score that is not a number")
+        results[index] = part.tolist() if finite else ScoringFailed(NOT_FINITE)
     return results
 
 
