@@ -128,6 +128,7 @@ def test_a_loss_may_be_named_twice(toy: Path, tmp_path: Path) -> None:
 
 # What each architecture's config needs beside what it takes over from the start.
 CONFIGS: dict[str, dict[str, Any]] = {
+    "sequence_cross_encoder": {"max_tokens": 512},
     "bi_encoder": {},
     "colbert": {"dim": 16},
     "cross_encoder": {"pattern": {"window": 4, "query_to_cls": False, "query_to_candidate": False}},
