@@ -28,7 +28,7 @@ FENCES = {
     "redis": {"service/bandrank/engine/cache/redis_commands.py"},
     "sentence_transformers": {PEERS},
     "prometheus_client": {"service/bandrank/metrics.py"},
-    "transformers": {f"{HF}/files.py", f"{HF}/bert.py"},
+    "transformers": {f"{HF}/files.py", f"{HF}/bert.py", f"{HF}/modernbert.py"},
     "huggingface_hub": {f"{HF}/files.py"},
     "tokenizers": {
         f"{HF}/files.py",
