@@ -29,7 +29,7 @@ FENCES = {
     "sentence_transformers": {PEERS},
     "prometheus_client": {"service/bandrank/metrics.py"},
     "transformers": {f"{HF}/files.py", f"{HF}/bert.py", f"{HF}/modernbert.py"},
-    "huggingface_hub": {f"{HF}/files.py"},
+    "huggingface_hub": {f"{HF}/files.py", f"{HF}/modernbert.py"},
     "tokenizers": {
         f"{HF}/files.py",
         f"{MODELS}/loading.py",
