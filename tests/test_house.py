@@ -32,10 +32,11 @@ FENCES = {
         f"{HF}/files.py",
         *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "modernbert", "roberta")),
     },
-    "huggingface_hub": {f"{HF}/files.py"},
+    "huggingface_hub": {f"{HF}/files.py", f"{HF}/modernbert.py"},
     "tokenizers": {
         f"{HF}/files.py",
         f"{MODELS}/loading.py",
+        f"{MODELS}/places.py",
         f"{MODELS}/texts.py",
         "service/bandrank/engine/tokenizer.py",
     },
