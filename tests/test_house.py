@@ -28,11 +28,15 @@ FENCES = {
     "redis": {"service/bandrank/engine/cache/redis_commands.py"},
     "sentence_transformers": {PEERS},
     "prometheus_client": {"service/bandrank/metrics.py"},
-    "transformers": {f"{HF}/files.py", f"{HF}/bert.py", f"{HF}/deberta.py", f"{HF}/electra.py", f"{HF}/roberta.py"},
-    "huggingface_hub": {f"{HF}/files.py"},
+    "transformers": {
+        f"{HF}/files.py",
+        *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "modernbert", "roberta")),
+    },
+    "huggingface_hub": {f"{HF}/files.py", f"{HF}/modernbert.py"},
     "tokenizers": {
         f"{HF}/files.py",
         f"{MODELS}/loading.py",
+        f"{MODELS}/places.py",
         f"{MODELS}/texts.py",
         "service/bandrank/engine/tokenizer.py",
     },

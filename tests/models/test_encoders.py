@@ -18,6 +18,8 @@ from support.models import (
     tiny_cross_encoder,
     tiny_encoder_config,
 )
+from support.modernbert import tiny_encoder_config as tiny_modernbert_config
+from support.modernbert import tiny_sequence_cross_encoder
 from support.other_encoder import OtherConfig, dense_states, other_config, other_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import CLS_ID, TOKENIZER_FILE
@@ -38,10 +40,11 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 CLOSE = 1e-4  # float32 through four layers without norms on the residuals; sums over rows
 WITH_BERT: dict[str, Callable[[], Scorer]] = {
     "cross_encoder": lambda: tiny_cross_encoder(pattern=sparse(4), max_tokens=64),
-    "bi_encoder": lambda: tiny_bi_encoder(max_tokens=512),
+    "sequence_cross_encoder": lambda: tiny_sequence_cross_encoder(max_tokens=64),
+    "bi_encoder": lambda: tiny_bi_encoder(max_tokens=512, similarity="dot"),
     "mix_encoder": lambda: tiny_mix_encoder(num_layers=4, paper="b"),
     "poly_encoder": lambda: tiny_poly_encoder(separate_towers=True, scaled=True),
-    "colbert": tiny_colbert,
+    "colbert": lambda: tiny_colbert(attend_to_masks=True),  # local layers: some see no other row
     "deformer": tiny_deformer,
     "virt": tiny_virt,
 }
@@ -212,8 +215,8 @@ def test_every_kind_is_built_as_its_config_says() -> None:
     """The table's keys are what configs carry."""
     shape = tiny_encoder_config()
     for kind, build in ENCODERS.items():
-        if kind == "decoder":
-            encoder = build(tiny_decoder_config())
+        if kind in {"decoder", "modernbert"}:
+            encoder = build(tiny_decoder_config() if kind == "decoder" else tiny_modernbert_config())
         else:
             encoder = build(
                 EncoderConfig.variant({"kind": kind})(

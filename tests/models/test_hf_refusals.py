@@ -34,7 +34,7 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
     ("settings", "message"),
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported"),
-        ({"model_type": "modernbert"}, "model_type 'modernbert'"),
+        ({"model_type": "t5"}, "model_type 't5'"),
         ({"model_type": None}, "model_type None"),
         ({"model_type": ["bert"]}, r"model_type \['bert'\]"),
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),

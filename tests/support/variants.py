@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from support.decoders import tiny_decoder_bi_encoder, tiny_decoder_reranker
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
+from support.modernbert import tiny_sequence_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import SENTENCE_ID
 
@@ -34,6 +35,8 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "cross_encoder longformer": lambda: tiny_cross_encoder(pattern=longformer(4)),
     "cross_encoder sentences": lambda: tiny_cross_encoder(pattern=longformer(4), sentence_token=SENTENCE_ID),
     "cross_encoder lexical": lambda: with_words(tiny_cross_encoder(max_tokens=64, lexical=LexicalConfig(20.0))),
+    "sequence_cross_encoder cls": lambda: tiny_sequence_cross_encoder(max_tokens=64),
+    "sequence_cross_encoder mean long": lambda: tiny_sequence_cross_encoder(pooling="mean"),
     "bi_encoder mean": lambda: tiny_bi_encoder(max_tokens=512),
     "bi_encoder cls dot": lambda: tiny_bi_encoder(max_tokens=512, pooling="cls", similarity="dot"),
     "bi_encoder decoder": tiny_decoder_bi_encoder,

@@ -34,6 +34,14 @@ def test_frozen_parameters_stay(toy: Path, tmp_path: Path) -> None:
     assert changed == after.keys() - kept
 
 
+def test_modernbert_is_trained(toy: Path, tmp_path: Path) -> None:
+    """Every weight changes, as of any other model."""
+    before = load_model(str(toy / "sequence_cross_encoder")).scorer.state_dict()
+    after = train(toy, tmp_path / "out", "sequence_cross_encoder", optimiser={"steps": 3}).scorer.state_dict()
+
+    assert {name for name, weight in after.items() if not torch.equal(weight, before[name])} == after.keys()
+
+
 def test_candidates_encoded_once(toy: Path, tmp_path: Path) -> None:
     """Give the losses of candidates encoded each time, to rounding."""
     optimiser = {"frozen": ["encoder", "context_codes"], "steps": 12}
@@ -212,6 +220,7 @@ def test_a_loss_may_be_named_twice(toy: Path, tmp_path: Path) -> None:
 
 # What each architecture's config needs beside what it takes over from the start.
 CONFIGS: dict[str, dict[str, Any]] = {
+    "sequence_cross_encoder": {"max_tokens": 512},
     "bi_encoder": {},
     "colbert": {"dim": 16},
     "cross_encoder": {"pattern": {"window": 4, "query_to_cls": False, "query_to_candidate": False}},

@@ -84,7 +84,7 @@ def build(
     lab: Lab, size: EncoderConfig, pattern: AttentionPattern, *, graphs: bool = False
 ) -> tuple[CrossEncoder, PreparedScorer]:
     """The model with random weights, on the device."""
-    config = CrossEncoderConfig(size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
+    config = CrossEncoderConfig(encoder=size, cls_id=101, sep_id=102, pattern=pattern, max_tokens=POSITIONS)
     torch.manual_seed(0)
     model = CrossEncoder(config)
     return model, prepare(model, device=lab.device, dtype=lab.dtype, graphs=graphs)

@@ -8,6 +8,7 @@ from bandrank_kernels.windowed_attention.interface import (
     windowed_attention,
 )
 from bandrank_kernels.windowed_attention.layout import Layout, Layouts, lay_out
+from bandrank_kernels.windowed_attention.local import plan_local_attention
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -21,6 +22,7 @@ __all__ = [
     "PackedRows",
     "lay_out",
     "plan_attention",
+    "plan_local_attention",
     "why_no_kernels",
     "why_not_one_launch",
     "windowed_attention",

@@ -78,9 +78,18 @@ class BlockChunk(Piece):
 
 
 def plan_blocks(
-    rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype
+    rows: PackedRows,
+    pattern: AttentionPattern,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    first_row: int | None = None,
 ) -> list[BlockChunk]:
-    """Chunks of blocks that cover all candidate rows. The pattern's window is finite."""
+    """Chunks of blocks that cover all candidate rows. The pattern's window is finite.
+
+    first_row: where candidate rows start, if not behind [CLS] and query rows.
+    """
+    first_row = rows.first_candidate_row if first_row is None else first_row
     total = int(rows.cu_candidates[-1])
     owner = np.repeat(np.arange(rows.num_candidates), np.diff(rows.cu_candidates))
     window = pattern.window
@@ -99,14 +108,14 @@ def plan_blocks(
         near = near.clip(0, total - 1)
         seen = exists[:, None, :] & (owner[near][:, None, :] == owner[inside][:, :, None])
         seen &= np.abs(np.arange(height)[:, None] + window - np.arange(height + 2 * window)[None, :]) <= window
-        keys, masks = [near + rows.first_candidate_row], [seen]
+        keys, masks = [near + first_row], [seen]
         for index, visible in _globals(rows, pattern, owner, inside):
             keys.append(index)
             masks.append(visible)
         hidden = torch.from_numpy(~np.concatenate(masks, 2))
         bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
         return BlockChunk(
-            first_row=rows.first_candidate_row + int(firsts[0]),
+            first_row=first_row + int(firsts[0]),
             key_index=torch.from_numpy(np.concatenate(keys, 1)).to(device),
             bias=bias[:, None].to(device),
         )

@@ -35,6 +35,14 @@ def dense_mask(rows: PackedRows, pattern: AttentionPattern) -> Tensor:
     return allowed
 
 
+def attend_masked(qkv: Tensor, mask: Tensor) -> Tensor:
+    """(num_rows, num_heads, head_dim) attention under a dense mask. qkv: (num_rows, 3, num_heads, head_dim)."""
+    query, key, value = qkv.unbind(1)
+    scores = torch.einsum("ihd,jhd->hij", query, key) * query.shape[-1] ** -0.5
+    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+    return torch.einsum("hij,jhd->ihd", weights, value)
+
+
 class ReferencePlan(AttentionPlan):
     """Computes in the dtype of its inputs, float64 too. Memory is quadratic in rows: for tests."""
 
@@ -43,10 +51,7 @@ class ReferencePlan(AttentionPlan):
         self._mask = dense_mask(rows, pattern).to(device)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        query, key, value = qkv.unbind(1)
-        scores = torch.einsum("ihd,jhd->hij", query, key) * query.shape[-1] ** -0.5
-        weights = scores.masked_fill(~self._mask, -torch.inf).softmax(-1)
-        return torch.einsum("hij,jhd->ihd", weights, value)
+        return attend_masked(qkv, self._mask)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         scores = torch.einsum("ihe,je->ihj", query, rows) * scale

@@ -7,12 +7,23 @@ from bandrank.models.architectures.decoder_reranker import DecoderReranker
 from bandrank.models.architectures.deformer import Deformer
 from bandrank.models.architectures.mix_encoder import MixEncoder
 from bandrank.models.architectures.poly_encoder import PolyEncoder
+from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder
 from bandrank.models.architectures.virt import VIRT
 from bandrank.models.scorer import Scorer
 
 ARCHITECTURES: dict[str, type[Scorer]] = {
     scorer.architecture: scorer
-    for scorer in (CrossEncoder, DecoderReranker, BiEncoder, MixEncoder, PolyEncoder, ColBERT, Deformer, VIRT)
+    for scorer in (
+        CrossEncoder,
+        SequenceCrossEncoder,
+        DecoderReranker,
+        BiEncoder,
+        MixEncoder,
+        PolyEncoder,
+        ColBERT,
+        Deformer,
+        VIRT,
+    )
 }
 
 __all__ = [
@@ -25,4 +36,5 @@ __all__ = [
     "Deformer",
     "MixEncoder",
     "PolyEncoder",
+    "SequenceCrossEncoder",
 ]

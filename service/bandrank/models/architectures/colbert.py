@@ -6,6 +6,7 @@ candidate_marker=None, augment=False, floor=True`: no markers, no [MASK] rows, a
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from bandrank.models.encoders import tower
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
+from bandrank.models.layers.patterns import for_windows
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import offsets
@@ -63,6 +65,10 @@ class ColBERT(LateInteractionScorer):
 
     def __init__(self, config: ColBERTConfig) -> None:
         super().__init__(config)
+        farthest = config.max_query_tokens - config.least_tokens  # from the last [MASK] row to a token of the query
+        local = [window for window in self.encoder.windows if window is not None]
+        if config.augment and not config.attend_to_masks and min(local, default=farthest) < farthest:
+            raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
         if config.query_marker is not None:
             self.query_template = replace(self.query_template, prefix=(config.cls_id, config.query_marker))
         if config.candidate_marker is not None:
@@ -106,7 +112,8 @@ class ColBERT(LateInteractionScorer):
         augmented = Ragged(torch.from_numpy(ids).flatten(), width * np.arange(len(queries) + 1))
         seen = torch.from_numpy(real | self.config.attend_to_masks).to(self.encoder.device)
         hidden, positions = tower.embed(self.encoder, augmented)
-        hidden = self.encoder(hidden, positions, KeyMaskPlan.of(seen, self.encoder.dtype))
+        plan = for_windows(self.encoder.windows, partial(KeyMaskPlan.of, seen, self.encoder.dtype))
+        hidden = self.encoder(hidden, positions, plan)
         return Ragged(self._project(hidden), augmented.cu_seqlens)
 
     def _project(self, states: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ class MixEncoder(TwoTowerScorer):
         positions = torch.from_numpy(index).to(words.device)
         hidden = self.encoder.embed_words(inputs, positions, torch.zeros_like(positions))
         cu_seqlens = offsets(lengths)
-        return Ragged(self.encoder(hidden, positions, tower.plan_apart(self.encoder, cu_seqlens)), cu_seqlens)
+        return Ragged(self.encoder(hidden, positions, self.encoder.plan_texts(cu_seqlens)), cu_seqlens)
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
@@ -172,7 +172,7 @@ class MixEncoder(TwoTowerScorer):
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
         absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
         hidden, positions = tower.embed(self.encoder, queries)
-        plan = tower.plan_apart(self.encoder, queries.cu_seqlens)
+        plan = self.encoder.plan_texts(queries.cu_seqlens)
         interactions = dict(zip(self.config.interaction_layers, self.interactions, strict=True))
         views: list[list[QueryView]] = []
         to_the_end = self.config.bi_encoder_weight != 0

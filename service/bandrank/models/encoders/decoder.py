@@ -1,5 +1,7 @@
 """Decoders: states that depend on the tokens before them alone (Qwen2, arXiv 2407.10671; Qwen3, arXiv 2505.09388)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from bandrank.models.layers.block import Block
 from bandrank.models.layers.causal import CausalPlan, Continuations
 from bandrank.models.layers.decoder_block import DecoderBlock
 from bandrank.models.layers.execution import Execution
-from bandrank_kernels.arrays import offsets
+from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
 
@@ -25,6 +27,7 @@ class Decoder(nn.Module):
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.windows: Sequence[int | None] = [None]
 
     @property
     def device(self) -> torch.device:
@@ -55,7 +58,10 @@ class Decoder(nn.Module):
         del pattern, capacity
         if rows.num_candidates:
             raise ValueError("a decoder does not attend in the pattern of a cross-encoder; use plan_continuations")
-        plan = self.plan_continuations(Continuations(rows.cu_queries, offsets([]), np.zeros(0, np.int64)))
+        return self.plan_texts(rows.cu_queries)
+
+    def plan_texts(self, cu_seqlens: Offsets) -> CausalPlan:
+        plan = self.plan_continuations(Continuations(cu_seqlens, offsets([]), np.zeros(0, np.int64)))
         return plan.bind(to_device(list(plan.host_tables), self.device))
 
     def plan_continuations(self, layout: Continuations) -> CausalPlan:

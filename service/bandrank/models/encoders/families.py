@@ -8,11 +8,12 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
 from bandrank.models.encoders.electra import electra, electra_head
+from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
-from bandrank.models.layers.head import LogitHead, ScoreHead
+from bandrank.models.layers.head import LogitHead, NormedHead, ScoreHead
 
 
 def bert(config: EncoderConfig) -> Stack:
@@ -20,9 +21,19 @@ def bert(config: EncoderConfig) -> Stack:
     return Stack(config, Embeddings(config), [PostNormBlock(config) for _ in range(config.num_layers)])
 
 
-ENCODERS: dict[str, Callable[..., Encoder]] = {"bert": bert, "deberta": deberta, "decoder": Decoder, "electra": electra}
-# Of families that do not have BERT's head.
-HEADS: dict[str, Callable[..., nn.Module]] = {"deberta": deberta_head, "decoder": LogitHead, "electra": electra_head}
+ENCODERS: dict[str, Callable[..., Encoder]] = {
+    "bert": bert,
+    "deberta": deberta,
+    "decoder": Decoder,
+    "electra": electra,
+    "modernbert": modernbert,
+}
+HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
+    "deberta": deberta_head,
+    "decoder": LogitHead,
+    "electra": electra_head,
+    "modernbert": NormedHead,
+}
 
 
 def build_encoder(config: EncoderConfig) -> Encoder:

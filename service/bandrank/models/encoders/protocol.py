@@ -1,6 +1,6 @@
 """The interface of encoders of any family."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import Block
 from bandrank.models.layers.execution import Execution
+from bandrank_kernels.arrays import Offsets
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
 
 ALL = slice(None)
@@ -22,6 +23,10 @@ class Encoder(Protocol):
     """
 
     config: EncoderConfig
+
+    @property
+    def windows(self) -> Sequence[int | None]:
+        """The windows of the layers, without repetitions; [None] if all are global."""
 
     @property
     def device(self) -> torch.device:
@@ -47,6 +52,12 @@ class Encoder(Protocol):
         """The attention plan of a batch for all layers; local layers narrow the pattern's window.
 
         capacity: the bucket that launches are sized for. Raises the errors of `plan_attention`.
+        """
+
+    def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
+        """The plan in which every row attends to its text: in local layers to the rows within their window.
+
+        cu_seqlens: (n + 1,) offsets of the texts' rows.
         """
 
     def __call__(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +11,16 @@ from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.patterns import WindowPlans, narrowed
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows, plan_attention
+from bandrank.models.layers.patterns import for_windows, narrowed, sparse
+from bandrank_kernels.arrays import Offsets, offsets
+from bandrank_kernels.windowed_attention import (
+    AttentionPattern,
+    AttentionPlan,
+    Capacity,
+    PackedRows,
+    plan_attention,
+    plan_local_attention,
+)
 
 
 class Stack(nn.Module):
@@ -58,9 +67,24 @@ class Stack(nn.Module):
                 capacity=capacity,
             )
 
+        return for_windows(self.windows, plan_within)
+
+    def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
+        # To the packing, texts are queries without candidates.
+        rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
+        device, dtype, backend = self.device, self.dtype, self.execution.backend
+
+        def plan_within(window: int | None) -> AttentionPlan:
+            if window is not None:
+                return plan_local_attention(cu_seqlens, window, device=device, dtype=dtype, backend=backend)
+            head_dim = self.config.head_dim
+            return plan_attention(
+                rows, sparse(window=None), device=device, dtype=dtype, head_dim=head_dim, backend=backend
+            )
+
         if self.windows == [None]:
-            return plan_within(None)
-        return WindowPlans({window: plan_within(window) for window in self.windows})
+            return self.plan(rows, sparse(window=None))
+        return for_windows(self.windows, plan_within)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         for layer in self.layers[layers]:

@@ -66,12 +66,6 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
-        "MPNet",
-        ("mpnet",),
-        "a bias by bucket of distance, shared by all layers; positions from 2, no token types",
-        (KnownModel("sentence-transformers/all-mpnet-base-v2", BI, "109M", 384, "mean, cosine"),),
-    ),
-    KnownFamily(
         "DeBERTa-v2 and -v3",
         ("deberta-v2",),
         "disentangled attention over buckets of distances; [CLS] through a GELU pooler; overflows float16",

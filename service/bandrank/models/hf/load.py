@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker
+from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker, pylate, sequence_cross_encoder
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import ROBERTA
 from bandrank.models.scorer import Scorer
@@ -18,6 +19,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "camembert": ROBERTA,
     "deberta-v2": DEBERTA,
     "electra": ELECTRA,
+    "modernbert": MODERNBERT,
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,
@@ -36,14 +38,23 @@ def load(folder: Path) -> Scorer:
         weights = {name.removeprefix(family.prefix): tensor for name, tensor in saved.items()}
         headless = not any(name.startswith(family.prefix) for name in saved)
         model = Model(folder, family, settings, weights, family.read_config(settings, weights), headless)
-        if "Pooling" in (modules := bi_encoder.modules(folder)):
-            return bi_encoder.read(model, modules)
-        if "HF_ColBERT" in (settings.get("architectures") or []):
-            return colbert.read(model)
-        if model.encoder.causal:
-            return decoder_reranker.read(model, modules)
-        return cross_encoder.read(model)
+        return _in_its_role(model, bi_encoder.modules(folder))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
     except ValueError as error:
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
+
+
+def _in_its_role(model: Model, modules: list[str]) -> Scorer:
+    """The scorer that a model is, by the modules of sentence-transformers or PyLate, if there are any."""
+    if modules == sequence_cross_encoder.CHAIN and model.family.one_text:
+        return sequence_cross_encoder.read_chain(model)
+    if modules == pylate.MODULES:
+        return pylate.read(model)
+    if "Pooling" in modules:
+        return bi_encoder.read(model, modules)
+    if "HF_ColBERT" in (model.settings.get("architectures") or []):
+        return colbert.read(model)
+    if model.encoder.causal:
+        return decoder_reranker.read(model, modules)
+    return sequence_cross_encoder.read(model) if model.family.one_text else cross_encoder.read(model)

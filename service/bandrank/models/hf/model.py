@@ -13,10 +13,11 @@ from bandrank.models.hf.files import Weights, load_tokenizer
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), those on ELECTRA "
     "(cross-encoder/ms-marco-electra-base), RoBERTa and XLM-RoBERTa (BAAI/bge-reranker-v2-m3), DeBERTa-v2 and -v3 "
-    "(mixedbread-ai/mxbai-rerank-xsmall-v1), sparse cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), "
-    "sentence-transformers bi-encoders (all-MiniLM-L6-v2, intfloat/multilingual-e5-base), ColBERT (such as "
-    "colbert-ir/colbertv2.0), decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
-    "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
+    "(mixedbread-ai/mxbai-rerank-xsmall-v1) and ModernBERT (cross-encoder/ettin-reranker-17m-v1), sparse "
+    "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders (all-MiniLM-L6-v2, "
+    "intfloat/multilingual-e5-base), ColBERT (such as colbert-ir/colbertv2.0, lightonai/GTE-ModernColBERT-v1), "
+    "decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, Qwen/Qwen3-Embedding-0.6B), and bandrank's "
+    "own checkpoints; `bandrank models` lists more"
 )
 
 
@@ -32,6 +33,7 @@ class Family:
     tensor.
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
     query_separators: how many separators a cross-encoder reads between a query and a candidate.
+    one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
     """
 
     prefix: str
@@ -40,6 +42,7 @@ class Family:
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
     head: Mapping[str, str]
     query_separators: int = 1
+    one_text: bool = False
 
 
 @dataclass(frozen=True)

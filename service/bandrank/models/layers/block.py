@@ -23,8 +23,8 @@ class BlockOptions:
     """The variants of a block; the defaults are BERT's.
 
     bias: whether linear layers and norms have a bias.  rotary: positions by which queries and keys are turned, or None.
-    window: the most tokens on each side that a candidate row attends to, or None. As in a pattern, it does not limit
-    rows of queries, or of texts that are encoded separately.
+    window: the most tokens on each side that a row attends to, or None. In a pattern it limits candidate rows alone, in
+    texts that are encoded separately all rows.
     """
 
     activation: Activation = "gelu"
@@ -140,3 +140,14 @@ class PreNormBlock(Block):
         hidden = self.attention_out(attended) + hidden
         hidden = feed_forward(self.up, self.down, self.out_norm(hidden), self.activation) + hidden
         return hidden if self.final_norm is None else self.final_norm(hidden)
+
+
+class UnnormedPreNormBlock(PreNormBlock):
+    """ModernBERT's first block, whose input is the embeddings' norm: none precedes its attention."""
+
+    def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
+        super().__init__(config, options, final=final)
+        del self.attention_norm
+
+    def before_attention(self, hidden: Tensor) -> Tensor:
+        return hidden

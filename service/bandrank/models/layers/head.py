@@ -1,4 +1,4 @@
-"""The layers from the state of [CLS], or of a decoder's last token, to a score."""
+"""The layers from the state of [CLS] or of a decoder's last token, or from pooled states, to a score."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -48,3 +48,18 @@ class LogitHead(nn.Module):
         """(n,) float32 scores. last: (n, hidden_size) of any float dtype."""
         with in_float32(last.device):
             return self.classifier(last.float()).squeeze(-1)  # type: ignore[no-any-return]
+
+
+class NormedHead(nn.Module):
+    """A dense layer, GELU, a norm, and a classifier with one output, always in float32 (ModernBERT, Ettin)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(n,) float32 scores. pooled: (n, hidden_size) of any float dtype."""
+        with in_float32(pooled.device):
+            return self.classifier(self.norm(functional.gelu(self.dense(pooled.float())))).squeeze(-1)  # type: ignore[no-any-return]

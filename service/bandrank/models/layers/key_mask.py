@@ -11,15 +11,24 @@ from bandrank_kernels.windowed_attention import AttentionPlan
 
 @dataclass(frozen=True)
 class KeyMaskPlan(AttentionPlan):
-    """Every row of a text attends to the text's rows that are not masked. bias: (n, 1, 1, len), 0 or -inf if masked."""
+    """Every row of a text attends to the text's rows that are not masked.
+
+    bias: (n, 1, 1 or len, len), 0 or -inf for rows that are masked or outside the window.
+    """
 
     bias: Tensor
 
     @classmethod
-    def of(cls, seen: Tensor, dtype: torch.dtype) -> "KeyMaskPlan":
-        """seen: (n, len) bool, False for masked keys; at least one key of each text is not masked."""
-        bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
-        return cls(bias[:, None, None])
+    def of(cls, seen: Tensor, dtype: torch.dtype, window: int | None = None) -> "KeyMaskPlan":
+        """seen: (n, len) bool, False for masked keys; window: the most positions between a row and its
+        keys, or None. Each row has a key that is not masked.
+        """
+        keys = seen[:, None, None]
+        if window is not None:
+            index = torch.arange(seen.shape[1], device=seen.device)
+            keys = keys & ((index[:, None] - index).abs() <= window)
+        bias = torch.zeros(keys.shape, dtype=dtype, device=seen.device).masked_fill_(~keys, -torch.inf)
+        return cls(bias)
 
     def attend(self, qkv: Tensor) -> Tensor:
         texts = qkv.view(len(self.bias), self.bias.shape[-1], *qkv.shape[1:])

@@ -2,7 +2,7 @@
 encoders whose layers have different windows.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -54,6 +54,13 @@ class WindowPlans(AttentionPlan):
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         raise NotImplementedError("each layer picks the plan of its window")
+
+
+def for_windows(windows: Sequence[int | None], plan_for: Callable[[int | None], AttentionPlan]) -> AttentionPlan:
+    """The plans that layers of these windows need, from `plan_for`; a single one if none is local."""
+    if list(windows) == [None]:
+        return plan_for(None)
+    return WindowPlans({window: plan_for(window) for window in windows})
 
 
 def plan_within(plan: AttentionPlan, window: int | None) -> AttentionPlan:

@@ -1,0 +1,65 @@
+"""Attention in texts whose every row sees its neighbours alone, as in ModernBERT's local layers (Warner et al. 2024,
+arXiv 2412.13663, section 2.1).
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank_kernels.arrays import Offsets, offsets
+from bandrank_kernels.dispatch import Backend, choose_backend
+from bandrank_kernels.windowed_attention.banded import plan_blocks
+from bandrank_kernels.windowed_attention.pattern import AttentionPattern
+from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
+from bandrank_kernels.windowed_attention.plan import AttentionPlan
+from bandrank_kernels.windowed_attention.reference import attend_masked, dense_mask
+from bandrank_kernels.windowed_attention.rows import PackedRows
+
+NO_KERNELS = "the kernels know no window that limits all rows of a text"
+
+
+def plan_local_attention(
+    cu_seqlens: Offsets, window: int, *, device: torch.device, dtype: torch.dtype, backend: Backend = "auto"
+) -> AttentionPlan:
+    """The plan in which each row attends to the rows of its text at most `window` positions away.
+
+    cu_seqlens: (n + 1,) offsets of the texts' rows, which lie end to end.  dtype: of queries, keys and values.
+    Raises BackendUnavailable for "cuda".
+    """
+    if choose_backend(backend, device, unsupported=NO_KERNELS) == "reference":
+        return DenseLocalPlan(cu_seqlens, window, device=device)
+    return LocalPlan(cu_seqlens, window, device=device, dtype=dtype)
+
+
+class _TextsPlan(AttentionPlan):
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("texts by themselves have no [CLS] rows in front")
+
+
+class LocalPlan(_TextsPlan):
+    """Blocks of the band in plain torch; memory is linear in rows."""
+
+    def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device, dtype: torch.dtype) -> None:
+        rows, pattern = _as_candidates(cu_seqlens, window)
+        self._pieces = plan_blocks(rows, pattern, device=device, dtype=dtype, first_row=0)
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
+
+
+class DenseLocalPlan(_TextsPlan):
+    """The same under a dense mask: for tests."""
+
+    def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device) -> None:
+        rows, pattern = _as_candidates(cu_seqlens, window)
+        first = rows.first_candidate_row
+        self._mask = dense_mask(rows, pattern)[first:, first:].to(device)
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return attend_masked(qkv, self._mask)
+
+
+def _as_candidates(cu_seqlens: Offsets, window: int) -> tuple[PackedRows, AttentionPattern]:
+    """The texts as candidates of an empty query, which see neither it nor their [CLS]."""
+    rows = PackedRows(offsets([0]), cu_seqlens, np.zeros(len(cu_seqlens) - 1, np.int64))
+    return rows, AttentionPattern(window, query_to_cls=False, query_to_candidate=False, candidate_to_cls=False)

@@ -1,0 +1,98 @@
+"""ModernBERT as transformers saves it."""
+
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import ModernBertConfig as SavedConfig
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.modernbert import ModernBertConfig
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import SUPPORTED, Family
+
+PLAIN = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "norm_bias": False,
+    "hidden_activation": "gelu",
+    "classifier_activation": "gelu",
+}
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape; the biases that a head was saved without become zeros among the weights.
+
+    Raises ValueError for settings that are not supported.
+    """
+    try:
+        saved = SavedConfig.from_dict(settings)
+    except StrictDataclassError as error:
+        raise ValueError(f"config.json: {error}; {SUPPORTED}") from error
+    if other := {name: getattr(saved, name) for name, plain in PLAIN.items() if getattr(saved, name) != plain}:
+        raise ValueError(f"a ModernBERT with {other} is not supported; {SUPPORTED}")
+    assert saved.rope_parameters is not None, "left empty. This is a bug."
+    assert saved.layer_types is not None, "left empty. This is a bug."
+    rotary = {"global": saved.rope_parameters["full_attention"], "local": saved.rope_parameters["sliding_attention"]}
+    if scaled := {each["rope_type"] for each in rotary.values()} - {"default"}:
+        raise ValueError(f"rotary positions scaled by {', '.join(sorted(scaled))} are not supported; {SUPPORTED}")
+    for name in ("head.dense", "head.norm"):
+        if f"{name}.weight" in weights:
+            weights.setdefault(f"{name}.bias", weights[f"{name}.weight"].new_zeros(saved.hidden_size))
+    return ModernBertConfig(
+        vocab_size=len(weights["embeddings.tok_embeddings.weight"]),  # as stored: added tokens grow it
+        hidden_size=saved.hidden_size,
+        num_layers=saved.num_hidden_layers,
+        num_heads=saved.num_attention_heads,
+        intermediate_size=saved.intermediate_size,
+        max_positions=saved.max_position_embeddings,
+        layer_norm_eps=saved.norm_eps,
+        global_every=_global_every(saved.layer_types),
+        window=saved.local_attention // 2,
+        global_theta=float(rotary["global"]["rope_theta"]),
+        local_theta=float(rotary["local"]["rope_theta"]),
+    )
+
+
+def _global_every(layer_types: list[str]) -> int:
+    """The n of which every n-th layer, from the first, is global. Raises ValueError if there is none."""
+    is_global = [kind == "full_attention" for kind in layer_types]
+    for step in range(1, len(is_global) + 1):
+        if is_global == [index % step == 0 for index in range(len(is_global))]:
+            return step
+    raise ValueError(f"global layers at irregular places are not supported, got {layer_types}; {SUPPORTED}")
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """A ModernBERT encoder's tensors under our names. Raises KeyError for a missing tensor."""
+    translated = {
+        "encoder.embeddings.word.weight": weights["embeddings.tok_embeddings.weight"],
+        "encoder.embeddings.norm.weight": weights["embeddings.norm.weight"],
+        f"encoder.layers.{config.num_layers - 1}.final_norm.weight": weights["final_norm.weight"],
+    }
+    names = {
+        "attention_norm": "attn_norm",
+        "qkv": "attn.Wqkv",
+        "attention_out": "attn.Wo",
+        "out_norm": "mlp_norm",
+        "up": "mlp.Wi",
+        "down": "mlp.Wo",
+    }
+    for layer in range(config.num_layers):
+        for name, saved_name in names.items():
+            if (layer, name) != (0, "attention_norm"):
+                translated[f"encoder.layers.{layer}.{name}.weight"] = weights[f"layers.{layer}.{saved_name}.weight"]
+    return translated
+
+
+MODERNBERT = Family(
+    prefix="model.",
+    tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    head={
+        f"{ours}.{part}": f"{theirs}.{part}"
+        for ours, theirs in (("dense", "head.dense"), ("norm", "head.norm"), ("classifier", "classifier"))
+        for part in ("weight", "bias")
+    },
+    one_text=True,
+)

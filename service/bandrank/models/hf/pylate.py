@@ -1,0 +1,42 @@
+"""ColBERT as PyLate saves it: a transformer and a dense layer, with settings in config_sentence_transformers.json; the
+defaults are PyLate's.
+"""
+
+import string
+
+from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
+from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.hf.files import load_tokenizer, read_weights
+from bandrank.models.hf.model import Model
+from bandrank.models.scorer import Scorer
+
+MODULES = ["Transformer", "Dense"]
+
+
+def read(model: Model) -> Scorer:
+    """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
+    folder, encoder = model.folder, model.encoder
+    settings = read_object(folder / "config_sentence_transformers.json")
+    dense = folder / read_json(folder / "modules.json")[1]["path"]
+    of_dense = read_object(dense / "config.json")
+    activation = str(of_dense.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+    if activation != "Identity" or of_dense.get("bias", True) or of_dense.get("use_residual"):
+        raise model.refuse(f"a projection with activation {activation}, a bias or a residual is not supported")
+    if settings.get("similarity_fn_name", "MaxSim") not in ("MaxSim", "maxsim", None):
+        raise model.refuse(f"similarity {settings['similarity_fn_name']!r} is not supported, only MaxSim")
+    projection = read_weights(dense)["linear.weight"]
+    token_to_id = load_tokenizer(folder).token_to_id
+    skipped = {token_to_id(word) for word in settings.get("skiplist_words") or string.punctuation}
+    config = ColBERTConfig(
+        **model.ids("cls", "sep", "mask"),
+        encoder=encoder,
+        query_marker=model.token_id(settings.get("query_prefix", "[Q] ")),
+        candidate_marker=model.token_id(settings.get("document_prefix", "[D] ")),
+        skipped_ids=tuple(sorted(each for each in skipped if each is not None)),
+        dim=len(projection),
+        augment=settings.get("do_query_expansion", True),
+        attend_to_masks=settings.get("attend_to_expansion_tokens", False),
+        max_query_tokens=min(settings.get("query_length") or 32, encoder.max_positions),
+        max_candidate_tokens=min(settings.get("document_length") or 180, encoder.max_positions),
+    )
+    return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))

@@ -1,0 +1,95 @@
+"""Cross-encoders to whose encoder query and candidate are one text: with a classifier, or as a chain of
+sentence-transformers modules behind the encoder, as Ettin's re-rankers are saved.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
+from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.hf.files import Weights, read_weights
+from bandrank.models.hf.model import Model
+from bandrank.models.scorer import Scorer
+
+CHAIN = ["Transformer", "Pooling", "Dense", "LayerNorm", "Dense"]
+CHAIN_EPS = 1e-5  # of sentence-transformers' LayerNorm, which saves none
+
+
+def read(model: Model) -> Scorer:
+    """The cross-encoder of a folder with a classifier.
+
+    Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
+    """
+    head = model.family.head
+    classifier = model.weights.get(head["classifier.weight"])
+    if (outputs := "no" if classifier is None else len(classifier)) != 1:
+        raise model.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
+    pooling = model.settings.get("classifier_pooling", "cls")
+    return _assemble(model, pooling, {ours: model.weights[theirs] for ours, theirs in head.items()})
+
+
+def read_chain(model: Model) -> Scorer:
+    """The cross-encoder of a folder whose modules are `CHAIN`: [CLS], a dense layer with GELU, a norm, and a dense
+    layer to the score.
+
+    Raises BadCheckpoint, and KeyError for a missing tensor.
+    """
+    _, pooling, dense, norm, classifier = (
+        model.folder / each["path"] for each in read_json(model.folder / "modules.json")
+    )
+    _check_chain(model, pooling, dense, classifier)
+    weights = {
+        f"{name}.{part}": tensor
+        for name, path in (("dense", dense), ("norm", norm), ("classifier", classifier))
+        for part, tensor in _parts(read_weights(path)).items()
+    }
+    weights.setdefault("dense.bias", weights["dense.weight"].new_zeros(len(weights["dense.weight"])))
+    weights.setdefault("classifier.bias", weights["classifier.weight"].new_zeros(1))
+    return _assemble(model, "cls", weights)
+
+
+def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
+    """Raises BadCheckpoint if the modules compute anything else than the head of `SequenceCrossEncoder`."""
+    of_pooling, of_dense, of_classifier = (read_object(path / "config.json") for path in (pooling, dense, classifier))
+    # Since sentence-transformers 6 the name of a mode, before it a switch for each.
+    modes = [of_pooling.get("pooling_mode")] if "pooling_mode" in of_pooling else _switched_on(of_pooling)
+    if modes not in (["cls"], ["pooling_mode_cls_token"]):
+        raise model.refuse(f"a re-ranker's modules with pooling {modes} are not supported, only cls")
+    if (activation := _activation(of_dense)) != "GELU":
+        raise model.refuse(f"the first Dense module has activation {activation}, only GELU is supported")
+    if (activation := _activation(of_classifier)) not in ("Identity", "Sigmoid"):
+        raise model.refuse(f"the last Dense module has activation {activation}, only Identity or Sigmoid is supported")
+    if (outputs := of_classifier.get("out_features")) != 1:
+        raise model.refuse(f"a re-ranker has one output, the last Dense module has {outputs}")
+    if of_dense.get("use_residual") or of_classifier.get("use_residual"):
+        raise model.refuse("Dense modules with a residual are not supported")
+    if model.encoder.layer_norm_eps != CHAIN_EPS:
+        raise model.refuse(f"an encoder with norm_eps {model.encoder.layer_norm_eps} beside a LayerNorm of {CHAIN_EPS}")
+
+
+def _switched_on(settings: dict[str, Any]) -> list[str]:
+    return [name for name, on in settings.items() if name.startswith("pooling_mode_") and on is True]
+
+
+def _activation(settings: dict[str, Any]) -> str:
+    """The class name of a Dense module's activation, which is Tanh where none is saved."""
+    return str(settings.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+
+
+def _parts(weights: Weights) -> Weights:
+    """Weight and bias of a module of one layer, saved as `linear.weight` or `norm.weight`."""
+    return {name.rsplit(".", 1)[-1]: tensor for name, tensor in weights.items()}
+
+
+def _assemble(model: Model, pooling: Any, head: Weights) -> Scorer:
+    if pooling not in ("cls", "mean"):
+        raise model.refuse(f"classifier_pooling {pooling!r} is not supported, only cls or mean")
+    config = SequenceCrossEncoderConfig(
+        **model.ids("cls", "sep"),
+        encoder=model.encoder,
+        pooling=pooling,
+        max_tokens=model.encoder.max_positions,
+        max_query_tokens=min(256, model.encoder.max_positions // 2),
+    )
+    weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
+    return assemble(SequenceCrossEncoder, config, model.encoder_weights | weights, source=str(model.folder))

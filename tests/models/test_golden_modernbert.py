@@ -1,0 +1,212 @@
+"""ModernBERT against `transformers` and `sentence-transformers`: re-rankers, Ettin's chain of modules, bi-encoders."""
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder as TheirCrossEncoder
+from sentence_transformers import SentenceTransformer
+from support.models import edit_json, random_ids, random_text, score_batch, write_json
+from support.modernbert import (
+    ETTIN,
+    GRANITE_RERANKER,
+    GTE_RERANKER,
+    save_chain,
+    save_ettin,
+    save_model,
+    tiny_config,
+    tiny_modernbert,
+    tiny_modernbert_encoder,
+)
+from support.tokenizer import CLS_ID
+from transformers import ModernBertForSequenceClassification
+
+from bandrank.models import hf
+from bandrank.models.architectures import BiEncoder, SequenceCrossEncoder
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.layers.execution import Execution
+from bandrank.models.loading import load_model
+from bandrank_kernels import Backend
+
+CLOSE = 1e-5  # float32 through five layers in another order of summation; scores are of the order of 1
+PUBLISHED = {
+    "Alibaba-NLP/gte-reranker-modernbert-base": GTE_RERANKER,
+    "ibm-granite/granite-embedding-reranker-english-r2": GRANITE_RERANKER,
+}
+
+
+def ragged_texts() -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Three queries with 6, 0 and 2 candidates, some longer than the window of 17 rows by far."""
+    rng = random.Random(0)
+    lengths = [[0, 1, 16, 17, 63, 12], [], [600, 5]]
+    queries = [random_ids(rng, num_pieces) for num_pieces in (7, 3, 30)]
+    return queries, [[random_ids(rng, num_pieces) for num_pieces in group] for group in lengths]
+
+
+def their_scores(
+    model: ModernBertForSequenceClassification, queries: list[list[int]], candidates: list[list[list[int]]]
+) -> list[float]:
+    """Logits of each pair by itself."""
+    with torch.inference_mode():
+        return [
+            float(model(torch.tensor([[CLS_ID, *query, *each]])).logits[0, 0])
+            for query, group in zip(queries, candidates, strict=True)
+            for each in group
+        ]
+
+
+def our_scores(
+    scorer: Any, queries: list[list[int]], candidates: list[list[list[int]]], backend: Backend = "vectorized"
+) -> list[float]:
+    """Our scores of one batch."""
+    scorer.encoder.prepare_for(Execution(backend))
+    with torch.inference_mode():
+        return scorer(score_batch(queries, candidates)).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("published", PUBLISHED.values(), ids=PUBLISHED)
+def test_scores_are_those_of_transformers(tmp_path: Path, published: Mapping[str, Any], attention: str) -> None:
+    """In company, alone, and by either backend; with head and positions as the published models have them."""
+    model = tiny_modernbert(published, attn_implementation=attention)
+    scorer = hf.load(save_model(tmp_path, model))
+    assert isinstance(scorer, SequenceCrossEncoder)
+    assert scorer.config.pooling == published["classifier_pooling"]
+    assert scorer.config.max_tokens == 8192
+    queries, candidates = ragged_texts()
+    expected = their_scores(model, queries, candidates)
+
+    assert our_scores(scorer, queries, candidates) == pytest.approx(expected, abs=CLOSE)
+    assert our_scores(scorer, queries, candidates, "reference") == pytest.approx(expected, abs=CLOSE)
+    alone = [
+        our_scores(scorer, [query], [[each]])[0]
+        for query, group in zip(queries, candidates, strict=True)
+        for each in group
+    ]
+    assert alone == pytest.approx(expected, abs=CLOSE)
+    assert max(expected) - min(expected) > 1000 * CLOSE
+
+
+def test_the_longest_sequence(tmp_path: Path) -> None:
+    """All 8,192 positions in one pass; nothing is cut, and passages come only behind them."""
+    model = tiny_modernbert(num_hidden_layers=2, num_attention_heads=1, attn_implementation="sdpa")
+    scorer = hf.load(save_model(tmp_path, model))
+    rng = random.Random(0)
+    query, longest = random_ids(rng, 5), random_ids(rng, 8192 - 1 - 6 - 1)
+
+    scores = our_scores(scorer, [query], [[longest]])
+
+    assert scores == pytest.approx(their_scores(model, [query], [[longest]]), abs=CLOSE)
+    assert scorer.num_rows(len(query), len(longest)) == 8192
+    assert scorer.num_rows(len(query), len(longest) + 1) > 8192 + len(query)
+
+
+def test_settings_as_they_were_published_and_as_they_are_saved_now(tmp_path: Path) -> None:
+    """One key for each base and the spacing of layers, or `rope_parameters` and `layer_types`: the same encoder."""
+    model = tiny_modernbert(ETTIN)
+    new = hf.load(save_model(tmp_path / "new", model))
+    old = save_model(tmp_path / "old", model, **ETTIN)
+    saved = json.loads((old / "config.json").read_text())
+    write_json(old / "config.json", {k: v for k, v in saved.items() if k not in ("rope_parameters", "layer_types")})
+    assert "layer_types" in saved
+    assert isinstance(new, SequenceCrossEncoder)
+
+    assert hf.load(old).config == new.config
+    assert (new.config.encoder.global_theta, new.config.encoder.local_theta) == (160000.0, 160000.0)  # type: ignore[attr-defined]  # of its config's variant
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"norm_bias": True}, r"a ModernBERT with \{'norm_bias': True\} is not supported"),
+        ({"hidden_activation": "relu"}, "'hidden_activation': 'relu'"),
+        ({"classifier_pooling": "max"}, "classifier_pooling"),
+        ({"layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 3}, "global layers at irregular places"),
+        (
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10.0},
+                }
+            },
+            "rotary positions scaled by linear",
+        ),
+    ],
+)
+def test_settings_that_are_not_supported(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """They are refused, as they would give wrong scores."""
+    with pytest.raises(BadCheckpoint, match=message):
+        hf.load(save_model(tmp_path, tiny_modernbert(), **settings))
+
+
+def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
+    """cross-encoder/ettin-reranker-17m-v1: sentence-transformers' own scores of texts, before any activation."""
+    folder = save_ettin(tmp_path)
+    model = load_model(str(folder))
+    assert isinstance(model.scorer, SequenceCrossEncoder)
+    assert model.scorer.config.max_tokens == 7999
+    rng = random.Random(0)
+    query, texts = random_text(rng, 5), ["", "A", *(random_text(rng, n) for n in (8, 63, 400)), "Unknown ☃ sign, 42."]
+
+    def ids(text: str) -> list[int]:
+        return model.scorer.candidate_template.apply(model.tokenizer.encode(text, add_special_tokens=False).ids)[0]
+
+    scores = our_scores(model.scorer, [ids(query)], [[ids(text) for text in texts]])
+
+    theirs = TheirCrossEncoder(str(folder), device="cpu")
+    expected = [theirs.predict([(query, text)], show_progress_bar=False)[0] for text in texts]
+    assert scores == pytest.approx(expected, abs=CLOSE)
+    assert max(expected) - min(expected) > 1000 * CLOSE
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "message"),
+    [
+        ("1_Pooling", {"pooling_mode": "max"}, r"pooling \['max'\] are not supported"),
+        ("2_Dense", {"activation_function": "torch.nn.modules.activation.Tanh"}, "activation Tanh, only GELU"),
+        ("4_Dense", {"activation_function": "torch.nn.modules.activation.ReLU"}, "activation ReLU, only Identity"),
+        ("4_Dense", {"out_features": 2}, "one output, the last Dense module has 2"),
+        ("2_Dense", {"use_residual": True}, "residual"),
+        (".", {"norm_eps": 1e-6}, "norm_eps 1e-06 beside a LayerNorm"),
+    ],
+)
+def test_chains_that_are_not_supported(tmp_path: Path, module: str, settings: dict[str, Any], message: str) -> None:
+    """A module that computes something else is refused, as it would give wrong scores."""
+    folder = save_ettin(tmp_path)
+    edit_json(folder / module / "config.json", settings)
+
+    with pytest.raises(BadCheckpoint, match=message):
+        hf.load(folder)
+
+
+def test_bi_encoder(tmp_path: Path) -> None:
+    """Alibaba-NLP/gte-modernbert-base: [CLS] and the cosine, of texts longer than the window."""
+    pooling = {"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}
+    folder = save_chain(tmp_path, tiny_modernbert_encoder(), [("Pooling", pooling), ("Normalize", {})])
+    model = load_model(str(folder))
+    assert isinstance(model.scorer, BiEncoder)
+    rng = random.Random(0)
+    texts = [random_text(rng, n) for n in (5, 1, 8, 63, 400)]
+    ids = [model.scorer.query_template.apply(model.tokenizer.encode(t, add_special_tokens=False).ids)[0] for t in texts]
+
+    scores = our_scores(model.scorer, ids[:1], [ids[1:]])
+
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    vectors = [theirs.encode(text, convert_to_tensor=True, show_progress_bar=False) for text in texts]
+    assert scores == pytest.approx([float(vectors[0] @ each) for each in vectors[1:]], abs=CLOSE)
+
+
+def test_the_window_matters() -> None:
+    """The comparisons above can fail: a row more on each side moves a score by far more than rounding."""
+    rng = random.Random(0)
+    query, candidate = random_ids(rng, 5), random_ids(rng, 60)
+    near, wide = (tiny_modernbert(local_attention=width) for width in (16, 18))
+
+    apart = abs(their_scores(near, [query], [[candidate]])[0] - their_scores(wide, [query], [[candidate]])[0])
+
+    assert apart > 100 * CLOSE
+    assert tiny_config().layer_types.count("full_attention") == 2  # type: ignore[union-attr]  # filled in
