@@ -2,6 +2,7 @@
 #   make serve [PORT=8123] [MODEL=folder-or-hub-id]   answers on http://localhost:8000
 #   make demo     re-ranks real questions over HTTP and shows the lists before and after
 #   make test     what CI runs first: linters, types, import rules, tests (under ten minutes on two cores)
+#   make test-slow  tests that start, kill and wait for servers and processes (CI runs it too; three minutes)
 #   make test-clients  the client libraries that people use, through their public calls (CI runs it too; about three minutes)
 #   make check    what would be served here, and a self-test
 #   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
@@ -14,7 +15,7 @@
 #   make soak     64 concurrent clients for a minute against the running service
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve demo test test-page test-clients check bench overload gpu-check chaos fuzz soak lock clean
+.PHONY: help serve demo test test-slow test-page test-clients check bench overload gpu-check chaos fuzz soak lock clean
 
 PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
@@ -79,6 +80,9 @@ test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pytest
+
+test-slow: $(VENV)/dev.stamp programs
+	@$(VENV)/bin/pytest -m "slow and not chaos"
 
 AXE := build/axe.min.js
 $(AXE):

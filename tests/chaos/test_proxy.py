@@ -33,6 +33,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, attack in PROXY_ATTACKS.items() if attack.quick])
 def test_a_quick_attack_spoils_nothing(name: str, proxy: RunningService) -> None:
     """Searches are answered, those of the second client re-ranked, and memory is bounded."""

@@ -17,6 +17,8 @@ from support.witness import witness
 
 from bandrank.engine.cache.keys import digest
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["the man", "she was", "who would", "over there", "", "man " * 50]
 BODY = {"query": "who is the man", "candidates": TEXTS, "raw_scores": True}
 KEYS_END = tuple(b":" + digest(text).hex().encode() for text in TEXTS)

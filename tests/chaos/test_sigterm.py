@@ -77,6 +77,7 @@ def with_redis(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served(model, Pool.scored_by(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_signal_at_any_moment_loses_no_request(
     moment: Moment, alone: Served, with_redis: Served, tmp_path: Path

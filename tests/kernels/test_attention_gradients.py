@@ -81,14 +81,14 @@ def test_every_row_is_written_once(data: st.DataObject) -> None:
     rows = data.draw(layouts(pattern))
     plan = VectorizedPlan(rows, pattern, device=CPU, dtype=torch.float64)
     written = np.zeros(rows.num_rows, np.int64)
-    for piece in plan._pieces:
+    for piece in plan.pieces:
         indices = piece.read(torch.arange(rows.num_rows, dtype=torch.float64)[:, None, None])
         written[indices.flatten().long().numpy()] += 1
     qkv = random_qkv(rows)
     poisoned = torch.full((rows.num_rows, NUM_HEADS, HEAD_DIM), torch.nan, dtype=torch.float64)
 
     assert (written == 1).all()
-    assert attend_pieces(plan._pieces, poisoned, *split(qkv)).isfinite().all()
+    assert attend_pieces(plan.pieces, poisoned, *split(qkv)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMED)

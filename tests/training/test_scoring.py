@@ -136,6 +136,7 @@ def test_the_scoring_thread_ends_with_the_scores(end: str) -> None:
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_scores_are_left() -> None:
     """After an error elsewhere, which its traceback keeps the iterator alive for."""
     code = """

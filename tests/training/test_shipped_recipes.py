@@ -50,6 +50,7 @@ def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name:
     assert read_recipe(FOLDER / f"{name}.toml").fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")
 
 
+@pytest.mark.slow
 def test_the_three_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a folder of one's own: groups to train and to measure with, a checkpoint to serve, its measures."""
     documents = toy_documents()

@@ -59,6 +59,7 @@ def killed_in_mid_run(plain: dict[str, Any], folder: Path) -> int:
     return len(log.read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "named"),
     [("cross_encoder", [{"name": "ranknet"}]), ("mix_encoder", [{"name": "in_batch"}, {"name": "contrastive"}])],

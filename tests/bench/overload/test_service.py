@@ -23,6 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_sparse_cross_encoder(tmp_path_factory.mktemp("overload") / "model")
 
 
+@pytest.mark.slow
 def test_every_request_is_accounted_for(model: Path, tmp_path: Path) -> None:
     """Of a burst beyond what may wait, each request is answered or refused, and the service counts as many of each."""
     stream = requests(seed=0, numbers=itertools.count(1_000_000), candidates=(10,), fields={})
@@ -40,6 +41,7 @@ def test_every_request_is_accounted_for(model: Path, tmp_path: Path) -> None:
     assert busy.service > 0
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_section_and_its_plot(model: Path, tmp_path: Path) -> None:
     """A page that others began goes on to have what they wrote."""
     page = tmp_path / "operations.md"

@@ -12,23 +12,29 @@ from support.variants import PRECOMPUTING, VARIANTS
 from bandrank.engine.cache.keys import fingerprint
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank.models.wording import Wording
 
 Encoded = tuple[list[int], list[int], bytes]
 
 # Another value of every field of a config, by architecture; of the encoder's those that leave its weights' shapes.
 ENCODER = {"encoder.num_layers": 4, "encoder.num_heads": 2, "encoder.layer_norm_eps": 1e-3}
 TEXTS = ENCODER | {"cls_id": 7, "sep_id": 8, "max_query_tokens": 20, "max_candidate_tokens": 40}
+CALIBRATION = {"score_scale": 2.0, "score_bias": 0.5}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
-    "bi_encoder": ENCODER | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40},
+    "bi_encoder": ENCODER
+    | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40}
+    | {"query_wording": Wording("find {text}")}
+    | CALIBRATION,
     "colbert": TEXTS
     | {"mask_id": 9, "query_marker": 10, "candidate_marker": 11, "skipped_ids": (), "dim": 8, "floor": True}
-    | {"similarity": "l2", "augment": False, "attend_to_masks": True},
+    | {"similarity": "l2", "augment": False, "attend_to_masks": True}
+    | CALIBRATION,
     "deformer": TEXTS | {"split": 2, "candidate_cls": True},
     "mix_encoder": TEXTS
     | {"interaction_layers": (1,), "num_embeddings": 2, "pool": "last", "similarity": "scaled_dot"}
     | {"bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5},
-    "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5},
-    "virt": TEXTS | {"similarity": "dot"},
+    "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5} | CALIBRATION,
+    "virt": TEXTS | {"similarity": "dot"} | CALIBRATION,
 }
 # What changes in some variants to another value than in the others.
 SWITCHED: dict[str, dict[str, Any]] = {
@@ -40,16 +46,25 @@ SWITCHED: dict[str, dict[str, Any]] = {
 QUERY_OF_MIX = {"interaction_layers", "pool", "similarity", "bi_encoder_weight", "bi_encoder_bias", "max_query_tokens"}
 # Fields of the query side: all that another value of them changes is read when a query is there.
 QUERY_FIELDS: dict[str, set[str]] = {
-    "bi_encoder mean": set(),
+    "bi_encoder mean": {"query_wording", *CALIBRATION},
     "colbert v2": {
-        *("mask_id", "query_marker", "similarity", "augment", "attend_to_masks", "floor", "max_query_tokens"),
+        *(
+            "mask_id",
+            "query_marker",
+            "similarity",
+            "augment",
+            "attend_to_masks",
+            "floor",
+            "max_query_tokens",
+            *CALIBRATION,
+        ),
     },
     "deformer": {"encoder.num_layers", "cls_id", "max_query_tokens"},
     "mix_encoder b": {*QUERY_OF_MIX, "cls_id"},
     "mix_encoder codes dot": QUERY_OF_MIX,
-    "poly_encoder learnt": {"codes", "num_codes", "scaled", "max_query_tokens"},
-    "poly_encoder first apart": {"codes", "num_codes", "scaled", "max_query_tokens"},
-    "virt": {"similarity", "max_query_tokens"},
+    "poly_encoder learnt": {"codes", "num_codes", "scaled", "max_query_tokens", *CALIBRATION},
+    "poly_encoder first apart": {"codes", "num_codes", "scaled", "max_query_tokens", *CALIBRATION},
+    "virt": {"similarity", "max_query_tokens", *CALIBRATION},
 }
 
 

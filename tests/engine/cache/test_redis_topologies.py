@@ -11,7 +11,7 @@ from support.redis_server import RedisServer, free_port, redis_cluster, redis_se
 from support.replica import Replica, replica, texts_of
 from support.tasks import HANG_S
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PASSWORD = "sesame"  # noqa: S105  # of servers that live for seconds
 
