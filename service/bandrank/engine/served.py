@@ -19,9 +19,8 @@ from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
 from bandrank.models.texts import WHOLE, Reach
 
-CUT_AT = (
-    0.98  # of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent
-)
+# Of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent.
+CUT_AT = 0.98
 SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 
 

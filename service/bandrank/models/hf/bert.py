@@ -8,7 +8,7 @@ from transformers import BertConfig
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.model import SUPPORTED, Family, score_head
 from bandrank.models.layers.positions import interpolate_positions
 
 POSITIONS = "embeddings.position_embeddings.weight"
@@ -76,9 +76,5 @@ BERT = Family(
     tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head={
-        f"{ours}.{part}": f"{theirs}.{part}"
-        for ours, theirs in (("pooler", "pooler.dense"), ("classifier", "classifier"))
-        for part in ("weight", "bias")
-    },
+    head=score_head("pooler.dense", "classifier"),
 )

@@ -11,10 +11,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 
 def read(model: Model) -> Scorer:
     """The cross-encoder of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
-    encoder, head = model.encoder, model.family.head
-    classifier = model.weights.get(head["classifier.weight"])
-    if (outputs := "no" if classifier is None else len(classifier)) != 1:
-        raise model.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
+    encoder, head = model.encoder, model.head_weights
     config = CrossEncoderConfig(
         **model.ids("cls", "sep"),
         encoder=encoder,
@@ -24,7 +21,7 @@ def read(model: Model) -> Scorer:
         query_separators=model.family.query_separators,
         token_types=model.settings.get("token_type_embedding", encoder.num_token_types > 1),
     )
-    head_weights = {f"head.{ours}": model.weights[theirs].float() for ours, theirs in head.items()}
+    head_weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
     return assemble(CrossEncoder, config, model.encoder_weights | head_weights, source=str(model.folder))
 
 

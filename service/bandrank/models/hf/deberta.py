@@ -8,7 +8,7 @@ from transformers import DebertaV2Config
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import DebertaConfig
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.model import SUPPORTED, Family, score_head
 from bandrank.models.layers.disentangled import Distances, Terms
 from bandrank.models.layers.head import HeadActivation
 
@@ -114,9 +114,5 @@ DEBERTA = Family(
     tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head={
-        f"{ours}.{part}": f"{theirs}.{part}"
-        for ours, theirs in (("pooler", "pooler.dense"), ("classifier", "classifier"))
-        for part in ("weight", "bias")
-    },
+    head=score_head("pooler.dense", "classifier"),
 )

@@ -9,7 +9,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.electra import ElectraConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import Family
+from bandrank.models.hf.model import Family, score_head
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
@@ -33,9 +33,5 @@ ELECTRA = Family(
     tokens=bert.BERT.tokens,
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head={
-        f"{ours}.{part}": f"classifier.{theirs}.{part}"
-        for ours, theirs in (("pooler", "dense"), ("classifier", "out_proj"))
-        for part in ("weight", "bias")
-    },
+    head=score_head("classifier.dense", "classifier.out_proj"),
 )

@@ -21,6 +21,12 @@ SUPPORTED = (
 )
 
 
+def score_head(pooler: str, classifier: str) -> dict[str, str]:
+    """The saved names of a `ScoreHead`'s tensors by ours, from those of its two layers."""
+    layers = {"pooler": pooler, "classifier": classifier}
+    return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in layers.items() for part in ("weight", "bias")}
+
+
 @dataclass(frozen=True)
 class Family:
     """How one family of encoders is saved.
@@ -64,6 +70,17 @@ class Model:
     def encoder_weights(self) -> Weights:
         """The encoder's tensors under our names. Raises KeyError for a missing tensor."""
         return self.family.encoder_weights(self.weights, self.encoder)
+
+    @property
+    def head_weights(self) -> Weights:
+        """The tensors of a cross-encoder's head under our names. Raises BadCheckpoint unless it has one output, and
+        KeyError for a missing tensor.
+        """
+        names = self.family.head
+        classifier = self.weights.get(names["classifier.weight"])
+        if (outputs := "no" if classifier is None else len(classifier)) != 1:
+            raise self.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
+        return {ours: self.weights[theirs] for ours, theirs in names.items()}
 
     def refuse(self, reason: str) -> BadCheckpoint:
         """An error that names the folder, the reason, and what is supported."""

@@ -7,7 +7,7 @@ from transformers import RobertaConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import Family
+from bandrank.models.hf.model import Family, score_head
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
@@ -25,10 +25,6 @@ ROBERTA = Family(
     tokens={"cls": "<s>", "sep": "</s>", "mask": "<mask>"},
     read_config=read_config,
     encoder_weights=bert.encoder_weights,
-    head={
-        f"{ours}.{part}": f"classifier.{theirs}.{part}"
-        for ours, theirs in (("pooler", "dense"), ("classifier", "out_proj"))
-        for part in ("weight", "bias")
-    },
+    head=score_head("classifier.dense", "classifier.out_proj"),
     query_separators=2,
 )

@@ -20,12 +20,7 @@ def read(model: Model) -> Scorer:
 
     Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
     """
-    head = model.family.head
-    classifier = model.weights.get(head["classifier.weight"])
-    if (outputs := "no" if classifier is None else len(classifier)) != 1:
-        raise model.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
-    pooling = model.settings.get("classifier_pooling", "cls")
-    return _assemble(model, pooling, {ours: model.weights[theirs] for ours, theirs in head.items()})
+    return _assemble(model, model.settings.get("classifier_pooling", "cls"), model.head_weights)
 
 
 def read_chain(model: Model) -> Scorer:
