@@ -66,6 +66,21 @@ KNOWN_FAMILIES = (
         ),
     ),
     KnownFamily(
+        "MPNet",
+        ("mpnet",),
+        "a bias for the distance of two tokens; positions from 2; no token types",
+        (
+            KnownModel("sentence-transformers/all-mpnet-base-v2", BI, "109M", 384, "mean, cosine"),
+            KnownModel("sentence-transformers/multi-qa-mpnet-base-dot-v1", BI, "109M", 512, "[CLS], dot product"),
+        ),
+    ),
+    KnownFamily(
+        "DistilBERT",
+        ("distilbert",),
+        "BERT's encoder without token types; [CLS] through a ReLU layer",
+        (KnownModel("sentence-transformers/msmarco-distilbert-base-tas-b", BI, "66M", 512, "[CLS], dot product"),),
+    ),
+    KnownFamily(
         "DeBERTa-v2 and -v3",
         ("deberta-v2",),
         "disentangled attention over buckets of distances; [CLS] through a GELU pooler; overflows float16",
