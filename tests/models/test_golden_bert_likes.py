@@ -59,6 +59,11 @@ def score_of(model: PreTrainedModel, ids: list[int], types: list[int], seen: Ten
     return float(model(input_ids=torch.tensor([ids]), **more).logits)
 
 
+def types_of(model: LoadedModel, query: list[int], candidate: list[int]) -> list[int]:
+    """Token types of [CLS], query and candidate."""
+    return [0] * (1 + len(query)) + [int(model.scorer.config.token_types)] * len(candidate)
+
+
 def ids_of(model: LoadedModel, query: str, texts: list[str]) -> tuple[list[int], list[list[int]]]:
     """Token ids as the service makes them."""
     encoder = TextEncoder(model.tokenizer, model.scorer)
@@ -107,7 +112,11 @@ def test_the_ids_of_a_pair(name: str, tmp_path: Path) -> None:
     for query, texts in zip(QUERIES, TEXTS, strict=True):
         ids, candidates = ids_of(loaded, query, texts)
         ours = [[loaded.scorer.config.cls_id, *ids, *candidate] for candidate in candidates]
-        assert ours == [tokenizer.encode(query, text).ids for text in texts]
+        pairs = [tokenizer.encode(query, text) for text in texts]
+        assert ours == [pair.ids for pair in pairs]
+        if KNOWN[name].settings.get("type_vocab_size", 1) > 1:
+            types = [types_of(loaded, ids, candidate) for candidate in candidates]
+            assert types == [pair.type_ids for pair in pairs]
 
 
 @every_model
@@ -120,7 +129,7 @@ def test_the_longest_pair(name: str, tmp_path: Path) -> None:
     fitting = [*candidate[: KNOWN[name].positions - 2 - len(ids)], candidate[-1]]
     whole = [loaded.scorer.config.cls_id, *ids, *fitting]
     with torch.inference_mode():
-        expected = score_of(model, whole, [0] * (1 + len(ids)) + [1] * len(fitting))
+        expected = score_of(model, whole, types_of(loaded, ids, fitting))
         scores = loaded.scorer(score_batch([ids], [[fitting, candidate]])).tolist()
 
     assert len(whole) == KNOWN[name].positions
@@ -156,7 +165,7 @@ def test_a_window_is_a_dense_mask(name: str, every_row: bool, tmp_path: Path) ->
         ids, candidates = ids_of(loaded, query, texts)
         for candidate in candidates:
             whole = [loaded.scorer.config.cls_id, *ids, *candidate]
-            types = [0] * (1 + len(ids)) + [1] * len(candidate)
+            types = types_of(loaded, ids, candidate)
             with torch.inference_mode():
                 expected.append(score_of(model, whole, types, seen=allowed(ids, candidate, sparse(4))))
 

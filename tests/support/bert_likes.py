@@ -11,6 +11,8 @@ from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise,
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     ElectraConfig,
@@ -123,6 +125,22 @@ KNOWN: dict[str, Known] = {
         ElectraForSequenceClassification,
         word_piece_tokenizer,
         {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE // 2},
+        512,
+    ),
+    # As klue/roberta-base and re-rankers that are trained from it.
+    "RoBERTa with BERT's tokens": Known(
+        RobertaConfig,
+        RobertaForSequenceClassification,
+        word_piece_tokenizer,
+        XLM | {"max_position_embeddings": 514},
+        512,
+    ),
+    # As microsoft/Multilingual-MiniLM-L12-H384, and intfloat/multilingual-e5-small after it.
+    "BERT with XLM-RoBERTa's tokens": Known(
+        BertConfig,
+        BertForSequenceClassification,
+        unigram_tokenizer,
+        {"max_position_embeddings": 512, "type_vocab_size": 2},
         512,
     ),
     # As sentence-transformers/all-mpnet-base-v2 has them: 12 layers of 768, 12 heads, here with a head.

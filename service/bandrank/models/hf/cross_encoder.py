@@ -15,14 +15,16 @@ def read(model: Model) -> Scorer:
     classifier = model.weights.get(head["classifier.weight"])
     if (outputs := "no" if classifier is None else len(classifier)) != 1:
         raise model.refuse(f"a re-ranker has a classifier of one output, this model has {outputs}")
+    frame = model.frame
+    has_types = encoder.num_token_types > 1 and (frame is None or frame.token_types)
     config = CrossEncoderConfig(
         **model.ids("cls", "sep"),
         encoder=encoder,
         pattern=_pattern(model.settings),
         max_tokens=encoder.max_positions,
         max_query_tokens=min(256, encoder.max_positions // 2),
-        query_separators=model.family.query_separators,
-        token_types=model.settings.get("token_type_embedding", encoder.num_token_types > 1),
+        query_separators=model.family.query_separators if frame is None else frame.query_separators,
+        token_types=model.settings.get("token_type_embedding", has_types),
     )
     head_weights = {f"head.{ours}": model.weights[theirs].float() for ours, theirs in head.items()}
     return assemble(CrossEncoder, config, model.encoder_weights | head_weights, source=str(model.folder))
