@@ -16,7 +16,8 @@ from transformers import AutoTokenizer
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 
-SETTINGS_FILES = ["*.json", "*.txt", "artifact.metadata"]  # a star stands for folders too
+# A star stands for folders too. A module's weights are small, and may be pickled beside an encoder's that are not.
+SETTINGS_FILES = ["*.json", "*.txt", "*/pytorch_model.bin", "artifact.metadata"]
 NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here in ONNX, OpenVINO or GGUF alone, take the "
     "one that it was exported from"
@@ -36,10 +37,8 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     model, and for an adapter of one.
     """
     folder = Path(model) if Path(model).is_dir() else _download(model, revision)
-    weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model.bin")} - {
-        folder / "adapter_model.safetensors"
-    }
-    if (folder / "adapter_config.json").is_file() and not weights:
+    weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model.bin")}
+    if (folder / "adapter_config.json").is_file() and weights <= {folder / "adapter_model.safetensors"}:
         raise BadCheckpoint(f"{folder}: {ADAPTER}")
     return folder
 
@@ -54,7 +53,7 @@ def _download(model: str, revision: str | None) -> Path:
     try:
         folder = download("*.safetensors")
         if not list(folder.glob("*.safetensors")):  # older models have only pickled weights
-            folder = download("*pytorch_model.bin")
+            folder = download("pytorch_model.bin")
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
             f"{model}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
