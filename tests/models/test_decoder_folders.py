@@ -170,7 +170,7 @@ def test_an_embedding_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     """Prompts that are no texts, and a tokenizer that puts more around a text than its end."""
     folder = embedding_folder(tmp_path, tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
     edit_json(folder / "config_sentence_transformers.json", {"prompts": {"query": 7}})
-    with pytest.raises(BadCheckpoint, match="the prompt for queries must be a text, got 7"):
+    with pytest.raises(BadCheckpoint, match="the prompt 'query' must be a text, got 7"):
         load_model(str(folder))
     edit_json(folder / "config_sentence_transformers.json", {"prompts": None})
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

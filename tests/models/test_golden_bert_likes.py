@@ -1,4 +1,6 @@
-"""RoBERTa, XLM-RoBERTa and ELECTRA against `transformers`, from texts on: tokenizer, template, encoder and head."""
+"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet and DistilBERT against `transformers`, from texts on: tokenizer, template,
+encoder and head.
+"""
 
 import random
 from dataclasses import replace
@@ -8,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.bert_likes import KNOWN, save, tiny
+from support.dense_bert import allowed
 from support.models import as_served, random_text, score_batch
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from bandrank.models import checkpoint
@@ -39,14 +43,25 @@ def expected_scores(model: PreTrainedModel, folder: Path) -> list[float]:
         for query, texts in zip(QUERIES, TEXTS, strict=True):
             for text in texts:
                 pair = tokenizer.encode(query, text)
-                types = torch.tensor([pair.type_ids]) if has_token_types(model) else None
-                scores.append(float(model(input_ids=torch.tensor([pair.ids]), token_type_ids=types).logits))
+                scores.append(score_of(model, pair.ids, pair.type_ids))
     return scores
 
 
-def has_token_types(model: PreTrainedModel) -> bool:
-    """Whether a candidate has another type than the query."""
-    return bool(model.config.type_vocab_size > 1)
+def score_of(model: PreTrainedModel, ids: list[int], types: list[int], seen: Tensor | None = None) -> float:
+    """The library's score of a pair; types are left out for a model that has none.
+
+    seen: (length, length) bool, whether a token attends to another; None for all of them.
+    """
+    more = {"token_type_ids": torch.tensor([types])} if getattr(model.config, "type_vocab_size", 1) > 1 else {}
+    if seen is not None:
+        lowest = torch.finfo(torch.float32).min
+        more["attention_mask"] = torch.zeros(seen.shape).masked_fill(~seen, lowest)[None, None]
+    return float(model(input_ids=torch.tensor([ids]), **more).logits)
+
+
+def types_of(model: LoadedModel, query: list[int], candidate: list[int]) -> list[int]:
+    """Token types of [CLS], query and candidate."""
+    return [0] * (1 + len(query)) + [int(model.scorer.config.token_types)] * len(candidate)
 
 
 def ids_of(model: LoadedModel, query: str, texts: list[str]) -> tuple[list[int], list[list[int]]]:
@@ -97,7 +112,11 @@ def test_the_ids_of_a_pair(name: str, tmp_path: Path) -> None:
     for query, texts in zip(QUERIES, TEXTS, strict=True):
         ids, candidates = ids_of(loaded, query, texts)
         ours = [[loaded.scorer.config.cls_id, *ids, *candidate] for candidate in candidates]
-        assert ours == [tokenizer.encode(query, text).ids for text in texts]
+        pairs = [tokenizer.encode(query, text) for text in texts]
+        assert ours == [pair.ids for pair in pairs]
+        if KNOWN[name].settings.get("type_vocab_size", 1) > 1:
+            types = [types_of(loaded, ids, candidate) for candidate in candidates]
+            assert types == [pair.type_ids for pair in pairs]
 
 
 @every_model
@@ -108,13 +127,12 @@ def test_the_longest_pair(name: str, tmp_path: Path) -> None:
     assert loaded.scorer.config.max_tokens == KNOWN[name].positions
     (ids, (candidate,)) = ids_of(loaded, "who", [random_text(random.Random(1), 9000)])
     fitting = [*candidate[: KNOWN[name].positions - 2 - len(ids)], candidate[-1]]
-    whole = torch.tensor([[loaded.scorer.config.cls_id, *ids, *fitting]])
-    types = torch.tensor([[0] * (1 + len(ids)) + [1] * len(fitting)]) if has_token_types(model) else None
+    whole = [loaded.scorer.config.cls_id, *ids, *fitting]
     with torch.inference_mode():
-        expected = float(model(input_ids=whole, token_type_ids=types).logits)
+        expected = score_of(model, whole, types_of(loaded, ids, fitting))
         scores = loaded.scorer(score_batch([ids], [[fitting, candidate]])).tolist()
 
-    assert whole.shape[1] == KNOWN[name].positions
+    assert len(whole) == KNOWN[name].positions
     assert scores[0] == pytest.approx(expected, abs=CLOSE)
     assert scores[1] >= scores[0] - CLOSE
 
@@ -132,6 +150,26 @@ def test_a_windowed_start_and_its_checkpoint(name: str, tmp_path: Path) -> None:
     assert again.scorer.config.pattern == sparse(4)
     assert scores_of(again) == pytest.approx(scores_of(replace(loaded, scorer=scorer)), abs=CLOSE)
     assert scores_of(again) != pytest.approx(scores_of(loaded), abs=CLOSE)
+
+
+@every_model
+@pytest.mark.parametrize("every_row", [False, True])
+def test_a_window_is_a_dense_mask(name: str, every_row: bool, tmp_path: Path) -> None:
+    """The scores under the sparse pattern are the library's under a mask of all pairs of tokens."""
+    model = tiny(name)
+    loaded = load_model(str(save(tmp_path, name, model)))
+    assert isinstance(loaded.scorer, CrossEncoder)
+    loaded = replace(loaded, scorer=windowed(loaded.scorer, 4))
+    expected = []
+    for query, texts in zip(QUERIES, TEXTS, strict=True):
+        ids, candidates = ids_of(loaded, query, texts)
+        for candidate in candidates:
+            whole = [loaded.scorer.config.cls_id, *ids, *candidate]
+            types = types_of(loaded, ids, candidate)
+            with torch.inference_mode():
+                expected.append(score_of(model, whole, types, seen=allowed(ids, candidate, sparse(4))))
+
+    assert scores_of(loaded, every_row=every_row) == pytest.approx(expected, abs=CLOSE)
 
 
 @every_model

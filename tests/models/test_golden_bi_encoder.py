@@ -17,7 +17,6 @@ from transformers import BertModel
 from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
@@ -135,15 +134,6 @@ def test_a_prompt_for_queries_precedes_them_alone(tmp_path: Path, prompt: str) -
 
     assert encoder.query("who is it")[0] == model.tokenizer.encode(prompt + "who is it").ids
     assert text == model.tokenizer.encode("the man").ids
-
-
-def test_a_prompt_for_documents_is_refused(tmp_path: Path) -> None:
-    """Without it scores would be wrong; the message says what to do."""
-    folder = save_bi_encoder(tmp_path)
-    prompts = {"prompts": {"query": "query: ", "passage": "passage: "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts), encoding="utf-8")
-    with pytest.raises(BadCheckpoint, match="a prompt for documents is not supported: 'passage: '; put it before"):
-        load_model(str(folder))
 
 
 def test_an_xlm_roberta_bi_encoder(tmp_path: Path) -> None:

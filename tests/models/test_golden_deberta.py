@@ -18,7 +18,7 @@ from transformers import DebertaV2ForSequenceClassification
 
 from bandrank.models import hf
 from bandrank.models.architectures import CrossEncoder
-from bandrank.models.layers import disentangled
+from bandrank.models.layers import chunked_attention
 from bandrank.models.layers.disentangled import Distances
 from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.loading import load_model
@@ -137,7 +137,7 @@ def test_chunks_change_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     texts = ragged_texts([0, 60, 61, 62], [33])
     with torch.inference_mode():
         expected = scorer(score_batch(*texts))
-        monkeypatch.setattr(disentangled, "CHUNK_ON_CPU", most)
+        monkeypatch.setattr(chunked_attention, "CHUNK_ON_CPU", most)
         found = scorer.score_packed(score_batch(*texts), partial(scorer.launch, cls_only=False))
 
     torch.testing.assert_close(found, expected, rtol=0, atol=CLOSE)
@@ -159,7 +159,7 @@ class LargestTensor(TorchDispatchMode):
 @pytest.mark.parametrize("training", [False, True])
 def test_memory_is_linear_in_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
     """Four times as long a text makes no tensor that is much more than four times as large, where scores are 16."""
-    monkeypatch.setattr(disentangled, "CHUNK_ON_CPU", 1 << 15)
+    monkeypatch.setattr(chunked_attention, "CHUNK_ON_CPU", 1 << 15)
     model = tiny_hf_deberta(num_layers=1, max_position_embeddings=2048, position_buckets=32)
     scorer = load(save_deberta(tmp_path, model))
     sizes = []

@@ -1,6 +1,5 @@
 """Hugging Face folders that we refuse, in words; none of their code runs."""
 
-import json
 import os
 import pickle
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support.models import (
     SWITCHES,
     change_weights,
@@ -18,7 +17,11 @@ from support.models import (
     save_colbert,
     save_cross_encoder,
     save_sparse_cross_encoder,
+    tiny_tokenizer,
+    write_json,
 )
+from support.tokenizer import CLS_ID, SEP_ID
+from tokenizers.processors import TemplateProcessing
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf import files
@@ -115,32 +118,6 @@ def test_a_negative_window_is_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
-@pytest.mark.parametrize("pooling", ["max", "mean_sqrt_len", "none"])
-def test_another_pooling_is_refused(tmp_path: Path, pooling: str) -> None:
-    """Only the mean and [CLS] are known."""
-    folder = save_bi_encoder(tmp_path, pooling=pooling)
-    with pytest.raises(BadCheckpoint, match=r"pooling \[.*\] is not supported, only mean or cls"):
-        load_model(str(folder))
-
-
-def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
-    """sentence-transformers would put both vectors end to end."""
-    folder = save_bi_encoder(tmp_path)
-    edit_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
-    with pytest.raises(BadCheckpoint, match=r"pooling .*cls.*mean.* is not supported"):
-        load_model(str(folder))
-
-
-def test_other_modules_are_refused(tmp_path: Path) -> None:
-    """A Dense layer behind the pooling is not skipped in silence."""
-    folder = save_bi_encoder(tmp_path)
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    modules[2]["type"] = "sentence_transformers.models.Dense"
-    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
-    with pytest.raises(BadCheckpoint, match=r"modules .*'Dense'.* are not supported"):
-        load_model(str(folder))
-
-
 # Weights that do not fit
 
 
@@ -149,6 +126,29 @@ def test_no_weights(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path)
     (folder / "model.safetensors").unlink()
     with pytest.raises(BadCheckpoint, match=r"no model\.safetensors and no pytorch_model\.bin"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("with_config", [True, False])
+def test_an_adapter(with_config: bool, tmp_path: Path) -> None:
+    """What peft saves is a difference to another model's weights; beside these it is no hindrance."""
+    folder = save_cross_encoder(tmp_path)
+    write_json(folder / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "some/model"})
+    save_file({"lora_A.weight": torch.zeros(1, 2)}, folder / "adapter_model.safetensors")
+    load_model(str(folder))
+    (folder / "model.safetensors").unlink()
+    if not with_config:
+        (folder / "config.json").unlink()
+    with pytest.raises(BadCheckpoint, match=r"an adapter without the model .* merge_and_unload"):
+        load_model(str(folder))
+
+
+def test_an_exported_model(tmp_path: Path) -> None:
+    """ONNX files alone are not read; the message says what to take instead."""
+    folder = save_cross_encoder(tmp_path)
+    (folder / "onnx").mkdir()
+    (folder / "model.safetensors").rename(folder / "onnx" / "model.onnx")
+    with pytest.raises(BadCheckpoint, match="in ONNX, OpenVINO or GGUF alone, take the one that it was exported from"):
         load_model(str(folder))
 
 
@@ -306,5 +306,33 @@ def test_a_tokenizer_without_sep(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path)
     text = (folder / "tokenizer.json").read_text(encoding="utf-8")
     (folder / "tokenizer.json").write_text(text.replace("[SEP]", "</s>"), encoding="utf-8")
+    edit_json(folder / "tokenizer.json", {"post_processor": None})
     with pytest.raises(BadCheckpoint, match=r"the tokenizer has no \[SEP\]"):
         load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("single", "pair", "message"),
+    [
+        ("$A [SEP]", "$A [SEP] $B [SEP]", r"puts the tokens \[7\] around a text and \[7, 7\] around two"),
+        ("[CLS] $A [SEP]", "[CLS] $A [SEP] [CLS] $B [SEP]", r"around a text and \[6, 7, 6, 7\] around two"),
+        ("[CLS] [CLS] $A [SEP]", "[CLS] [CLS] $A [SEP] $B [SEP]", r"\[6, 6, 7\] around a text"),
+    ],
+)
+def test_a_tokenizer_with_a_template_of_another_form(tmp_path: Path, single: str, pair: str, message: str) -> None:
+    """The tokens are not put where they never were in training."""
+    folder = save_cross_encoder(tmp_path)
+    tokenizer = tiny_tokenizer()
+    special = [("[CLS]", CLS_ID), ("[SEP]", SEP_ID)]
+    tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+def test_types_that_the_tokenizer_does_not_hand_out(tmp_path: Path) -> None:
+    """A model whose tokenizer_config.json leaves token types out was trained with the first type alone."""
+    folder = save_cross_encoder(tmp_path)
+    edit_json(folder / "tokenizer_config.json", {"model_input_names": ["input_ids", "attention_mask"]})
+
+    assert not load_model(str(folder)).scorer.config.token_types

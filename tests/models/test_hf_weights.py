@@ -294,3 +294,15 @@ def test_tiny_tokenizer_is_the_one_in_the_file() -> None:
     """tests/data/tiny_tokenizer.json is what `support.tokenizer` builds, and fits the tiny models."""
     assert build_tokenizer().to_str() == tiny_tokenizer().to_str()
     assert tiny_bert_config().vocab_size == tiny_tokenizer().get_vocab_size()
+
+
+@pytest.mark.parametrize(
+    ("file", "saved", "expected"), [("bert", 128, 128), ("xlm-roberta", 64, 64), ("bert", 9999, 512)]
+)
+def test_the_length_that_sentence_transformers_saves(tmp_path: Path, file: str, saved: int, expected: int) -> None:
+    """A cross-encoder reads at most so many tokens at once; never more than it has positions."""
+    folder = save_cross_encoder(tmp_path)
+    write_json(folder / f"sentence_{file}_config.json", {"max_seq_length": saved})
+    config = load_model(str(folder)).scorer.config
+
+    assert (config.max_tokens, config.max_query_tokens) == (expected, min(256, expected // 2))

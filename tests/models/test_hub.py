@@ -157,4 +157,4 @@ def test_a_model_that_is_in_the_cache_in_part(loaded: Loaded) -> None:
     """Settings without weights: a download that was not finished."""
     _, answers = loaded
 
-    assert str(answers["partial"]["error"]).endswith("no model.safetensors and no pytorch_model.bin")
+    assert "no model.safetensors and no pytorch_model.bin" in str(answers["partial"]["error"])

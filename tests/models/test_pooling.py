@@ -8,10 +8,17 @@ from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 
-BY_HAND = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.max(0).values}
+BY_HAND = {
+    "mean": lambda rows: rows.mean(0),
+    "cls": lambda rows: rows[0],
+    "last": lambda rows: rows[-1],
+    "max": lambda rows: rows.max(0).values,
+    "mean_sqrt_len": lambda rows: rows.sum(0) / len(rows) ** 0.5,
+    "weighted_mean": lambda rows: sum(index * row for index, row in enumerate(rows, 1)) / sum(range(len(rows) + 1)),
+}
 
 
-@pytest.mark.parametrize("how", ["mean", "cls", "max"])
+@pytest.mark.parametrize("how", BY_HAND)
 @pytest.mark.parametrize("lengths", [[], [0], [3, 0, 1, 0], [0, 7, 2]])
 def test_each_sequence_has_its_vector(how: Pooling, lengths: list[int]) -> None:
     """In float32 whatever comes in; an empty sequence gives zeros."""
@@ -26,7 +33,7 @@ def test_each_sequence_has_its_vector(how: Pooling, lengths: list[int]) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("how", ["mean", "cls", "max"])
+@pytest.mark.parametrize("how", BY_HAND)
 def test_no_number_stays_no_number(how: Pooling) -> None:
     """A broken state is not mended on its way to the score."""
     rows = torch.full((2, 4), torch.nan)

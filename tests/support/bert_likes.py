@@ -1,4 +1,6 @@
-"""Tiny random RoBERTas, XLM-RoBERTas and ELECTRAs: Hugging Face folders with the settings of published models."""
+"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets and DistilBERTs: Hugging Face folders with the settings of
+published models.
+"""
 
 import json
 from dataclasses import dataclass
@@ -6,11 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, vocab_size
-from support.tokenizer import TOKENIZER_FILE, WORDS
+from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
     ElectraConfig,
     ElectraForSequenceClassification,
+    MPNetConfig,
+    MPNetForSequenceClassification,
     PreTrainedModel,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -50,6 +58,20 @@ def unigram_tokenizer() -> Tokenizer:
 def word_piece_tokenizer() -> Tokenizer:
     """The tiny tokenizer of the other tests, as ELECTRA's."""
     return Tokenizer.from_file(str(TOKENIZER_FILE))
+
+
+def mpnet_tokenizer() -> Tokenizer:
+    """The same word pieces with RoBERTa's special tokens, as MPNet's."""
+    saved = TOKENIZER_FILE.read_text(encoding="utf-8")
+    for ours, theirs in (("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>"), ("[MASK]", "<mask>")):
+        saved = saved.replace(ours, theirs)
+    tokenizer = Tokenizer.from_str(saved)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B:1 </s>:1",
+        special_tokens=[("<s>", CLS_ID), ("</s>", SEP_ID)],
+    )
+    return tokenizer
 
 
 @dataclass(frozen=True)
@@ -103,6 +125,44 @@ KNOWN: dict[str, Known] = {
         ElectraForSequenceClassification,
         word_piece_tokenizer,
         {"max_position_embeddings": 512, "type_vocab_size": 2, "embedding_size": HIDDEN_SIZE // 2},
+        512,
+    ),
+    # As klue/roberta-base and re-rankers that are trained from it.
+    "RoBERTa with BERT's tokens": Known(
+        RobertaConfig,
+        RobertaForSequenceClassification,
+        word_piece_tokenizer,
+        XLM | {"max_position_embeddings": 514},
+        512,
+    ),
+    # As microsoft/Multilingual-MiniLM-L12-H384, and intfloat/multilingual-e5-small after it.
+    "BERT with XLM-RoBERTa's tokens": Known(
+        BertConfig,
+        BertForSequenceClassification,
+        unigram_tokenizer,
+        {"max_position_embeddings": 512, "type_vocab_size": 2},
+        512,
+    ),
+    # As sentence-transformers/all-mpnet-base-v2 has them: 12 layers of 768, 12 heads, here with a head.
+    "MPNet": Known(
+        MPNetConfig,
+        MPNetForSequenceClassification,
+        mpnet_tokenizer,
+        {"max_position_embeddings": 514, "layer_norm_eps": 1e-5, "relative_attention_num_buckets": 32},
+        512,
+    ),
+    # As distilbert-base-uncased has them, from which re-rankers and bi-encoders are trained: 6 layers of 768.
+    "DistilBERT": Known(
+        DistilBertConfig,
+        DistilBertForSequenceClassification,
+        word_piece_tokenizer,
+        {
+            "max_position_embeddings": 512,
+            "dim": HIDDEN_SIZE,
+            "hidden_dim": INTERMEDIATE_SIZE,
+            "n_heads": NUM_HEADS,
+            "n_layers": 2,
+        },
         512,
     ),
 }

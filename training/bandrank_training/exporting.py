@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
         for weight, measure in tuned.by_weight.items():
             print(f"fusion weight {weight:g}: dev nDCG@10 {measure:.4f}")  # noqa: T201
         print(f"scores times {tuned.scale:.4g}, shifted by {tuned.shift:.3f}")  # noqa: T201
-    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion, int8=tuple(args.int8))
+    checkpoint.save(
+        model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion, int8=tuple(args.int8)
+    )
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the result
     return 0

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"{args.groups}: no group is left to fit to")
     gate = fit(asked.some(fitted))
     _lexical(model).gate.data.copy_(gate)
-    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model), fusion=model.fusion)
+    checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion)
     before, after = (dev.by_area(asked.rows(each)) for each in (torch.zeros_like(gate), gate))
     for area in before:
         note = " (left out of the fit)" if area in args.without else ""

@@ -74,9 +74,14 @@ def load_teacher(name: str, device: torch.device) -> CrossEncoder:
     return scorer.to(device).eval().requires_grad_(requires_grad=False)
 
 
-def tokenizer_file(model: LoadedModel) -> Path:
-    """The file that a checkpoint's tokenizer.json is copied from."""
-    return model.folder / "tokenizer.json"
+def tokenizer_file(model: LoadedModel, folder: Path) -> Path:
+    """A checkpoint's tokenizer.json, written: the model may have a vocabulary alone, or lower-case texts by another
+    file. folder: the checkpoint's, which is created if it does not exist.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "tokenizer.json"
+    model.tokenizer.save(str(path))
+    return path
 
 
 def _inherited(start: LoadedModel, architecture: type[Scorer], *, same: bool) -> dict[str, object]:

@@ -242,7 +242,9 @@ class Trainer:
         return [parameter for name, parameter in named.items() if name.startswith(prefixes)]
 
     def _save_checkpoint(self) -> None:
-        checkpoint.save(self.scorer, self.out, tokenizer=tokenizer_file(self.model), fusion=self.recipe.fusion)
+        checkpoint.save(
+            self.scorer, self.out, tokenizer=tokenizer_file(self.model, self.out), fusion=self.recipe.fusion
+        )
 
     def _save_state(self) -> None:
         """Saves all that another process needs to resume; a complete file replaces the old one."""

@@ -45,7 +45,7 @@ async def embed(
     """The embeddings of texts, at least one, which are encoded and cached as candidates to rank are.
 
     So the dot product of two of them is the raw score of the one for the other, rounded as the cache rounds.
-    as_queries: whether the texts are in the words that the model has around queries, if it has any.
+    as_queries: whether the texts are queries; where the model has other words around these, no cache keeps them.
     model, any_model: as in a `Call`.  size: the numbers that a vector must have; None for what the model gives.
     account: of the client who asks; None for the service itself.
     Raises NoEmbeddings for a model without a bi-encoder, InvalidInput for a size that it does not give, and what
@@ -65,14 +65,14 @@ async def embed(
         raise InvalidInput(f"the embeddings of {chosen.name!r} have {own_size} dimensions, and cannot have {size}")
     if account is not None:
         account.hold(NUMBER_BYTES * own_size * len(texts))
-    if as_queries:
-        before, after = scorer.prepared.scorer.query_template.wording.around()
-        texts = [before + text + after for text in texts]
+    reading = scorer.prepared.scorer
+    worded = as_queries and reading.query_template.wording != reading.candidate_template.wording
     engine = chosen.engine
     async with engine.admitted():
         ticket = Ticket(ITSELF if account is None else account.client, engine.clock() + engine.request_timeout_s)
         with engine.queue.admitted(ticket, scorer.expected("", texts)):
-            sourced = await source.represent(texts, ticket=ticket)
+            represent = source.represent_queries if worded else source.represent
+            sourced = await represent(texts, ticket=ticket)
     engine.metrics.embedded_texts.inc(len(texts))
     engine.metrics.truncated_tokens.inc(sum(sourced.truncated_tokens))
     engine.metrics.cache_candidates.labels("hit").inc(sourced.cache_hits)

@@ -177,6 +177,18 @@ class RepresentationSource:
             payloads, misses = await self._payloads(keys, texts, WHOLE, ticket, Recorder(self._queue.clock))
         return self._sourced([], 0, payloads, misses)
 
+    async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[Payload]:
+        """The representations of queries by themselves, in the words that queries have; no cache is asked for them.
+
+        Raises what `fetch` raises.
+        """
+        self._queue.check_open()
+        async with timeout(ticket.deadline - self._queue.clock()):
+            read = [await self._tokenizer.tokenize(query, [], client=ticket.client) for query in queries]
+            cut = [each.truncated_query_tokens for each in read]
+            payloads = await self._encode_ids([each.query for each in read], cut, ticket)
+        return self._sourced([], 0, payloads, len(payloads))
+
     async def stored(self) -> None:
         """Returns when every computed representation is in Redis. Raises NotReady if some are not."""
         if not await self.cache.drained():
@@ -232,7 +244,9 @@ class RepresentationSource:
 
     async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
         tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach, keep=keep)
-        lengths = [len(ids) for ids in tokens.candidates]
-        task = Task(self.encode_lane, [], tokens.candidates, lengths, self._queue.clock(), ticket)
-        payloads = await submit(self._queue, task)
-        return self._codec.with_counts(payloads, lengths, tokens.truncated_candidate_tokens)
+        return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket)
+
+    async def _encode_ids(self, texts: Sequence[TokenIds], truncated: Sequence[int], ticket: Ticket) -> list[Payload]:
+        lengths = [len(ids) for ids in texts]
+        payloads = await submit(self._queue, Task(self.encode_lane, [], texts, lengths, self._queue.clock(), ticket))
+        return self._codec.with_counts(payloads, lengths, truncated)

@@ -27,7 +27,8 @@ from bandrank_kernels.windowed_attention import (
 )
 
 log = logging.getLogger(__name__)
-KEPT = {"head", "lexical"}  # modules of a scorer that keep their dtype: they are small, and scores come out of them
+# Modules of a scorer that keep their dtype: they are small, and scores come out of them.
+KEPT = {"dense", "head", "lexical"}
 
 
 @runtime_checkable

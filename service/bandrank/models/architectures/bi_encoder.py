@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionScorer
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.dense import Dense, DenseConfig
 from bandrank.models.layers.pooling import Pooling, pool
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
@@ -24,7 +25,9 @@ class BiEncoderConfig:
 
     cls_id, sep_id: the tokens around each text; None for one that the model does without.
     max_tokens: the most token ids of a query or candidate, [CLS] and [SEP] included.
-    query_wording: the words around a query.  score_scale, score_bias: as in LateInteractionConfig.
+    dense: layers behind the pooling, in their order.
+    query_wording: the words around a query.  candidate_wording: those before a candidate.
+    score_scale, score_bias: as in LateInteractionConfig.
     """
 
     encoder: EncoderConfig
@@ -33,7 +36,9 @@ class BiEncoderConfig:
     pooling: Pooling = "mean"
     similarity: Literal["cosine", "dot"] = "cosine"
     max_tokens: int = 256
+    dense: tuple[DenseConfig, ...] = ()
     query_wording: Wording = PLAIN
+    candidate_wording: Wording = PLAIN
     score_scale: float = 1.0
     score_bias: float = 0.0
 
@@ -62,6 +67,10 @@ class BiEncoder(LateInteractionScorer):
     def __init__(self, config: BiEncoderConfig) -> None:
         super().__init__(config)
         self.query_template = replace(self.query_template, wording=config.query_wording)
+        self.candidate_template = replace(self.candidate_template, wording=config.candidate_wording)
+        sizes = [config.encoder.hidden_size, *(layer.size for layer in config.dense)]
+        self.dense = nn.Sequential(*map(Dense, config.dense, sizes[:-1]))
+        self.representation_size = sizes[-1]
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """Those of any scorer, and how texts become vectors."""
@@ -73,15 +82,15 @@ class BiEncoder(LateInteractionScorer):
         return LIGHT_ROWS
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
-        """One vector for each candidate, (n, hidden_size), of unit length if the similarity is the cosine."""
-        vectors = pool(tower.read(self.encoder, tokens), self.config.pooling)
+        """One vector for each candidate, (n, representation_size), of unit length if the similarity is the cosine."""
+        vectors = self.dense(pool(tower.read(self.encoder, tokens), self.config.pooling))
         vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
         return Ragged(vectors, np.arange(len(tokens) + 1))
 
     def candidate_side(self) -> CandidateSide:
         """All but the words around a query and the calibration of scores."""
-        names = ("encoder", "cls_id", "sep_id", "pooling", "similarity", "max_tokens")
-        return self._candidate_side(names, ("encoder.",))
+        names = ("encoder", "cls_id", "sep_id", "pooling", "similarity", "max_tokens", "dense", "candidate_wording")
+        return self._candidate_side(names, ("encoder.", "dense."))
 
     def encode_queries(self, queries: Ragged) -> Ragged:
         """One vector for each query, from the same encoder."""

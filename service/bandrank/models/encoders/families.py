@@ -7,8 +7,10 @@ from torch import nn
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import deberta, deberta_head
 from bandrank.models.encoders.decoder import Decoder
+from bandrank.models.encoders.distilbert import distilbert_head
 from bandrank.models.encoders.electra import electra, electra_head
 from bandrank.models.encoders.modernbert import modernbert
+from bandrank.models.encoders.mpnet import MpnetStack
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
@@ -25,12 +27,15 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "bert": bert,
     "deberta": deberta,
     "decoder": Decoder,
+    "distilbert": bert,
     "electra": electra,
     "modernbert": modernbert,
+    "mpnet": MpnetStack,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,
     "decoder": LogitHead,
+    "distilbert": distilbert_head,
     "electra": electra_head,
     "modernbert": NormedHead,
 }

@@ -1,6 +1,8 @@
 """BERT as transformers saves it."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +16,32 @@ from bandrank.models.layers.positions import interpolate_positions
 POSITIONS = "embeddings.position_embeddings.weight"
 
 
-def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+@dataclass(frozen=True)
+class Names:
+    """The saved names of a layer's tensors, which differ between families whose layers compute alike.
+
+    layer: what precedes a layer's number.  qkv: the projections to query, key and value.  parts: the rest by our names.
+    """
+
+    layer: str
+    qkv: tuple[str, str, str]
+    parts: Mapping[str, str]
+
+
+NAMES = Names(
+    layer="encoder.layer",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
+    parts={
+        "attention_out": "attention.output.dense",
+        "attention_norm": "attention.output.LayerNorm",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "out_norm": "output.LayerNorm",
+    },
+)
+
+
+def read_config(settings: dict[str, Any], weights: Weights, names: Names = NAMES) -> EncoderConfig:
     """The encoder's shape; a position table shorter than config.json says is interpolated to that length (Schlatt et
     al. 2024, section 3.5). Raises ValueError for settings that are not supported, or that do not fit the weights.
     """
@@ -27,9 +54,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     bert = BertConfig.from_dict(settings)
     if bert.max_position_embeddings > len(weights[POSITIONS]):
         weights[POSITIONS] = interpolate_positions(weights[POSITIONS], bert.max_position_embeddings)
-    deepest = max(
-        (int(match[1]) for name in weights if (match := re.match(r"encoder\.layer\.(\d+)\.", name))), default=-1
-    )
+    numbered = re.compile(re.escape(names.layer) + r"\.(\d+)\.")
+    deepest = max((int(match[1]) for name in weights if (match := numbered.match(name))), default=-1)
     if deepest >= bert.num_hidden_layers:
         raise ValueError(f"config.json names {bert.num_hidden_layers} layers, the weights have {deepest + 1}")
     return EncoderConfig(
@@ -44,30 +70,22 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     )
 
 
-def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """A BERT encoder's tensors under our names; the matrices of query, key and value are stacked into one.
+def encoder_weights(weights: Weights, config: EncoderConfig, names: Names = NAMES) -> Weights:
+    """The encoder's tensors under our names; the matrices of query, key and value are stacked into one.
 
     Raises KeyError for a missing tensor.
     """
+    tables = ("word", "position", "token_type") if config.num_token_types else ("word", "position")
     translated = {
-        f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"]
-        for name in ("word", "position", "token_type")
-    }
-    names = {
-        "attention_out": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "out_norm": "output.LayerNorm",
+        f"encoder.embeddings.{name}.weight": weights[f"embeddings.{name}_embeddings.weight"] for name in tables
     }
     for part in ("weight", "bias"):
         translated[f"encoder.embeddings.norm.{part}"] = weights[f"embeddings.LayerNorm.{part}"]
         for layer in range(config.num_layers):
-            saved = f"encoder.layer.{layer}"
-            qkv = [weights[f"{saved}.attention.self.{name}.{part}"] for name in ("query", "key", "value")]
-            translated[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
-            for name, saved_name in names.items():
-                translated[f"encoder.layers.{layer}.{name}.{part}"] = weights[f"{saved}.{saved_name}.{part}"]
+            ours, saved = f"encoder.layers.{layer}", f"{names.layer}.{layer}"
+            translated[f"{ours}.qkv.{part}"] = torch.cat([weights[f"{saved}.{name}.{part}"] for name in names.qkv])
+            for name, saved_name in names.parts.items():
+                translated[f"{ours}.{name}.{part}"] = weights[f"{saved}.{saved_name}.{part}"]
     return translated
 
 

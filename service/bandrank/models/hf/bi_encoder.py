@@ -1,13 +1,37 @@
 """Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
+from bandrank.models.hf import dense
+from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
-from bandrank.models.hf.prompts import query_wording
+from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame
+from bandrank.models.layers.pooling import Pooling
 from bandrank.models.scorer import Scorer
+from bandrank.models.wording import PLAIN
+
+POOLINGS: dict[str, Pooling] = {  # by the names of sentence-transformers
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+SWITCHES = {  # of before sentence-transformers 6, in 1_Pooling/config.json
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+SIMILARITIES = ("cosine", "dot", None)
 
 
 def modules(folder: Path) -> list[str]:
@@ -19,30 +43,55 @@ def modules(folder: Path) -> list[str]:
 def read(model: Model, modules: list[str]) -> Scorer:
     """The bi-encoder that these modules make. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, encoder = model.folder, model.encoder
-    if modules not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling and Normalize")
-    pooling = read_json(folder / "1_Pooling" / "config.json")
-    # A switch for each mode or, since sentence-transformers 6, the name of one.
-    modes = {name for name, on in pooling.items() if name.startswith("pooling_mode_") and on is True}
-    modes |= {pooling["pooling_mode"]} if "pooling_mode" in pooling else set()
-    known = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "mean": "mean", "cls": "cls"}
-    known |= {"pooling_mode_lasttoken": "last", "lasttoken": "last"} if encoder.causal else {}
-    if len(modes) != 1 or not modes <= known.keys():
-        supported = " or ".join(dict.fromkeys(known.values()))
-        raise BadCheckpoint(f"{folder}: pooling {sorted(map(str, modes))} is not supported, only {supported}")
-    library, transformer, tokenizer = (
+    layers = modules.count("Dense")
+    plain = ["Transformer", "Pooling", *["Dense"] * layers]
+    if modules not in (plain, [*plain, "Normalize"]):
+        raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling, Dense and Normalize")
+    paths = [folder / module["path"] for module in read_json(folder / "modules.json")]
+    library, tokenizer = (
         read_object(folder / f"{name}.json", optional=True)
-        for name in ("config_sentence_transformers", "sentence_bert_config", "tokenizer_config")
+        for name in ("config_sentence_transformers", "tokenizer_config")
     )
-    normalised = "Normalize" in modules or library.get("similarity_fn_name") == "cosine"
+    transformer = transformer_settings(folder)
+    pooling = read_object(paths[1] / "config.json")
+    query_wording, candidate_wording = wordings(library)
+    if not pooling.get("include_prompt", True) and (query_wording, candidate_wording) != (PLAIN, PLAIN):
+        raise BadCheckpoint(f"{folder}: a pooling that leaves the tokens of a prompt out is not supported")
+    similarity = _similarity(folder, library)
+    dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
     limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length") or encoder.max_positions
     most = min(encoder.max_positions, MOST_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
         **(frame(model) if encoder.causal else model.ids("cls", "sep")),
         encoder=encoder,
-        pooling=known[modes.pop()],  # type: ignore[arg-type]  # one of the literals
-        similarity="cosine" if normalised else "dot",
+        pooling=_pooling(folder, pooling),
+        similarity="cosine" if "Normalize" in modules or similarity == "cosine" else "dot",
         max_tokens=min(int(limit), most),
-        query_wording=query_wording(library),
+        dense=tuple(layer for layer, _ in dense_layers),
+        query_wording=query_wording,
+        candidate_wording=candidate_wording,
     )
-    return assemble(BiEncoder, config, model.encoder_weights, source=str(folder))
+    of_dense = {
+        f"dense.{index}.{name}": tensor
+        for index, (_, weights) in enumerate(dense_layers)
+        for name, tensor in weights.items()
+    }
+    return assemble(BiEncoder, config, model.encoder_weights | of_dense, source=str(folder))
+
+
+def _pooling(folder: Path, settings: Mapping[str, Any]) -> Pooling:
+    """The mode by its name or its switch; with neither it is the mean, as in sentence-transformers."""
+    named = settings.get("pooling_mode", [mode for switch, mode in SWITCHES.items() if settings.get(switch) is True])
+    modes = [named] if isinstance(named, str) else list(named) or ["mean"]
+    if len(modes) != 1 or modes[0] not in POOLINGS:
+        raise BadCheckpoint(f"{folder}: pooling {modes} is not supported, only one of {', '.join(POOLINGS)}")
+    return POOLINGS[modes[0]]
+
+
+def _similarity(folder: Path, library: Mapping[str, Any]) -> Any:
+    """The name of the similarity that vectors are compared by, or None if the folder does not say."""
+    if (similarity := library.get("similarity_fn_name")) not in SIMILARITIES:
+        raise BadCheckpoint(f"{folder}: similarity {similarity!r} is not supported, only cosine or dot")
+    if size := library.get("truncate_dim"):
+        raise BadCheckpoint(f"{folder}: vectors cut to {size} dimensions (truncate_dim) are not supported")
+    return similarity

@@ -4,6 +4,7 @@ from typing import Any
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.checkpoint import assemble
+from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.windowed_attention import AttentionPattern
@@ -12,14 +13,18 @@ from bandrank_kernels.windowed_attention import AttentionPattern
 def read(model: Model) -> Scorer:
     """The cross-encoder of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     encoder, head = model.encoder, model.head_weights
+    frame = model.frame
+    has_types = encoder.num_token_types > 1 and (frame is None or frame.token_types)
+    limit = transformer_settings(model.folder).get("max_seq_length") or encoder.max_positions
+    max_tokens = min(int(limit), encoder.max_positions)
     config = CrossEncoderConfig(
         **model.ids("cls", "sep"),
         encoder=encoder,
         pattern=_pattern(model.settings),
-        max_tokens=encoder.max_positions,
-        max_query_tokens=min(256, encoder.max_positions // 2),
-        query_separators=model.family.query_separators,
-        token_types=model.settings.get("token_type_embedding", encoder.num_token_types > 1),
+        max_tokens=max_tokens,
+        max_query_tokens=min(256, max_tokens // 2),
+        query_separators=model.family.query_separators if frame is None else frame.query_separators,
+        token_types=model.settings.get("token_type_embedding", has_types),
     )
     head_weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
     return assemble(CrossEncoder, config, model.encoder_weights | head_weights, source=str(model.folder))

@@ -3,18 +3,29 @@
 import re
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
+from tokenizers.normalizers import Lowercase
 from transformers import AutoTokenizer
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 
-SETTINGS_FILES = ["*.json", "*.txt", "1_Pooling/config.json", "1_LogitScore/config.json", "artifact.metadata"]
+# A star stands for folders too. A module's weights are small, and may be pickled beside an encoder's that are not.
+SETTINGS_FILES = ["*.json", "*.txt", "*/pytorch_model.bin", "artifact.metadata"]
+NO_WEIGHTS = (
+    "no model.safetensors and no pytorch_model.bin; of a model that is here in ONNX, OpenVINO or GGUF alone, take the "
+    "one that it was exported from"
+)
+ADAPTER = (
+    "an adapter without the model that it changes; load both with peft, call merge_and_unload() and save_pretrained(), "
+    "and give that folder"
+)
 
 Weights = dict[str, torch.Tensor]
 
@@ -23,10 +34,16 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     """The local folder of `model`: a folder's path, or a hub id, downloaded unless it is in the hub's cache.
 
     With HF_HUB_OFFLINE=1, or without a network, only the cache is searched. Raises BadCheckpoint if there is no such
-    model.
+    model, and for an adapter of one.
     """
-    if (folder := Path(model)).is_dir():
-        return folder
+    folder = Path(model) if Path(model).is_dir() else _download(model, revision)
+    weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model.bin")}
+    if (folder / "adapter_config.json").is_file() and weights <= {folder / "adapter_model.safetensors"}:
+        raise BadCheckpoint(f"{folder}: {ADAPTER}")
+    return folder
+
+
+def _download(model: str, revision: str | None) -> Path:
     if model.startswith((".", "/", "~")):
         raise BadCheckpoint(f"{model}: no such folder")
 
@@ -47,6 +64,15 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     return folder
 
 
+def transformer_settings(folder: Path) -> dict[str, Any]:
+    """The settings that sentence-transformers keeps of a folder's transformer, such as max_seq_length; none if there is
+    no file of them. Raises BadCheckpoint.
+    """
+    # Earlier versions put the name of the family into that of the file: sentence_xlm-roberta_config.json.
+    paths = [folder / "sentence_bert_config.json", *sorted(folder.glob("sentence_*_config.json"))]
+    return read_object(next((path for path in paths if path.is_file()), paths[0]), optional=True)
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint."""
     path = folder / "tokenizer.json"
@@ -55,10 +81,13 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing narrower
             raise BadCheckpoint(f"{path}: damaged: {error}") from error
-    elif (folder / "vocab.txt").is_file():  # a slow tokenizer's file, converted
+    elif any((folder / name).is_file() for name in ("vocab.txt", "merges.txt")):  # a slow tokenizer's files, converted
         tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
+    if transformer_settings(folder).get("do_lower_case"):
+        steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -83,7 +112,7 @@ def read_weights(folder: Path) -> Weights:
         elif pickled.is_file():
             weights = torch.load(pickled, map_location="cpu", weights_only=True)
         else:
-            raise BadCheckpoint(f"{folder}: no {safe.name} and no {pickled.name}")
+            raise BadCheckpoint(f"{folder}: {NO_WEIGHTS}")
     except (FileNotFoundError, SafetensorError) as error:
         raise BadCheckpoint(f"{safe}: missing or damaged: {error}") from error
     except (UnpicklingError, EOFError, RuntimeError) as error:

@@ -43,6 +43,8 @@ KNOWN_FAMILIES = (
             KnownModel("webis/sparse-cross-encoder-4-4096", SPARSE, "", 4096, "window 4, interpolated positions"),
             KnownModel("sentence-transformers/all-MiniLM-L6-v2", BI, "22.7M", 256, "mean, cosine"),
             KnownModel("BAAI/bge-base-en-v1.5", BI, "109M", 512, "[CLS], cosine"),
+            KnownModel("intfloat/multilingual-e5-small", BI, "", 512, "put `query: ` and `passage: ` before texts"),
+            KnownModel("sentence-transformers/LaBSE", BI, "471M", 256, "[CLS] through a tanh layer, cosine"),
             KnownModel("Snowflake/snowflake-arctic-embed-m", BI, "109M", 512, "[CLS], cosine; queries have a prompt"),
             KnownModel("colbert-ir/colbertv2.0", COLBERT, "110M", 220, "128 dimensions, Stanford's format"),
             KnownModel("answerdotai/answerai-colbert-small-v1", COLBERT, "33M", 300, "96 dimensions"),
@@ -64,6 +66,21 @@ KNOWN_FAMILIES = (
             KnownModel("BAAI/bge-reranker-v2-m3", CROSS, "568M", 8192, "multilingual"),
             KnownModel("intfloat/multilingual-e5-base", BI, "278M", 512, "put `query: ` and `passage: ` before texts"),
         ),
+    ),
+    KnownFamily(
+        "MPNet",
+        ("mpnet",),
+        "a bias for the distance of two tokens; positions from 2; no token types",
+        (
+            KnownModel("sentence-transformers/all-mpnet-base-v2", BI, "109M", 384, "mean, cosine"),
+            KnownModel("sentence-transformers/multi-qa-mpnet-base-dot-v1", BI, "109M", 512, "[CLS], dot product"),
+        ),
+    ),
+    KnownFamily(
+        "DistilBERT",
+        ("distilbert",),
+        "BERT's encoder without token types; [CLS] through a ReLU layer",
+        (KnownModel("sentence-transformers/msmarco-distilbert-base-tas-b", BI, "66M", 512, "[CLS], dot product"),),
     ),
     KnownFamily(
         "DeBERTa-v2 and -v3",

@@ -6,10 +6,12 @@ from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker, pylate, sequence_cross_encoder
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
+from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
+from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import ROBERTA
 from bandrank.models.scorer import Scorer
@@ -18,8 +20,10 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "bert": BERT,
     "camembert": ROBERTA,
     "deberta-v2": DEBERTA,
+    "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "modernbert": MODERNBERT,
+    "mpnet": MPNET,
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,

@@ -9,15 +9,16 @@ from typing import Any, Literal
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
+from bandrank.models.hf.frame import Frame
 
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), those on ELECTRA "
     "(cross-encoder/ms-marco-electra-base), RoBERTa and XLM-RoBERTa (BAAI/bge-reranker-v2-m3), DeBERTa-v2 and -v3 "
     "(mixedbread-ai/mxbai-rerank-xsmall-v1) and ModernBERT (cross-encoder/ettin-reranker-17m-v1), sparse "
     "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders (all-MiniLM-L6-v2, "
-    "intfloat/multilingual-e5-base), ColBERT (such as colbert-ir/colbertv2.0, lightonai/GTE-ModernColBERT-v1), "
-    "decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, Qwen/Qwen3-Embedding-0.6B), and "
-    "bandrank's own checkpoints; `bandrank models` lists more"
+    "all-mpnet-base-v2, intfloat/multilingual-e5-base), ColBERT (such as colbert-ir/colbertv2.0, "
+    "lightonai/GTE-ModernColBERT-v1), decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
+    "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
 )
 
 
@@ -32,13 +33,13 @@ class Family:
     """How one family of encoders is saved.
 
     prefix: what precedes the names of the encoder's tensors in a model that also has a head.
-    tokens: the tokenizer's spelling of "cls", "sep" and "mask".
+    tokens: the usual spelling of "cls", "sep" and "mask"; of the first two, for tokenizers without a template.
     read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError
     for settings that are not supported.
     encoder_weights: the encoder's tensors under our names, which start with `encoder.`. Raises KeyError for a missing
     tensor.
     head: the saved names of a cross-encoder's head by ours; one of ours is "classifier.weight".
-    query_separators: how many separators a cross-encoder reads between a query and a candidate.
+    query_separators: how many separators a cross-encoder reads between a query and a candidate, by the same rule.
     one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
     """
 
@@ -88,7 +89,15 @@ class Model:
 
     def ids(self, *names: Literal["cls", "sep", "mask"]) -> dict[str, Any]:
         """The ids of special tokens, as fields of a config: `cls_id` and so on. Raises BadCheckpoint."""
-        return {f"{name}_id": self.token_id(self.family.tokens[name]) for name in names}
+        frame = {} if self.frame is None else {"cls": self.frame.cls_id, "sep": self.frame.sep_id}
+        return {
+            f"{name}_id": frame[name] if name in frame else self.token_id(self.family.tokens[name]) for name in names
+        }
+
+    @cached_property
+    def frame(self) -> Frame | None:
+        """The tokens that the tokenizer puts around texts; None if it puts none. Raises ValueError as `Frame.of`."""
+        return Frame.of(self.folder)
 
     def token_id(self, token: str) -> int:
         """The id of a token. Raises BadCheckpoint if the tokenizer lacks it."""

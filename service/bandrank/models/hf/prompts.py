@@ -6,20 +6,26 @@ from typing import Any
 
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the names under which that of documents is looked for
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # in the order in which they count
 
 
-def query_wording(library: Mapping[str, Any]) -> Wording:
-    """The words around a query; the task in them is an instruction.
+def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
+    """The words around a query, in which the task is an instruction, and those before a document.
 
-    Raises ValueError for a prompt that is no text, and if there is one for documents too.
+    The prompt that `default_prompt_name` names is for all texts where neither side has one of its own.
+    Raises ValueError for a prompt that is no text.
     """
     prompts = library.get("prompts") or {}
-    prompt = prompts.get("query", "")
-    if not isinstance(prompt, str):
-        raise ValueError(f"the prompt for queries must be a text, got {prompt!r}")  # noqa: TRY004  # a bad value
-    if of_documents := next((prompts[name] for name in DOCUMENT_PROMPTS if prompts.get(name)), None):
-        raise ValueError(f"a prompt for documents is not supported: {of_documents!r}; put it before the texts yourself")
-    if match := re.fullmatch(r"(Instruct: )(.+)(\nQuery: ?)", prompt):
-        return Wording(prompt + TEXT, match[1] + INSTRUCTION + match[3] + TEXT)
-    return Wording(prompt + TEXT)
+    for name, prompt in prompts.items():
+        if not isinstance(prompt, str | None):
+            raise ValueError(f"the prompt {name!r} must be a text, got {prompt!r}")  # noqa: TRY004  # a bad value
+    query, document = (_first(prompts, names) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
+    if not query + document:
+        query = document = prompts.get(library.get("default_prompt_name")) or ""
+    if match := re.fullmatch(r"(Instruct: )(.+)(\nQuery: ?)", query):
+        return Wording(query + TEXT, match[1] + INSTRUCTION + match[3] + TEXT), Wording(document + TEXT)
+    return Wording(query + TEXT), Wording(document + TEXT)
+
+
+def _first(prompts: Mapping[str, str | None], names: tuple[str, ...]) -> str:
+    return next((prompt for name in names if (prompt := prompts.get(name))), "")

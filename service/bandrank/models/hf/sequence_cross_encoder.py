@@ -7,6 +7,7 @@ from typing import Any
 
 from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEncoder, SequenceCrossEncoderConfig
 from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import Weights, read_weights
 from bandrank.models.hf.model import Model
 from bandrank.models.scorer import Scorer
@@ -50,10 +51,10 @@ def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> 
     modes = [of_pooling.get("pooling_mode")] if "pooling_mode" in of_pooling else _switched_on(of_pooling)
     if modes not in (["cls"], ["pooling_mode_cls_token"]):
         raise model.refuse(f"a re-ranker's modules with pooling {modes} are not supported, only cls")
-    if (activation := _activation(of_dense)) != "GELU":
-        raise model.refuse(f"the first Dense module has activation {activation}, only GELU is supported")
-    if (activation := _activation(of_classifier)) not in ("Identity", "Sigmoid"):
-        raise model.refuse(f"the last Dense module has activation {activation}, only Identity or Sigmoid is supported")
+    if (found := activation(of_dense)) != "GELU":
+        raise model.refuse(f"the first Dense module has activation {found}, only GELU is supported")
+    if (found := activation(of_classifier)) not in ("Identity", "Sigmoid"):
+        raise model.refuse(f"the last Dense module has activation {found}, only Identity or Sigmoid is supported")
     if (outputs := of_classifier.get("out_features")) != 1:
         raise model.refuse(f"a re-ranker has one output, the last Dense module has {outputs}")
     if of_dense.get("use_residual") or of_classifier.get("use_residual"):
@@ -64,11 +65,6 @@ def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> 
 
 def _switched_on(settings: dict[str, Any]) -> list[str]:
     return [name for name, on in settings.items() if name.startswith("pooling_mode_") and on is True]
-
-
-def _activation(settings: dict[str, Any]) -> str:
-    """The class name of a Dense module's activation, which is Tanh where none is saved."""
-    return str(settings.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
 
 
 def _parts(weights: Weights) -> Weights:

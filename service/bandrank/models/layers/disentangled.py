@@ -6,25 +6,19 @@ content to position, position to content. b is the bucket of the distance i - j;
 buckets to keys and to queries. Either of the last two may be left out; `terms` is how many there are.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import PostNormBlock
+from bandrank.models.layers.chunked_attention import Chunk, attend_in_chunks, reach
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Layout, Layouts, PackedRows, lay_out
-
-# Scores, and products with the table, that are in memory at once: they stay in the cache of a CPU (16 MB), and fill a
-# GPU with few launches (256 MB). A query row alone may need more.
-CHUNK_ON_CPU, CHUNK_ON_GPU = 1 << 22, 1 << 26
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Layouts, PackedRows, lay_out
 
 
 @dataclass(frozen=True)
@@ -89,14 +83,12 @@ class RelativePositions(nn.Module):
         """The plan of a batch. Raises the errors of `lay_out`."""
         device = self.table.weight.device
         layouts = lay_out(rows, pattern, device=device)
-        queries = np.diff(rows.cu_queries)
-        together = 1 + queries[rows.candidate_query] + np.diff(rows.cu_candidates)
-        reach = int(max(queries.max(initial=1), together.max(initial=1))) - 1
-        needed = self.distances.rows(reach)
+        farthest = reach(rows)
+        needed = self.distances.rows(farthest)
         first, last = int(needed[0]), int(needed[-1])
         (of_distance,) = to_device([needed - first], device)
         table = self.table.weight[first : last + 1]
-        return DisentangledPlan(layouts, reach, of_distance, table if self.norm is None else self.norm(table))
+        return DisentangledPlan(layouts, farthest, of_distance, table if self.norm is None else self.norm(table))
 
 
 @dataclass(frozen=True)
@@ -134,17 +126,8 @@ class DisentangledBlock(PostNormBlock):
         if not isinstance(plan, DisentangledPlan):
             raise NotImplementedError("disentangled attention cannot mask single keys, as ColBERT's queries need it")
         layouts = plan.layouts.cls if cls_only else plan.layouts.rows
-        tables = self._project_table(plan.table)
-        parts = [qkv.new_empty(0, qkv.shape[2] * qkv.shape[3])]
-        for layout in layouts:
-            attended = [
-                _checkpointed(self._attend_chunk, qkv, tables, positions, plan, chunk)
-                for chunk in _chunks(layout, self.num_heads * len(plan.table), self.num_heads)
-            ]
-            parts.append(torch.cat(attended).index_select(0, layout.out_indices))
-        together = torch.cat(parts)
-        rows = torch.cat([layout.out_rows for layout in layouts]) if layouts else positions[:0]
-        return torch.empty_like(together).index_copy(0, rows, together)
+        attend = partial(self._attend_chunk, qkv, self._project_table(plan.table), positions, plan)
+        return attend_in_chunks(layouts, attend, qkv, table_rows=len(plan.table))
 
     def _project_table(self, table: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """The table as keys and as queries, both (num_heads, num_rows, head_dim), for the terms that there are."""
@@ -165,15 +148,11 @@ class DisentangledBlock(PostNormBlock):
         tables: tuple[Tensor | None, Tensor | None],
         positions: Tensor,
         plan: DisentangledPlan,
-        chunk: "_Chunk",
+        chunk: Chunk,
     ) -> Tensor:
         """(n * num_rows, hidden_size) attended values of a chunk's rows, in the dtype of `qkv`."""
-        query, key, value = (
-            qkv[:, part].index_select(0, index.flatten()).view(*index.shape, *qkv.shape[2:]).transpose(1, 2)
-            for part, index in enumerate((chunk.query_index, chunk.key_index, chunk.key_index))
-        )  # (n, num_heads, num_rows or num_keys, head_dim)
-        distance = positions[chunk.query_index][:, :, None] - positions[chunk.key_index][:, None, :]
-        row = plan.rows[distance + plan.reach][:, None].expand(-1, self.num_heads, -1, -1)
+        query, key, value = chunk.gather(qkv)
+        row = plan.rows[chunk.distances(positions) + plan.reach][:, None].expand(-1, self.num_heads, -1, -1)
         query = query * self.scale
         scores = (query @ key.transpose(-1, -2)).float()  # (n, num_heads, num_rows, num_keys)
         position_keys, position_queries = tables
@@ -182,43 +161,4 @@ class DisentangledBlock(PostNormBlock):
         if position_queries is not None:
             of_keys = key @ (position_queries * self.scale).transpose(-1, -2)  # (n, num_heads, num_keys, table rows)
             scores = scores + of_keys.gather(-1, row.transpose(-1, -2)).transpose(-1, -2)
-        scores = scores if chunk.bias is None else scores + chunk.bias
-        attended: Tensor = scores.softmax(-1).to(value.dtype) @ value
-        return attended.transpose(1, 2).flatten(2).flatten(0, 1).to(qkv.dtype)
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """A part of a layout: some of its attentions, or some rows of one of them."""
-
-    query_index: Tensor
-    key_index: Tensor
-    bias: Tensor | None
-
-
-def _chunks(layout: Layout, table_size: int, num_heads: int) -> Iterator[_Chunk]:
-    """The parts of a layout, in the order of its flattened rows.
-
-    table_size: products of a row of queries or keys with the table.
-    """
-    most = CHUNK_ON_CPU if layout.query_index.device.type == "cpu" else CHUNK_ON_GPU
-    count, num_rows = layout.query_index.shape
-    num_keys = layout.key_index.shape[1]
-    of_row = num_heads * num_keys + table_size
-    several = max(1, most // (num_rows * of_row + num_keys * table_size))
-    step = num_rows if several > 1 else max(1, most // of_row)
-    for first in range(0, count, several):
-        which = slice(first, first + several)
-        for row in range(0, num_rows, step):
-            rows = slice(row, row + step)
-            bias = layout.bias
-            if bias is not None:
-                bias = bias[which, :, rows] if bias.shape[2] > 1 else bias[which]
-            yield _Chunk(layout.query_index[which, rows], layout.key_index[which], bias)
-
-
-def _checkpointed(function: Any, *arguments: Any) -> Any:
-    """Calls a function; for gradients it is called again in the backward pass, so that no scores are kept till then."""
-    if not torch.is_grad_enabled():
-        return function(*arguments)
-    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+        return chunk.average(scores, value).to(qkv.dtype)

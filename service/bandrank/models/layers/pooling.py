@@ -6,22 +6,29 @@ import torch
 from torch import Tensor
 
 from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import indices_within
 
-Pooling = Literal["mean", "cls", "max", "last"]
+Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
 
 
 def pool(states: Ragged, how: Pooling) -> Tensor:
-    """(n, hidden_size) float32: the mean of each sequence's rows, its first or last row, or its maximum in each
-    dimension.
+    """(n, hidden_size) float32: a sequence's first row ("cls") or last one, its maximum in each dimension, its mean,
+    its sum over the square root of its length, or its mean in which the i-th row, from 1, counts i times.
 
     An empty sequence gives zeros.
     """
     rows = states.values.float()
     lengths = torch.from_numpy(states.lengths).to(rows.device)
-    if how == "mean":
+    if how in ("mean", "mean_sqrt_len", "weighted_mean"):
         owner = torch.repeat_interleave(lengths, output_size=len(rows))
+        total = lengths.clamp(min=1).float()
+        if how == "weighted_mean":
+            weights = torch.from_numpy(indices_within(states.lengths) + 1).to(rows.device)
+            rows, total = rows * weights[:, None], total * (total + 1) / 2
+        elif how == "mean_sqrt_len":
+            total = total.sqrt()
         sums = rows.new_zeros(len(states), rows.shape[1]).index_add_(0, owner, rows)
-        return sums / lengths.clamp(min=1)[:, None]
+        return sums / total[:, None]
     if how == "max":
         best = torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True)
         return best.masked_fill((lengths == 0)[:, None], 0.0)

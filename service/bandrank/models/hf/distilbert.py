@@ -1,0 +1,46 @@
+"""DistilBERT as transformers saves it: BERT with other names."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.distilbert import DistilBertConfig
+from bandrank.models.hf import bert
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import Family, score_head
+
+SETTINGS = {  # of config.json, by BERT's names
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+}
+NAMES = bert.Names(
+    layer="transformer.layer",
+    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    parts={
+        "attention_out": "attention.out_lin",
+        "attention_norm": "sa_layer_norm",
+        "up": "ffn.lin1",
+        "down": "ffn.lin2",
+        "out_norm": "output_layer_norm",
+    },
+)
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    saved = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
+    shape = bert.read_config(settings | saved | {"type_vocab_size": 0}, weights, NAMES)
+    return DistilBertConfig(**asdict(shape) | {"kind": DistilBertConfig.kind})
+
+
+DISTILBERT = Family(
+    prefix="distilbert.",
+    tokens=bert.BERT.tokens,
+    read_config=read_config,
+    encoder_weights=partial(bert.encoder_weights, names=NAMES),
+    head=score_head("pre_classifier", "classifier"),
+)

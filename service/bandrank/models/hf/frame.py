@@ -1,0 +1,44 @@
+"""The special tokens around texts, as a model's tokenizer puts them there, whatever family the encoder is of:
+intfloat/multilingual-e5-small is a BERT that reads XLM-RoBERTa's tokens.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from bandrank.models.checkpoint import read_object
+from bandrank.models.hf.files import load_tokenizer
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A text stands between `cls_id` and `sep_id`; between a query and a candidate there are `query_separators`.
+
+    token_types: whether a candidate's tokens have another type than the query's.
+    """
+
+    cls_id: int
+    sep_id: int
+    query_separators: int
+    token_types: bool
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """The frame in the template of a folder's tokenizer; None if it has no template.
+
+        Raises BadCheckpoint, and ValueError for a template of another form.
+        """
+        tokenizer = load_tokenizer(folder)
+        text, pair = tokenizer.encode("").ids, tokenizer.encode("", "")
+        if not text:
+            return None
+        separators = len(pair.ids) - 2
+        if len(text) != 2 or separators < 1 or pair.ids != [text[0], *[text[1]] * (separators + 1)]:
+            raise ValueError(
+                f"the tokenizer puts the tokens {text} around a text and {pair.ids} around two; supported are one "
+                "before, and one that separates and ends them"
+            )
+        settings = read_object(folder / "tokenizer_config.json", optional=True)
+        typed = "token_type_ids" in (settings.get("model_input_names") or ["token_type_ids"])
+        cls_id, sep_id = text
+        return cls(cls_id, sep_id, separators, typed and pair.type_ids[-1] == 1)

@@ -1,0 +1,44 @@
+"""MPNet as transformers saves it."""
+
+from dataclasses import asdict
+from typing import Any
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.mpnet import MpnetConfig
+from bandrank.models.hf import bert
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.roberta import ROBERTA
+from bandrank.models.layers.relative_bias import BUCKETS
+
+FIRST_POSITION = 2  # whatever the padding's id is
+NAMES = bert.Names(
+    layer="encoder.layer",
+    qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+    parts=dict(bert.NAMES.parts) | {"attention_out": "attention.attn.o", "attention_norm": "attention.LayerNorm"},
+)
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
+    """The encoder's shape. Raises ValueError for settings that are not supported."""
+    if (count := settings.get("relative_attention_num_buckets", BUCKETS)) != BUCKETS:
+        raise ValueError(f"{count} buckets of distances are not supported, only {BUCKETS}; {SUPPORTED}")
+    weights[bert.POSITIONS] = weights[bert.POSITIONS][FIRST_POSITION:]
+    fitting = {"max_position_embeddings": len(weights[bert.POSITIONS]), "type_vocab_size": 0}
+    return MpnetConfig(**asdict(bert.read_config(settings | fitting, weights)) | {"kind": MpnetConfig.kind})
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
+    """The encoder's tensors under our names. Raises KeyError for a missing tensor."""
+    table = {"encoder.relative.table.weight": weights["encoder.relative_attention_bias.weight"]}
+    return bert.encoder_weights(weights, config, NAMES) | table
+
+
+MPNET = Family(
+    prefix="mpnet.",
+    tokens=ROBERTA.tokens,
+    read_config=read_config,
+    encoder_weights=encoder_weights,
+    head=ROBERTA.head,
+    query_separators=2,
+)

@@ -1,0 +1,43 @@
+"""Dense layers on pooled vectors, such as LaBSE's (Feng et al. 2022, arXiv 2007.01852)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bandrank.models.layers.precision import in_float32
+
+DenseActivation = Literal["identity", "tanh", "gelu", "relu"]
+ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
+    "identity": torch.Tensor.float,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,  # the exact erf form
+    "relu": functional.relu,
+}
+
+
+@dataclass(frozen=True)
+class DenseConfig:
+    """The settings of a layer. size: of its output.  activation: what follows the product and the bias, if any."""
+
+    size: int
+    activation: DenseActivation = "identity"
+    bias: bool = True
+
+
+class Dense(nn.Module):
+    """A layer and its activation, always in float32: it costs next to nothing, and similarities come out of it."""
+
+    def __init__(self, config: DenseConfig, size: int) -> None:
+        """size: of the input."""
+        super().__init__()
+        self.activation = config.activation
+        self.linear = nn.Linear(size, config.size, bias=config.bias)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(n, size of the output) float32. vectors: (n, size of the input)."""
+        with in_float32(vectors.device):
+            return ACTIVATIONS[self.activation](self.linear(vectors.float()))

@@ -1,0 +1,91 @@
+"""Attention with a bias for the distance of two rows, on packed rows (Raffel et al. 2020, "T5", arXiv 1910.10683,
+section 2.1), as MPNet has it: all layers share one table, and scores are divided by sqrt(head_dim).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from bandrank.models.layers.block import PostNormBlock
+from bandrank.models.layers.chunked_attention import Chunk, attend_in_chunks, reach
+from bandrank_kernels.transfer import to_device
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Layouts, PackedRows, lay_out
+
+BUCKETS, FARTHEST = 32, 128  # rows of the table, half of them for either sign; farther distances share the last row
+
+
+def buckets(farthest: int) -> Tensor:
+    """(2 * farthest + 1,) int64 row of the table for each distance, of a query row from a key row, from -farthest on.
+
+    Near distances have a row each, farther ones share rows whose width grows like powers.
+    """
+    distance = torch.arange(-farthest, farthest + 1)
+    half, near = BUCKETS // 2, BUCKETS // 4
+    away = distance.abs()
+    # float32 in this order of operations, as in the models' training
+    grown = torch.log(away.clamp(min=1).float() / near) / math.log(FARTHEST / near) * (half - near)
+    far = (near + grown.long()).clamp(max=half - 1)
+    return torch.where(away < near, away, far) + half * (distance < 0)
+
+
+@dataclass(frozen=True)
+class RelativeBiasPlan(AttentionPlan):
+    """The plan of a batch. reach: the longest distance of two rows of a sequence.
+
+    bias: (2 * reach + 1, num_heads) float32, for each distance of a query row from a key row, ascending.
+    """
+
+    layouts: Layouts
+    reach: int
+    bias: Tensor
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+
+class RelativeBias(nn.Module):
+    """The table of biases that all blocks of an encoder share."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(BUCKETS, num_heads)
+
+    def plan(self, rows: PackedRows, pattern: AttentionPattern) -> RelativeBiasPlan:
+        """The plan of a batch. Raises the errors of `lay_out`."""
+        device = self.table.weight.device
+        farthest = reach(rows)
+        (of_distance,) = to_device([buckets(farthest)], device)
+        return RelativeBiasPlan(lay_out(rows, pattern, device=device), farthest, self.table(of_distance).float())
+
+
+class RelativeBiasBlock(PostNormBlock):
+    """BERT's block with a bias in its attention."""
+
+    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        return self._attend(qkv, positions, plan, cls_only=False)
+
+    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
+        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first."""
+        attended = self._attend(self.project(hidden, positions), positions, plan, cls_only=True)
+        return self._after_attention(attended, hidden[:num_candidates])
+
+    def _attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan, *, cls_only: bool) -> Tensor:
+        if not isinstance(plan, RelativeBiasPlan):
+            raise NotImplementedError(
+                "attention with relative biases cannot mask single keys, which ColBERT's queries need"
+            )
+        layouts = plan.layouts.cls if cls_only else plan.layouts.rows
+        return attend_in_chunks(layouts, partial(self._attend_chunk, qkv, positions, plan), qkv)
+
+    def _attend_chunk(self, qkv: Tensor, positions: Tensor, plan: RelativeBiasPlan, chunk: Chunk) -> Tensor:
+        """(n * num_rows, hidden_size) attended values of a chunk's rows."""
+        query, key, value = chunk.gather(qkv)
+        scores = (query * self.head_dim**-0.5 @ key.transpose(-1, -2)).float()  # (n, num_heads, num_rows, num_keys)
+        bias = plan.bias[chunk.distances(positions) + plan.reach]  # (n, num_rows, num_keys, num_heads)
+        return chunk.average(scores + bias.permute(0, 3, 1, 2), value)

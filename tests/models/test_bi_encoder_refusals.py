@@ -1,0 +1,93 @@
+"""Folders of sentence-transformers that we refuse, in words: what they compute is not computed otherwise."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.models import edit_json, save_bi_encoder, write_json
+
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.loading import load_model
+
+
+def test_two_poolings_at_once_are_refused(tmp_path: Path) -> None:
+    """sentence-transformers would put both vectors end to end."""
+    folder = save_bi_encoder(tmp_path)
+    edit_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    with pytest.raises(BadCheckpoint, match=r"pooling \['cls', 'mean'\] is not supported, only one of cls, max, mean,"):
+        load_model(str(folder))
+
+
+def test_a_pooling_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """By its name, as later versions save it."""
+    folder = save_bi_encoder(tmp_path)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "median"})
+    with pytest.raises(BadCheckpoint, match=r"pooling \['median'\] is not supported"):
+        load_model(str(folder))
+
+
+def test_other_modules_are_refused(tmp_path: Path) -> None:
+    """A convolution behind the pooling is not skipped in silence."""
+    folder = save_bi_encoder(tmp_path)
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules[2]["type"] = "sentence_transformers.models.CNN"
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    with pytest.raises(BadCheckpoint, match=r"modules .*'CNN'.* are not supported, only Transformer, Pooling, Dense"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"similarity_fn_name": "euclidean"}, "similarity 'euclidean' is not supported, only cosine or dot"),
+        ({"truncate_dim": 16}, r"vectors cut to 16 dimensions \(truncate_dim\) are not supported"),
+        ({"prompts": {"query": 7}}, "the prompt 'query' must be a text, got 7"),
+    ],
+)
+def test_a_bi_encoder_that_compares_otherwise_is_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    """Also where vectors are of unit length."""
+    folder = save_bi_encoder(tmp_path, normalize=True)
+    write_json(folder / "config_sentence_transformers.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
+
+
+def test_a_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
+    """As INSTRUCTOR has it; without a prompt nothing is left out."""
+    folder = save_bi_encoder(tmp_path)
+    edit_json(folder / "1_Pooling" / "config.json", {"include_prompt": False})
+    load_model(str(folder))
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "Represent the question: "}})
+    with pytest.raises(BadCheckpoint, match="a pooling that leaves the tokens of a prompt out"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.SELU"}, "2_Dense: a Dense module with SELU is not"),
+        ({"use_residual": True}, "2_Dense: a Dense module with a residual"),
+        ({"module_input_name": "token_embeddings"}, "2_Dense: a Dense module on 'token_embeddings'"),
+        ({"module_output_name": "projected"}, "2_Dense: a Dense module on 'projected'"),
+    ],
+)
+def test_a_dense_module_that_computes_otherwise_is_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    """The message names the module."""
+    folder = save_bi_encoder(tmp_path, normalize=False)
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    write_json(folder / "modules.json", [*modules, dense])
+    (folder / "2_Dense").mkdir()
+    write_json(folder / "2_Dense" / "config.json", {"activation_function": "torch.nn.modules.linear.Identity"})
+    save_file({"linear.weight": torch.zeros(8, 32)}, folder / "2_Dense" / "model.safetensors")
+    load_model(str(folder))
+    edit_json(folder / "2_Dense" / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))

@@ -1,0 +1,159 @@
+"""Bi-encoders of every family against `sentence-transformers`, which writes their folders and reads them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from support.bert_likes import KNOWN, tiny
+from support.models import HIDDEN_SIZE, as_served, edit_json, random_text, randomise, score_batch, write_json
+from torch import nn
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import BiEncoder
+from bandrank.models.hf.prompts import wordings
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.texts import TextEncoder
+
+CLOSE = 1e-5  # of cosines; dot products are compared by their size
+POOLINGS = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+# sentence-transformers/LaBSE has one of 768 with a tanh.
+DENSE: dict[str, list[dict[str, Any]]] = {
+    "LaBSE": [{"out_features": HIDDEN_SIZE, "activation_function": nn.Tanh()}],
+    "two": [
+        {"out_features": 24, "activation_function": nn.GELU(), "bias": False},
+        {"out_features": 8, "activation_function": nn.Identity()},
+    ],
+}
+rng = random.Random(0)
+QUERIES = ["who is the man", "", "Thé man's time? ☂"]
+TEXTS = ["the man", "", "she was over there; who?", random_text(rng, 40), "ñandú ☂ of the man", random_text(rng, 600)]
+
+
+def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", cosine: bool = True) -> Path:
+    """The folder of a random bi-encoder on the encoder of a known model, as the library writes it."""
+    known, start = KNOWN[name], folder / "start"
+    tiny(name).base_model.save_pretrained(start)
+    tokenizer = known.tokenizer()
+    tokenizer.enable_truncation(16)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(start / "tokenizer.json"))
+    names = ("<s>", "<pad>", "</s>") if tokenizer.token_to_id("<s>") is not None else ("[CLS]", "[PAD]", "[SEP]")
+    special = dict(zip(("cls_token", "pad_token", "sep_token"), names, strict=True))
+    write_json(start / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special})
+    size, layers = HIDDEN_SIZE, []
+    for options in DENSE.get(dense, []):
+        layers.append(Dense(in_features=size, **options))
+        randomise(layers[-1], seed=1)
+        size = options["out_features"]
+    transformer = Transformer(str(start), max_seq_length=known.positions)
+    modules = [transformer, Pooling(HIDDEN_SIZE, pooling_mode=pooling), *layers, *([Normalize()] if cosine else [])]
+    model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine" if cosine else "dot")
+    model.save(str(folder / "saved"))
+    return folder / "saved"
+
+
+def expected(folder: Path) -> torch.Tensor:
+    """(queries, texts) similarities by the library."""
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    with torch.inference_mode():
+        queries = theirs.encode_query(QUERIES, convert_to_tensor=True, batch_size=1)
+        return theirs.similarity(queries, theirs.encode_document(TEXTS, convert_to_tensor=True, batch_size=1))
+
+
+def found(model: LoadedModel) -> torch.Tensor:
+    """Ours, of all queries and texts in one batch."""
+    encoder = TextEncoder(model.tokenizer, model.scorer)
+    queries = [encoder.query(query)[0] for query in QUERIES]
+    texts = [ids for ids, _ in encoder.candidates(encoder.pieces(TEXTS), query_tokens=0)]
+    with torch.inference_mode():
+        scores: torch.Tensor = model.scorer(score_batch(queries, [texts] * len(queries)))
+    return scores.view(len(QUERIES), len(TEXTS))
+
+
+def assert_alike(folder: Path) -> LoadedModel:
+    """Our similarities are the library's, which differ from each other, from a checkpoint of ours too."""
+    model, similarities = load_model(str(folder)), expected(folder)
+    assert isinstance(model.scorer, BiEncoder)
+    close = CLOSE * max(1.0, float(similarities.abs().max()))
+    torch.testing.assert_close(found(model), similarities, rtol=0, atol=close)
+    assert similarities.std() > 100 * close
+    again = folder.parent / "again"
+    checkpoint.save(model.scorer, again, tokenizer=folder / "tokenizer.json")
+    torch.testing.assert_close(found(load_model(str(again))), similarities, rtol=0, atol=close)
+    as_served(model.scorer)
+    torch.testing.assert_close(found(model), similarities, rtol=0, atol=close)
+    return model
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_family(name: str, tmp_path: Path) -> None:
+    """Texts from none to longer than the positions; the tokenizer's own truncation and padding are not ours."""
+    assert_alike(saved(tmp_path, name))
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_pooling(pooling: str, cosine: bool, tmp_path: Path) -> None:
+    """By the names of the library."""
+    assert_alike(saved(tmp_path, "MPNet", pooling=pooling, cosine=cosine))
+
+
+@pytest.mark.parametrize("dense", DENSE)
+def test_dense_modules(dense: str, tmp_path: Path) -> None:
+    """Their activation, with and without a bias; the vectors have the size of the last."""
+    model = assert_alike(saved(tmp_path, "cross-encoder/ms-marco-electra-base", pooling="cls", dense=dense))
+
+    assert model.scorer.representation_size == DENSE[dense][-1]["out_features"]
+    assert {"dense.0.linear.weight"} <= model.scorer.candidate_side().weights.keys()
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        {"query": "query: ", "document": "passage: "},
+        {"query": "", "document": "passage: "},
+        {"query": "Represent this sentence for searching relevant passages: ", "document": None},
+    ],
+)
+def test_prompts(prompts: dict[str, str | None], tmp_path: Path) -> None:
+    """Of queries and of documents, before texts of any length."""
+    folder = saved(tmp_path, "BERT with XLM-RoBERTa's tokens")
+    plain = found(load_model(str(folder)))
+    edit_json(folder / "config_sentence_transformers.json", {"prompts": prompts})
+
+    worded = found(assert_alike(folder))
+
+    assert (worded - plain).abs().max() > 100 * CLOSE
+
+
+@pytest.mark.parametrize(
+    ("library", "query", "document"),
+    [
+        ({"prompts": {"query": "query: ", "passage": "passage: "}}, "query: ", "passage: "),
+        ({"prompts": {"corpus": "passage: ", "document": ""}}, "", "passage: "),
+        ({"prompts": {"text": "sts: "}, "default_prompt_name": "text"}, "sts: ", "sts: "),
+        ({"prompts": {"text": "sts: "}, "default_prompt_name": None}, "", ""),
+        ({"prompts": {"query": "query: "}, "default_prompt_name": "query"}, "query: ", ""),
+        ({"prompts": None}, "", ""),
+    ],
+)
+def test_prompts_by_other_names(library: dict[str, Any], query: str, document: str) -> None:
+    """Where the library itself would leave out what the folder's author wrote for each side, or for all texts."""
+    of_query, of_document = wordings(library)
+
+    assert (of_query.around(), of_document.around()) == ((query, ""), (document, ""))
+
+
+def test_lower_case(tmp_path: Path) -> None:
+    """What sentence_bert_config.json asks for, before a tokenizer that does not do it."""
+    folder = saved(tmp_path, "BAAI/bge-reranker-base")
+    cased = load_model(str(folder)).tokenizer
+    edit_json(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    model = load_model(str(folder))
+
+    assert model.tokenizer.encode("The MAN").ids == cased.encode("the man").ids != cased.encode("The MAN").ids
+    torch.testing.assert_close(found(model), expected(folder), rtol=0, atol=CLOSE)
