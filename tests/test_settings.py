@@ -186,7 +186,7 @@ def test_a_misspelt_flag_ends_the_command(capsys: pytest.CaptureFixture[str]) ->
         ("candidate_store_bytes", "-1", "must be greater than or equal to 0"),
         ("token_cache_bytes", "-1", "must be greater than or equal to 0"),
         ("tokenizer_threads", "-1", "must be greater than or equal to 0"),
-        ("dtype", "float64", "must be 'auto', 'float32', 'bfloat16' or 'float16'"),
+        ("dtype", "float64", "must be 'auto', 'float32', 'bfloat16', 'float16' or 'int8'"),
         ("cache_dtype", "int4", "must be 'float32', 'float16' or 'int8'"),
         ("kernels", "triton", "must be 'auto', 'cuda' or 'vectorized'"),
         ("cuda_graphs", "yes", "must be 'auto', 'on' or 'off'"),

@@ -10,7 +10,7 @@ from bandrank_kernels.launch import cuda_obstacle
 
 log = logging.getLogger(__name__)
 
-Backend = Literal["auto", "cuda", "vectorized", "reference"]
+Backend = Literal["auto", "cuda", "native", "vectorized", "reference"]
 
 
 class BackendUnavailable(RuntimeError):

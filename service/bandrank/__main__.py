@@ -169,7 +169,8 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
             tell(f"{name} {fact}", value)
         overflows = scorer.prepared.scorer.overflows_float16
         tell(f"{name} precision", f"{scorer.prepared.dtype}{'; float16 may overflow' if overflows else ''}")
-        tell(f"{name} attention", "CUDA kernels" if reason is None else f"plain torch: {reason}")
+        native = scorer.prepared.native
+        tell(f"{name} attention", native or ("CUDA kernels" if reason is None else f"plain torch: {reason}"))
 
     async def test() -> None:
         try:

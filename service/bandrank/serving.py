@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from bandrank.assembly import add_text_scorer
-from bandrank.dtypes import DTYPES
+from bandrank.dtype_choice import choose_dtype
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine
@@ -148,13 +148,7 @@ def assemble(
 
     def scorer_of(model: LoadedModel, name: Dtype) -> AnyTextScorer:
         if id(model) not in scorers:
-            overflows = model.scorer.overflows_float16
-            dtype = choose_dtype(name, device, overflows_float16=overflows)
-            if overflows and dtype == torch.float16:
-                log.warning("%s computes in float16, as asked for, and may overflow; bfloat16 does not", model.name)
-            elif overflows and dtype == torch.bfloat16:
-                log.info("%s computes in bfloat16, because it may overflow float16", model.name)
-            scorers[id(model)] = add_text_scorer(engine, model, dtype, settings)
+            scorers[id(model)] = add_text_scorer(engine, model, choose_dtype(name, device, model), settings)
         return scorers[id(model)]
 
     def served(each: ModelFiles) -> ServedModel:
@@ -192,15 +186,6 @@ def choose_device(name: str) -> torch.device:
         return usable_device(name)
     except ValueError as error:
         raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
-
-
-def choose_dtype(name: Dtype, device: torch.device, *, overflows_float16: bool = False) -> torch.dtype:
-    """The named dtype; "auto" is float32 on a CPU, and float16 on a GPU, or bfloat16 for a scorer that overflows it."""
-    if name != "auto":
-        return DTYPES[name]
-    if device.type == "cpu":
-        return torch.float32
-    return torch.bfloat16 if overflows_float16 else torch.float16
 
 
 def _connect(settings: Settings, metrics: Metrics) -> RedisClient | None:

@@ -17,9 +17,10 @@ from transformers import Qwen3ForCausalLM
 
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
+from bandrank.dtype_choice import choose_dtype
 from bandrank.errors import ScoringFailed
 from bandrank.models.loading import load_model
-from bandrank.serving import assemble, choose_dtype, load_models
+from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -121,9 +122,8 @@ async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Pa
 
 def test_decoders_compute_in_bfloat16_on_a_gpu(folder: Path) -> None:
     """Where the setting says "auto"; other models in float16."""
-    gpu = torch.device("cuda")
-    decoder = load_model(str(folder)).scorer
+    decoder = load_model(str(folder))
 
-    assert decoder.overflows_float16
+    assert decoder.scorer.overflows_float16
     assert not lookup().overflows_float16
-    assert choose_dtype("auto", gpu, overflows_float16=decoder.overflows_float16) == torch.bfloat16
+    assert choose_dtype("auto", torch.device("cuda"), decoder) == torch.bfloat16

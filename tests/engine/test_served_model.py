@@ -20,7 +20,7 @@ from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.texts import TextEncoder
-from bandrank.serving import choose_device, choose_dtype
+from bandrank.serving import choose_device
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -305,23 +305,6 @@ async def test_timings_are_the_steps_of_a_request() -> None:
     assert real.spans[-1].end <= real.end
 
 
-@pytest.mark.parametrize(
-    ("device", "overflows", "expected"),
-    [("cuda", False, torch.float16), ("cuda", True, torch.bfloat16), ("cpu", True, torch.float32)],
-)
-def test_a_scorer_that_overflows_float16_gets_another_dtype(
-    device: str, overflows: bool, expected: torch.dtype
-) -> None:
-    """On a GPU, unless another is asked for."""
-    assert choose_dtype("auto", torch.device(device), overflows_float16=overflows) == expected
-    assert choose_dtype("float16", torch.device(device), overflows_float16=overflows) == torch.float16
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "expected"),
-    [("cpu", "auto", torch.float32), ("cpu", "bfloat16", torch.bfloat16), ("cpu", "float16", torch.float16)],
-)
-def test_device_and_dtype_are_chosen(device: str, dtype: str, expected: torch.dtype) -> None:
-    """Both are as requested; "auto" is float32 on a CPU."""
-    assert choose_device(device) == torch.device("cpu")
-    assert choose_dtype(dtype, torch.device("cpu")) == expected  # type: ignore[arg-type]
+def test_a_device_is_found_by_its_name() -> None:
+    """As it was asked for."""
+    assert choose_device("cpu") == torch.device("cpu")

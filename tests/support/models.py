@@ -260,26 +260,32 @@ def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], dic
 # Our side
 
 
-def tiny_encoder_config(*, num_layers: int = 2, positions: int = 512) -> EncoderConfig:
+def tiny_encoder_config(*, num_layers: int = 2, positions: int = 512, num_heads: int = NUM_HEADS) -> EncoderConfig:
     """The same shape as `tiny_bert_config`."""
     return EncoderConfig(
         vocab_size=vocab_size(),
         hidden_size=HIDDEN_SIZE,
         num_layers=num_layers,
-        num_heads=NUM_HEADS,
+        num_heads=num_heads,
         intermediate_size=INTERMEDIATE_SIZE,
         max_positions=positions,
     )
 
 
 def tiny_cross_encoder(
-    *, seed: int = 0, pattern: AttentionPattern = FULL, num_layers: int = 2, positions: int = 512, **more: Any
+    *,
+    seed: int = 0,
+    pattern: AttentionPattern = FULL,
+    num_layers: int = 2,
+    positions: int = 512,
+    num_heads: int = NUM_HEADS,
+    **more: Any,
 ) -> CrossEncoder:
     """A random cross-encoder in eval mode, not yet prepared. more: of CrossEncoderConfig.
 
     Unless given, max_tokens is the number of positions, and max_query_tokens 2/5 of max_tokens.
     """
-    encoder = tiny_encoder_config(num_layers=num_layers, positions=positions)
+    encoder = tiny_encoder_config(num_layers=num_layers, positions=positions, num_heads=num_heads)
     max_tokens = more.get("max_tokens", positions)
     limits = {"max_tokens": max_tokens, "max_query_tokens": max_tokens * 2 // 5}
     config = CrossEncoderConfig(encoder=encoder, cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, **limits | more)
@@ -294,10 +300,11 @@ def tiny_bi_encoder(
     max_tokens: int = 128,
     num_layers: int = 2,
     positions: int = 512,
+    num_heads: int = NUM_HEADS,
 ) -> BiEncoder:
     """A random bi-encoder in eval mode, not yet prepared."""
     config = BiEncoderConfig(
-        encoder=tiny_encoder_config(num_layers=num_layers, positions=positions),
+        encoder=tiny_encoder_config(num_layers=num_layers, positions=positions, num_heads=num_heads),
         cls_id=CLS_ID,
         sep_id=SEP_ID,
         pooling=pooling,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bandrank.dtypes import DtypeName
+from bandrank.dtypes import FloatName
 from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank_training.errors import BadRecipe
@@ -134,7 +134,7 @@ class TrainingRecipe:
     fusion: Fusion | None = None
     dev: DevRecipe | None = None
     seed: int = 1
-    precision: DtypeName = "float32"
+    precision: FloatName = "float32"
     checkpoint_minutes: float = 5.0
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from bandrank_kernels.windowed_attention.interface import (
 )
 from bandrank_kernels.windowed_attention.layout import Layout, Layouts, lay_out
 from bandrank_kernels.windowed_attention.local import plan_local_attention
+from bandrank_kernels.windowed_attention.native import why_not_native
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -24,6 +25,7 @@ __all__ = [
     "plan_attention",
     "plan_local_attention",
     "why_no_kernels",
+    "why_not_native",
     "why_not_one_launch",
     "windowed_attention",
 ]

@@ -4,12 +4,13 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.cuda import dtype_name
-from bandrank_kernels.dispatch import Backend, choose_backend
+from bandrank_kernels.dispatch import Backend, BackendUnavailable, choose_backend
 from bandrank_kernels.launch import cuda_obstacle, device_capability
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.absorbed import why_absorbed_unsupported
 from bandrank_kernels.windowed_attention.cuda.forward import why_unsupported
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+from bandrank_kernels.windowed_attention.native import NativePlan, why_not_native
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import ReferencePlan
@@ -29,7 +30,8 @@ def plan_attention(
 ) -> AttentionPlan:
     """The plan of one batch for the backend that `choose_backend` names.
 
-    dtype, head_dim: those of the queries, keys and values; the CUDA kernels are built for some.  capacity: the size of
+    dtype, head_dim: those of the queries, keys and values; the kernels are built for some. backend: "native", the CPU
+    kernels, must be asked for, and gives no gradients.  capacity: the size of
     the CUDA kernels' launches, the same for all batches that fit; plain torch ignores it.
     Raises ValueError if candidates share a query that the pattern makes depend on them, BackendUnavailable.
     """
@@ -49,6 +51,10 @@ def plan_attention(
                 capability=capability,
                 capacity=capacity,
             )
+        case "native":
+            if (reason := why_not_native(device, dtype, head_dim)) is not None:
+                raise BackendUnavailable(f"backend 'native' cannot run: {reason}")
+            return NativePlan(rows, pattern)
     return VectorizedPlan(rows, pattern, device=device, dtype=dtype)
 
 

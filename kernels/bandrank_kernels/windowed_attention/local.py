@@ -9,6 +9,7 @@ from torch import Tensor
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.windowed_attention.banded import plan_blocks
+from bandrank_kernels.windowed_attention.native import NativeLocalPlan
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
@@ -26,8 +27,11 @@ def plan_local_attention(
     cu_seqlens: (n + 1,) offsets of the texts' rows, which lie end to end.  dtype: of queries, keys and values.
     Raises BackendUnavailable for "cuda".
     """
-    if choose_backend(backend, device, unsupported=NO_KERNELS) == "reference":
-        return DenseLocalPlan(cu_seqlens, window, device=device)
+    match choose_backend(backend, device, unsupported=NO_KERNELS):
+        case "reference":
+            return DenseLocalPlan(cu_seqlens, window, device=device)
+        case "native":
+            return NativeLocalPlan(cu_seqlens, window)
     return LocalPlan(cu_seqlens, window, device=device, dtype=dtype)
 
 

@@ -35,6 +35,10 @@ class AttentionPlan(ABC):
         keys: they take no part in the softmax.
         """
 
+    def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
+        """(num_candidates, num_heads, head_dim) what `attend` gives for the [CLS] rows, which come first."""
+        return self.attend(qkv)[:num_candidates]
+
     @abstractmethod
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         """Attention of each [CLS] over its keys, where the rows are keys and values at once (the absorbed last layer).

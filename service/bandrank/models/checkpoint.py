@@ -5,7 +5,8 @@ Another layout is written here, with a new FORMAT.
 
 import json
 import shutil
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 
+from bandrank.dtypes import DtypeName
 from bandrank.models import compact
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
@@ -21,6 +23,13 @@ from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The dtypes besides float32 in which a scorer was measured to rank as well."""
+
+    dtypes: tuple[DtypeName, ...] = ()
 
 
 class BadCheckpoint(ValueError):
@@ -62,7 +71,8 @@ def load(folder: Path) -> Scorer:
     config = read_object(folder / "config.json")
     if config.pop("bandrank_format", None) != FORMAT:
         raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
-    config.pop("fusion", None)  # `load_fusion` reads it
+    for read_elsewhere in ("fusion", "fit"):
+        config.pop(read_elsewhere, None)
     name = config.pop("architecture", None)
     if name not in ARCHITECTURES:
         raise BadCheckpoint(f"{folder}: architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
@@ -81,6 +91,22 @@ def load_fusion(folder: Path) -> Fusion | None:
     path = folder / "config.json"
     saved = read_object(path).get("fusion")
     return None if saved is None else _parse(Fusion, saved, f"{path}: fusion")
+
+
+def load_fit(folder: Path) -> tuple[DtypeName, ...]:
+    """The dtypes besides float32 that the scorer in `folder` was measured to be fit for. Raises BadCheckpoint."""
+    path = folder / "config.json"
+    return tuple(_parse(Fit, {"dtypes": read_object(path).get("fit", [])}, f"{path}: fit").dtypes)
+
+
+def mark_fit(folder: Path, dtypes: Sequence[DtypeName]) -> None:
+    """Writes into config.json that the scorer in `folder` is fit for these dtypes, and for no others."""
+    path = folder / "config.json"
+    config = read_object(path)
+    config.pop("fit", None)
+    if dtypes:
+        config["fit"] = list(dtypes)
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> Scorer:

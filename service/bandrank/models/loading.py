@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from bandrank.dtypes import DtypeName
 from bandrank.models import checkpoint, hf
 from bandrank.models.fusion import Fusion
 from bandrank.models.hf.files import find_folder, load_tokenizer
@@ -16,7 +17,8 @@ from bandrank.models.shipped import shipped
 class LoadedModel:
     """A scorer, its tokenizer, and the folder of both.
 
-    fusion: how its scores are combined with a fast scorer's, if it was trained for that.
+    fusion: how its scores are combined with a fast scorer's, if it was trained for that.  fit: the dtypes besides
+    float32 in which it was measured to rank as well (`bandrank_training quantise`).
     """
 
     name: str
@@ -24,6 +26,7 @@ class LoadedModel:
     scorer: Scorer
     tokenizer: Tokenizer
     fusion: Fusion | None = None
+    fit: tuple[DtypeName, ...] = ()
 
 
 def load_model(model: str, revision: str | None = None) -> LoadedModel:
@@ -34,5 +37,6 @@ def load_model(model: str, revision: str | None = None) -> LoadedModel:
     folder = shipped(model) or find_folder(model, revision)
     if checkpoint.is_checkpoint(folder):
         fusion = checkpoint.load_fusion(folder)
-        return LoadedModel(model, folder, checkpoint.load(folder), load_tokenizer(folder), fusion)
+        fit = checkpoint.load_fit(folder)
+        return LoadedModel(model, folder, checkpoint.load(folder), load_tokenizer(folder), fusion, fit)
     return LoadedModel(model, folder, hf.load(folder), load_tokenizer(folder))

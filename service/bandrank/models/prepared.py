@@ -13,16 +13,20 @@ from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
+from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
+from bandrank.models.workers import Workers, joined, parts_of, workers
 from bandrank_kernels import Backend
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
+from bandrank_kernels.native.library import native
 from bandrank_kernels.trial import why_distrusted
 from bandrank_kernels.windowed_attention import (
     AttentionPlan,
     Capacity,
     PackedRows,
     why_no_kernels,
+    why_not_native,
     why_not_one_launch,
 )
 
@@ -78,6 +82,11 @@ class PreparedScorer:
         return cls(scorer, weight.device, weight.dtype, _why_no_kernels(scorer), "it is being trained")
 
     @property
+    def native(self) -> str | None:
+        """Which CPU kernels it runs on, in a few words; None if on none."""
+        return f"CPU kernels, {native().variant}" if self.dtype == torch.int8 else None
+
+    @property
     def graph_bytes(self) -> int:
         """Bytes of device memory that CUDA graphs hold."""
         return 0 if isinstance(self.replay, str) else self.replay.graph_bytes
@@ -90,11 +99,16 @@ class PreparedScorer:
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
-        return self.scorer.encode_candidates(tokens)
+        if not self._splits or not self.scorer.precomputes:
+            return self.scorer.encode_candidates(tokens)
+        parts = [tokens.part(run) for run in self._workers.split(tokens.lengths)]
+        return joined(self._workers.run(self.scorer.encode_candidates, parts))
 
     def score(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 raw scores, as from `Scorer.score`."""
         run = self._replay()
+        if self._splits:
+            return torch.cat(self._workers.run(self.scorer.score, self._parts(batch)))
         if run is None:
             return self.scorer.score(batch)
         return cast("Capturable", self.scorer).score_packed(batch, run)
@@ -107,6 +121,10 @@ class PreparedScorer:
     def score_passages(self, batch: ScoreBatch) -> tuple[Tensor, Tensor]:
         """(C,) `score`, and (C,) int64 the index of each candidate's best passage among its bounds."""
         scorer = self._with_passages
+        if self._splits:
+            parts = self._workers.run(lambda part: scorer.score_passages(part, scorer.launch), self._parts(batch))
+            scores, passages = zip(*parts, strict=True)
+            return torch.cat(scores), torch.cat(passages)
         return scorer.score_passages(batch, self._replay() or scorer.launch)
 
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
@@ -121,6 +139,18 @@ class PreparedScorer:
     def _with_passages(self) -> ReadsPassages:
         assert isinstance(self.scorer, ReadsPassages), "a scorer without passages was asked for one. This is a bug."
         return self.scorer
+
+    @property
+    def _splits(self) -> bool:
+        """Whether parts of a batch run side by side on the workers of a CPU."""
+        return self.dtype == torch.int8 and not torch.is_grad_enabled()
+
+    @property
+    def _workers(self) -> Workers:
+        return workers(torch.get_num_threads())
+
+    def _parts(self, batch: ScoreBatch) -> list[ScoreBatch]:
+        return parts_of(batch, self._workers.split(batch.candidates.lengths))
 
     def _replay(self) -> Callable[[PackedTokens], Tensor] | None:
         """What replays packed batches from CUDA graphs; None where they are not replayed."""
@@ -150,12 +180,17 @@ def prepare(
     The caller may still read the scorer's templates, costs and weights, but must not change it.
     backend: of the kernels; "auto" and "cuda" fall back to plain torch where they cannot run, or where a trial shows
     that they compute something else, and give the reason in `why_no_kernels`.
+    dtype: int8 is for the CPU kernels (`quantise`), all other computation is then in float32.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     for name, module in scorer.named_children():
         if name not in KEPT:
-            module.to(dtype)
+            module.to(torch.float32 if dtype == torch.int8 else dtype)
+    if dtype == torch.int8:
+        quantise(scorer)
+        head_dim = scorer.encoder.config.head_dim
+        backend = "vectorized" if why_not_native(device, torch.float32, head_dim) else "native"
     without_kernels = _why_no_kernels(scorer, backend)
     if without_kernels is None and (distrust := _why_distrusted(scorer)):
         without_kernels, backend = distrust, "vectorized"
@@ -183,6 +218,8 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
         return "it has no encoder"
     if encoder.config.causal:
         return "they have no causal attention"
+    if backend == "native":
+        return "the CPU kernels run"
     if backend not in {"auto", "cuda"}:
         return f"{backend!r} was asked for"
     if encoder.config.why_no_kernels is not None:

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import Activation, feed_forward, up_size
-from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.int8_linear import Int8Linear
+from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.patterns import plan_within
 from bandrank.models.layers.positions import Rotary
+from bandrank_kernels.native.tensors import PostNorm
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
@@ -73,11 +76,11 @@ class Block(nn.Module, ABC):
 
         With one attending row per candidate, the key projection moves to the query's side (u = W_K^T q; the key bias
         shifts all logits alike and drops out), and the value projection behind the weighted sum, so that no other row
-        is projected. Rotary positions turn each key and so rule this out.
+        is projected. Rotary positions turn each key and so rule this out; in int8 it costs more than it saves.
         """
         rows, plan = self.before_attention(hidden), plan_within(plan, self.window)
-        if self.rotary is not None:
-            attended = plan.attend(self._project(rows, positions))[:num_candidates].flatten(1)
+        if self.rotary is not None or not self.qkv.absorbs:
+            attended = plan.attend_first(self._project(rows, positions), num_candidates).flatten(1)
             return self._after_attention(attended, hidden[:num_candidates])
         query_rows, key_rows, value_rows = self.qkv.thirds
         query = self.qkv.project(rows[:num_candidates], query_rows)
@@ -110,7 +113,24 @@ class Block(nn.Module, ABC):
 
 
 class PostNormBlock(Block):
-    """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019)."""
+    """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019).
+
+    With int8 layers and GELU, all behind the attention is one call of the CPU kernels.
+    """
+
+    _fused: PostNorm | None = None
+
+    def prepare_for(self, execution: Execution) -> None:
+        del execution  # the kinds of its layers decide
+        layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
+        packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
+        if self.activation == "gelu" and len(packed) == len(layers):
+            out, up, down = packed
+            before, behind = ((norm.weight, norm.bias, norm.eps) for norm in (self.attention_norm, self.out_norm))
+            self._fused = PostNorm(out, up, down, before, behind)
+
+    def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        return super()._after_attention(attended, hidden) if self._fused is None else self._fused(attended, hidden)
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return hidden

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.precision import in_float32
+from bandrank_kernels.native.tensors import Dense
 
 HeadActivation = Literal["tanh", "gelu", "relu"]
 ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
@@ -26,6 +28,12 @@ class ScoreHead(nn.Module):
         self.activation = activation
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, 1)
+        self._native: tuple[Dense, Dense] | None = None
+
+    def prepare_for(self, execution: Execution) -> None:
+        """With the CPU kernels, a row's score is the same bits in any batch."""
+        if execution.backend == "native":
+            self._native = Dense.of(self.pooler), Dense.of(self.classifier)
 
     def extra_repr(self) -> str:
         """The head in a few words."""
@@ -33,8 +41,10 @@ class ScoreHead(nn.Module):
 
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
+        pooler, classifier = self._native or (self.pooler, self.classifier)
         with in_float32(cls.device):
-            return self.classifier(ACTIVATIONS[self.activation](self.pooler(cls.float()))).squeeze(-1)  # type: ignore[no-any-return]
+            scores: Tensor = classifier(ACTIVATIONS[self.activation](pooler(cls.float()))).squeeze(-1)
+        return scores
 
 
 class LogitHead(nn.Module):

@@ -1,7 +1,7 @@
 """Linear layers: the interface that others may implement, and weights in a floating dtype."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ class LinearLayer(nn.Module, ABC):
     """
 
     out_features: int
+    absorbs: ClassVar[bool] = True  # whether `absorb` and `project_heads` cost less than projecting every row
 
     @abstractmethod
     def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:

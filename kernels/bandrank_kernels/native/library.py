@@ -1,0 +1,116 @@
+"""Loads the CPU kernels, and builds them once where no built ones are found."""
+
+import ctypes
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from bandrank_kernels.native import build
+from bandrank_kernels.native.variants import Variant, usable_variants
+
+log = logging.getLogger(__name__)
+ADDRESS, LONG = ctypes.c_void_p, ctypes.c_int64
+
+
+class WeightsStruct(ctypes.Structure):
+    """`Weights` of gemm.h."""
+
+    _fields_ = (
+        ("outputs", LONG),
+        ("inputs", LONG),
+        ("panels", ADDRESS),
+        ("scales", ADDRESS),
+        ("sums", ADDRESS),
+        ("bias", ADDRESS),
+        ("smooth", ADDRESS),
+    )
+
+
+class NormStruct(ctypes.Structure):
+    """`Norm` of exports.cpp."""
+
+    _fields_ = (("weight", ADDRESS), ("bias", ADDRESS), ("eps", ctypes.c_float))
+
+
+class PostNormStruct(ctypes.Structure):
+    """`PostNorm` of exports.cpp."""
+
+    _fields_ = (
+        ("out", ctypes.POINTER(WeightsStruct)),
+        ("up", ctypes.POINTER(WeightsStruct)),
+        ("down", ctypes.POINTER(WeightsStruct)),
+        ("attention_norm", NormStruct),
+        ("out_norm", NormStruct),
+    )
+
+
+SIGNATURES: dict[str, list[type]] = {
+    "pack": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS],
+    "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
+    "post_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PostNormStruct), ADDRESS],
+    "attend": [ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, ADDRESS],
+    "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
+}
+
+
+class Library:
+    """The functions of one built variant. While one runs, other Python threads run too.
+
+    variant: its name.  lanes, panel: the numbers of a register, and the outputs that are packed together.
+    """
+
+    def __init__(self, path: Path, variant: str) -> None:
+        self.path, self.variant = path, variant
+        functions = ctypes.CDLL(str(path))
+        self.lanes: int = functions.bandrank_lanes()
+        self.panel: int = functions.bandrank_panel()
+
+        def typed(name: str) -> Callable[..., None]:
+            function = getattr(functions, f"bandrank_{name}")
+            function.argtypes, function.restype = SIGNATURES[name], None
+            return function  # type: ignore[no-any-return]
+
+        self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
+        self.attend, self.dense = typed("attend"), typed("dense")
+
+
+@functools.cache
+def load() -> Library | str:
+    """The library of the best variant that this processor runs; or, as a clause, why there is none.
+
+    A library in the package goes before one in the user's cache, and that before a new build.
+    """
+    if not usable_variants():
+        return "this processor has no AVX2, or is not asked on this system"
+    best = usable_variants()[0]
+    for path in build.candidates(best):
+        if path.is_file():
+            return _open(path, best)
+    try:
+        path = build.build(best, build.user_cache())
+    except build.CannotBuild as error:
+        return str(error)
+    log.info("CPU kernels built: %s", path)
+    return _open(path, best)
+
+
+def _open(path: Path, variant: Variant) -> Library | str:
+    try:
+        return Library(path, variant.name)
+    except OSError as error:
+        return f"{path} cannot be loaded: {error}"
+
+
+def why_no_native() -> str | None:
+    """Why the CPU kernels cannot run here, as a clause; None if they can."""
+    library = load()
+    return library if isinstance(library, str) else None
+
+
+def native() -> Library:
+    """The library. Raises RuntimeError with the reason if there is none."""
+    library = load()
+    if isinstance(library, Library):
+        return library
+    raise RuntimeError(f"the CPU kernels cannot run: {library}")

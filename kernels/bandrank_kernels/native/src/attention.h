@@ -1,0 +1,161 @@
+// Attention of a few rows over a few runs of rows, with one softmax (Schlatt et al. 2024, section 3.2).
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "simd.h"
+
+namespace bandrank {
+
+// Query rows first .. first + count - 1 attend to all rows of the runs in `keys`, and to those rows of the last run,
+// `band`, that are at most `window` away.
+struct Run {
+    int64_t first, count;
+};
+struct Task {
+    Run queries, keys[3], band;
+    int64_t window;
+};
+static_assert(sizeof(Task) == 11 * sizeof(int64_t), "a row of the table of tasks");
+
+// Rows of one head, `stride` numbers apart.
+struct Rows {
+    const float* first;
+    int64_t stride;
+    const float* operator[](int64_t row) const { return first + row * stride; }
+};
+
+struct AttentionScratch {
+    std::vector<float> keys, values, queries, weights;
+};
+
+constexpr int FEW = 4;           // fewer query rows are computed one by one, with keys in the lanes
+constexpr int MOST_NUMBERS = 256;  // of a head
+constexpr int TOGETHER = 8;      // keys whose products run side by side
+
+inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
+    for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
+        for (int64_t row = run.first; row < run.first + run.count; ++row, to += head_dim)
+            for (int64_t d = 0; d < head_dim; d += LANES) store(to + d, load<Floats>(from[row] + d));
+}
+
+// One query row; keys and values: (count, head_dim). weights: room for `count` and a register.
+inline void attend_row(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
+                       float* weights, float* out) {
+    const float scale = 1.0f / std::sqrt((float)head_dim);
+    Floats highest = all(-INFINITY);
+    for (int64_t j = 0; j < count; j += LANES) {
+        Floats products[LANES] = {};
+        for (int i = 0; i < LANES; ++i) {
+            const float* key = keys + std::min(j + i, count - 1) * head_dim;
+            for (int64_t d = 0; d < head_dim; d += LANES) products[i] += load<Floats>(query + d) * load<Floats>(key + d);
+        }
+        transpose(products);
+        Floats logits{};
+        for (int i = 0; i < LANES; ++i) logits += products[i];
+        store(weights + j, logits * scale);
+        highest = larger(logits * scale, highest);  // what follows the last key repeats it
+    }
+    Floats top = all(bandrank::highest(highest));
+    Floats norm{}, none{};
+    for (int64_t j = 0; j < count; j += LANES) {
+        Floats w = exp_of_negative(load<Floats>(weights + j) - top);
+        for (int i = 0; i < LANES; ++i)
+            if (j + i >= count) w[i] = none[i];
+        norm += w;
+        store(weights + j, w);
+    }
+    float inverse = 1.0f / sum(norm);
+    for (int64_t d = 0; d < head_dim; d += LANES) {
+        Floats total{};
+        for (int64_t j = 0; j < count; ++j) total += weights[j] * load<Floats>(values + j * head_dim + d);
+        store(out + d, total * inverse);
+    }
+}
+
+// LANES query rows at a time, one in each lane; the last lanes repeat the last row.
+inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
+                        AttentionScratch& scratch) {
+    const float scale = 1.0f / std::sqrt((float)head_dim);
+    const int64_t shared = task.keys[0].count + task.keys[1].count + task.keys[2].count;
+    scratch.queries.resize(MOST_NUMBERS * LANES);
+    float *query = scratch.queries.data(), *weights = scratch.weights.data();
+    Ints lane_row;
+    for (int lane = 0; lane < LANES; ++lane) lane_row[lane] = lane;
+
+    for (int64_t start = 0; start < task.queries.count; start += LANES) {
+        const int64_t first = task.queries.first + start;
+        const int64_t lanes = std::min<int64_t>(LANES, task.queries.count - start);
+        Floats block[LANES];
+        for (int64_t d = 0; d < head_dim; d += LANES) {
+            for (int lane = 0; lane < LANES; ++lane)
+                block[lane] = load<Floats>(q[first + std::min<int64_t>(lane, lanes - 1)] + d) * scale;
+            transpose(block);
+            for (int i = 0; i < LANES; ++i) store(query + (d + i) * LANES, block[i]);
+        }
+        // The keys of the band that any lane sees: behind the shared ones, from the one with index `near`.
+        const int64_t offset = first - task.band.first;
+        const int64_t near = std::max<int64_t>(0, offset - task.window);
+        const int64_t far = std::min(task.band.count, offset + lanes + task.window);
+        const int64_t count = shared + std::max<int64_t>(0, far - near);
+        auto place = [&](int64_t j) { return j < shared ? j : j + near; };
+
+        Floats highest = all(-INFINITY);
+        for (int64_t j = 0; j < count; j += TOGETHER) {
+            Floats logits[TOGETHER] = {};
+            const float* rows[TOGETHER];
+            for (int i = 0; i < TOGETHER; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
+            for (int64_t d = 0; d < head_dim; ++d) {
+                Floats x = load<Floats>(query + d * LANES);
+                for (int i = 0; i < TOGETHER; ++i) logits[i] += x * rows[i][d];
+            }
+            for (int i = 0; i < TOGETHER && j + i < count; ++i) {
+                if (j + i >= shared) {
+                    Ints apart = lane_row - (int32_t)(place(j + i) - shared - offset);
+                    Ints outside = (apart > (int32_t)task.window) | (apart < -(int32_t)task.window);
+                    logits[i] = outside ? all(-INFINITY) : logits[i];
+                }
+                highest = larger(logits[i], highest);
+                store(weights + (j + i) * LANES, logits[i]);
+            }
+        }
+        Floats norm{};
+        for (int64_t j = 0; j < count; ++j) {
+            Floats w = exp_of_negative(load<Floats>(weights + j * LANES) - highest);
+            norm += w;
+            store(weights + j * LANES, w);
+        }
+        const Floats inverse = 1.0f / norm;
+        for (int64_t d = 0; d < head_dim; d += LANES) {
+            Floats sums[LANES] = {};
+            for (int64_t j = 0; j < count; ++j) {
+                Floats w = load<Floats>(weights + j * LANES);
+                const float* row = values + place(j) * head_dim + d;
+                for (int i = 0; i < LANES; ++i) sums[i] += w * row[i];
+            }
+            for (int i = 0; i < LANES; ++i) sums[i] *= inverse;
+            transpose(sums);
+            for (int64_t lane = 0; lane < lanes; ++lane) store((float*)out[first + lane] + d, sums[lane]);
+        }
+    }
+}
+
+// The rows of one task, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Rows out, AttentionScratch& scratch) {
+    const int64_t total = task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count;
+    scratch.keys.resize(total * head_dim);
+    scratch.values.resize(total * head_dim);
+    scratch.weights.resize((total + 1) * LANES);
+    float *keys = scratch.keys.data(), *values = scratch.values.data();
+    gather(k, task, head_dim, keys);
+    gather(v, task, head_dim, values);
+    if (task.queries.count < FEW && task.band.count == 0) {
+        for (int64_t row = task.queries.first; row < task.queries.first + task.queries.count; ++row)
+            attend_row(q[row], keys, values, total, head_dim, scratch.weights.data(), (float*)out[row]);
+    } else {
+        attend_rows(q, task, keys, values, head_dim, out, scratch);
+    }
+}
+
+}  // namespace bandrank

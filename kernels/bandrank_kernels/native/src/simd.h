@@ -1,0 +1,108 @@
+// Vectors of one machine register in GCC's and Clang's vector extension, and the product that int8 layers are made of.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace bandrank {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;  // numbers of 32 bits in a register
+constexpr int TILE_VECTORS = 4, TILE_ROWS = 6;  // 24 accumulators in 32 registers
+#else
+constexpr int LANES = 8;
+constexpr int TILE_VECTORS = 2, TILE_ROWS = 6;  // 12 accumulators in 16 registers
+#endif
+constexpr int PANEL = LANES * TILE_VECTORS;  // outputs of a weight matrix that are stored together
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+
+template <class Vector, class Number>
+inline Vector load(const Number* from) {
+    Vector result;
+    std::memcpy(&result, from, sizeof result);
+    return result;
+}
+
+template <class Vector, class Number>
+inline void store(Number* to, Vector what) {
+    std::memcpy(to, &what, sizeof what);
+}
+
+inline Floats all(float value) { return Floats{} + value; }
+inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
+inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // towards zero
+inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
+inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
+
+// Sums, minima and maxima over the lanes, always in the same order.
+template <class Combine>
+inline float across(Floats x, Combine combine) {
+    float lanes[LANES];
+    store(lanes, x);
+    for (int width = LANES / 2; width; width /= 2)
+        for (int lane = 0; lane < width; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + width]);
+    return lanes[0];
+}
+inline float sum(Floats x) { return across(x, [](float a, float b) { return a + b; }); }
+inline float lowest(Floats x) { return across(x, [](float a, float b) { return a < b ? a : b; }); }
+inline float highest(Floats x) { return across(x, [](float a, float b) { return a > b ? a : b; }); }
+
+// Turns LANES vectors of LANES numbers about: lane j of vector i becomes lane i of vector j.
+inline void transpose(Floats* rows) {
+    for (int step = 1; step < LANES; step *= 2) {
+        Ints low, high;  // lanes of a pair of rows, of which the second has LANES .. 2 * LANES - 1
+        for (int lane = 0; lane < LANES; ++lane) {
+            low[lane] = lane & step ? LANES + lane - step : lane;
+            high[lane] = lane & step ? LANES + lane : lane + step;
+        }
+        for (int i = 0; i < LANES; ++i) {
+            if (i & step) continue;
+            Floats a = rows[i], b = rows[i + step];
+            rows[i] = __builtin_shuffle(a, b, low);
+            rows[i + step] = __builtin_shuffle(a, b, high);
+        }
+    }
+}
+
+// Each lane of `total` plus the product of its four unsigned bytes of x with its four signed bytes of w. Exact.
+inline Ints add_products(Ints total, Ints x, Ints w) {
+#if defined(__AVX512VNNI__)
+    return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)w);
+#elif defined(__AVXVNNI__)
+    return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)x, (__m256i)w);
+#elif defined(__AVX2__)
+    // Two products of 16 bits each time: vpmaddubsw would saturate.
+    __m256i low = _mm256_set1_epi16(0xff);
+    __m256i even = _mm256_madd_epi16(_mm256_and_si256((__m256i)x, low),
+                                     _mm256_srai_epi16(_mm256_slli_epi16((__m256i)w, 8), 8));
+    __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16((__m256i)x, 8), _mm256_srai_epi16((__m256i)w, 8));
+    return total + (Ints)even + (Ints)odd;
+#else
+#error "no product of bytes for this processor"
+#endif
+}
+
+// exp(x) for x <= 0 to two units in the last place; zero below -87 (Cody & Waite's reduction, a polynomial of degree 6).
+inline Floats exp_of_negative(Floats x) {
+    Floats clipped = x < all(-87.0f) ? all(-87.0f) : x;  // NaN stays NaN
+    Ints power = to_ints(clipped * 1.44269504f - 0.5f);  // nearest, as x <= 0
+    Floats n = to_floats(power);
+    Floats r = clipped - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    Floats y = all(1.9875691500e-4f);
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    Floats scaled = y * (Floats)((power + 127) << 23);
+    return x < all(-87.0f) ? Floats{} : scaled;
+}
+
+}  // namespace bandrank

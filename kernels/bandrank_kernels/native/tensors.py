@@ -1,0 +1,131 @@
+"""Int8 linear layers, BERT's block and dense layers on torch tensors, by the CPU kernels.
+
+Every row is computed by itself, in an order that nothing beside it changes: its results are the same bits in any batch.
+All functions run on the calling thread, and take and give contiguous float32 tensors in host memory.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from bandrank_kernels.native.library import NormStruct, PostNormStruct, WeightsStruct, native
+
+MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Weights:
+    """The weights of a linear layer as bytes, with a scale for each output, as the kernels want them.
+
+    panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  smooth: (inputs,) float32 that
+    rows are multiplied by before they are quantised, and the weights divided by; or None.
+    """
+
+    outputs: int
+    inputs: int
+    panels: Tensor
+    scales: Tensor
+    sums: Tensor
+    bias: Tensor
+    smooth: Tensor | None = None
+
+    @classmethod
+    def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, smooth: Tensor | None = None) -> "Int8Weights":
+        """From (outputs, inputs) int8 rows and their (outputs,) scales. Raises ValueError for odd sizes."""
+        outputs, inputs = rows.shape
+        if inputs % MULTIPLE:
+            raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
+        library = native()
+        padded = -(-outputs // library.panel) * library.panel
+        panels, sums = torch.empty(padded * inputs, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
+        rows = rows.contiguous()
+        library.pack(rows.data_ptr(), outputs, inputs, panels.data_ptr(), sums.data_ptr())
+        return cls(outputs, inputs, panels, _padded(scales, padded), sums, _padded(bias, padded), smooth)
+
+    @cached_property
+    def struct(self) -> WeightsStruct:
+        """What the kernels are given; valid as long as this object."""
+        smooth = None if self.smooth is None else self.smooth.data_ptr()
+        tensors = (self.panels, self.scales, self.sums, self.bias)
+        return WeightsStruct(self.outputs, self.inputs, *(each.data_ptr() for each in tensors), smooth)
+
+
+def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
+    """(n, outputs) x W^T + b, then GELU if asked for. x: (n, inputs), any stride between rows.
+
+    Rows are quantised one by one to 255 equal steps between their least and their largest number.
+    """
+    if x.stride(1) != 1:
+        x = x.contiguous()
+    out = x.new_empty(len(x), weights.outputs)
+    native().linear(x.data_ptr(), x.stride(0), len(x), weights.struct, int(gelu), out.data_ptr())
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class PostNorm:
+    """BERT's block behind its attention: the output projection, the feed-forward half, and both norms.
+
+    norms: the weight, bias and eps of each; float32.
+    """
+
+    out: Int8Weights
+    up: Int8Weights
+    down: Int8Weights
+    attention_norm: tuple[Tensor, Tensor | None, float]
+    out_norm: tuple[Tensor, Tensor | None, float]
+
+    @cached_property
+    def struct(self) -> PostNormStruct:
+        """What the kernels are given; valid as long as this object."""
+        products = [ctypes.pointer(weights.struct) for weights in (self.out, self.up, self.down)]
+        norms = [
+            NormStruct(weight.data_ptr(), None if bias is None else bias.data_ptr(), eps)
+            for weight, bias, eps in (self.attention_norm, self.out_norm)
+        ]
+        return PostNormStruct(*products, *norms)
+
+    def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
+        attended, hidden = attended.contiguous(), hidden.contiguous()
+        out = torch.empty_like(hidden)
+        native().post_norm(attended.data_ptr(), hidden.data_ptr(), len(hidden), self.struct, out.data_ptr())
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A small linear layer in float32, such as that of a head. transposed: (inputs, padded outputs)."""
+
+    outputs: int
+    transposed: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> "Dense":
+        """The same layer as torch's."""
+        weight = layer.weight.detach().float()
+        panel = native().panel
+        padded = -(-len(weight) // panel) * panel
+        transposed = weight.new_zeros(weight.shape[1], padded)
+        transposed[:, : len(weight)] = weight.T
+        return cls(len(weight), transposed, _padded(layer.bias, padded))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, outputs). x: (n, inputs) float32."""
+        x = x.contiguous()
+        out = x.new_empty(len(x), self.outputs)
+        addresses = self.transposed.data_ptr(), self.bias.data_ptr()
+        native().dense(x.data_ptr(), *x.shape, *addresses, self.outputs, out.data_ptr())
+        return out
+
+
+def _padded(values: Tensor | None, length: int) -> Tensor:
+    """The values as float32, with zeros up to `length`."""
+    result = torch.zeros(length)
+    if values is not None:
+        result[: len(values)] = values.detach()
+    return result

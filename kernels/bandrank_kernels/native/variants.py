@@ -1,0 +1,46 @@
+"""The instruction sets that the CPU kernels are built for."""
+
+import functools
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A build of the kernels.
+
+    name: of its file.  needs: what a processor must have, as Linux names it.  options: for the compiler.
+    """
+
+    name: str
+    needs: frozenset[str]
+    options: tuple[str, ...]
+
+
+AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
+# The best first.
+VARIANTS = (
+    Variant("avx512_vnni", AVX512, ("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512")),
+    Variant("avx_vnni", AVX2 | {"avx_vnni"}, ("-march=x86-64-v3", "-mavxvnni")),
+    Variant("avx2", AVX2, ("-march=x86-64-v3",)),
+)
+
+
+@functools.cache
+def usable_variants() -> tuple[Variant, ...]:
+    """The variants that this processor runs, the best first; none where it cannot be asked."""
+    has = _processor_flags()
+    return tuple(variant for variant in VARIANTS if variant.needs <= has)
+
+
+def _processor_flags() -> frozenset[str]:
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        return frozenset()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.split())

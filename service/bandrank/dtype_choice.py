@@ -1,0 +1,54 @@
+"""The dtype that a model is served in."""
+
+import logging
+
+import torch
+
+from bandrank.dtypes import DTYPES
+from bandrank.errors import BadSetting
+from bandrank.model_settings import Dtype
+from bandrank.models.loading import LoadedModel
+from bandrank.models.measured import measure
+from bandrank.models.quantised import why_not_quantised
+
+log = logging.getLogger(__name__)
+
+
+def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch.dtype:
+    """The named dtype. "auto" on a GPU is float16, or bfloat16 for a scorer that overflows it; on a CPU the fastest of
+    float32 and those that the checkpoint is marked fit for, as measured now.
+
+    Raises BadSetting for int8 where it cannot be computed.
+    """
+    scorer = model.scorer
+    if name == "int8" and (reason := why_no_int8(device, model)):
+        raise BadSetting("dtype", f"cannot be int8 for {model.name}: {reason}")
+    if name != "auto":
+        dtype = DTYPES[name]
+    elif device.type == "cpu":
+        dtype = _fastest(device, model)
+    else:
+        dtype = torch.bfloat16 if scorer.overflows_float16 else torch.float16
+    if scorer.overflows_float16 and dtype == torch.float16:
+        log.warning("%s computes in float16, as asked for, and may overflow; bfloat16 does not", model.name)
+    elif scorer.overflows_float16 and dtype == torch.bfloat16:
+        log.info("%s computes in bfloat16, because it may overflow float16", model.name)
+    return dtype
+
+
+def why_no_int8(device: torch.device, model: LoadedModel) -> str | None:
+    """Why a model cannot be served in int8, as a clause; None if it can."""
+    return "int8 is for a CPU" if device.type != "cpu" else why_not_quantised(model.scorer)
+
+
+def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
+    if "int8" not in model.fit:
+        return torch.float32
+    if reason := why_no_int8(device, model):
+        log.warning("%s computes in float32, and would be faster in int8: %s", model.name, reason)
+        return torch.float32
+    seconds = measure(model.scorer, device, [torch.float32, torch.int8])
+    fastest = min(seconds, key=seconds.__getitem__)
+    times = ", ".join(f"{1e3 * each:.1f} ms in {str(dtype).removeprefix('torch.')}" for dtype, each in seconds.items())
+    log.info("%s computes in %s: a small request takes %s", model.name, str(fastest).removeprefix("torch."), times)
+    return fastest

@@ -1,0 +1,94 @@
+"""Parts of a batch side by side, each on a thread that computes alone: a core is a worker.
+
+In a product over all cores, each waits for the slowest; with another process on one of them, all products wait. Workers
+take parts of the batch, one after the other, and wait for each other only at its end.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import Ints, offsets
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+# A small batch gives each worker one part, unless it had fewer rows than these.
+FEWEST_ROWS = 96
+# A large one is cut into more, so that a worker whose core is busy with something else takes fewer. They have so many
+# rows that the Python in between does not count.
+MANY_ROWS, PARTS_PER_WORKER = 384, 4
+
+
+class Workers:
+    """Threads, each of which computes with one thread of torch's."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="bandrank-worker")
+        started = threading.Barrier(count)
+
+        def compute_alone() -> None:
+            torch.set_num_threads(1)
+            started.wait()
+
+        for future in [self._pool.submit(compute_alone) for _ in range(count)]:
+            future.result()
+        torch.set_num_threads(count)  # of this thread, and of threads that start later
+
+    def run(self, compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+        """The results of all parts, in their order; an error of one is raised when all have ended."""
+        if len(parts) < 2 or self.count < 2:
+            return [compute(part) for part in parts]
+
+        def without_gradients(part: Part) -> Result:
+            with torch.inference_mode():
+                return compute(part)
+
+        futures = [self._pool.submit(without_gradients, part) for part in parts]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
+
+    def split(self, lengths: Ints) -> list[slice]:
+        """Runs of sequences of about the same number of rows, at least one. lengths: of each sequence, in rows."""
+        total = int(lengths.sum())
+        parts = max(1, min(self.count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * self.count, total // MANY_ROWS))
+        ends = np.searchsorted(np.cumsum(lengths), np.arange(1, parts) * total / parts, side="left") + 1
+        bounds = sorted({0, *ends.tolist(), len(lengths)})
+        return [slice(begin, end) for begin, end in pairwise(bounds)] or [slice(0, 0)]
+
+
+@functools.cache
+def workers(count: int) -> Workers:
+    """The workers of this process."""
+    return Workers(count)
+
+
+def parts_of(batch: ScoreBatch, runs: Sequence[slice]) -> list[ScoreBatch]:
+    """The batch's candidates in runs, each with the queries that it has."""
+    return [_part(batch, run) for run in runs]
+
+
+def _part(batch: ScoreBatch, run: slice) -> ScoreBatch:
+    groups = list(batch.groups(run.start, run.stop))
+    if not groups:
+        return ScoreBatch(batch.queries.part(slice(0, 0)), batch.candidates.part(run), offsets([]))
+    first, last = groups[0][0], groups[-1][0]
+    cu_candidates = batch.cu_candidates[first : last + 2].clip(run.start, run.stop) - run.start
+    return ScoreBatch(batch.queries.part(slice(first, last + 1)), batch.candidates.part(run), cu_candidates)
+
+
+def joined(parts: Sequence[Ragged]) -> Ragged:
+    """The sequences of all parts, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    return Ragged(torch.cat([part.values for part in parts]), offsets(np.concatenate([part.lengths for part in parts])))

@@ -1,0 +1,144 @@
+"""The CPU kernels' attention against the reference in float64, in every variant that this processor runs."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.drawn_layouts import WINDOWS, layouts, patterns
+from support.layouts import packed_rows
+from support.native import each_variant, needs_native
+from torch import Tensor
+
+from bandrank_kernels import BackendUnavailable
+from bandrank_kernels.arrays import offsets
+from bandrank_kernels.windowed_attention import (
+    AttentionPattern,
+    PackedRows,
+    plan_attention,
+    plan_local_attention,
+    windowed_attention,
+)
+
+pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
+CPU = torch.device("cpu")
+
+
+def some_qkv(num_rows: int, heads: int = 2, head_dim: int = 32, scale: float = 2.0) -> Tensor:
+    """Always the same, normal, with logits of some units."""
+    return scale * torch.randn(num_rows, 3, heads, head_dim, generator=torch.Generator().manual_seed(0))
+
+
+def assert_native_is_right(rows: PackedRows, pattern: AttentionPattern, heads: int = 2, head_dim: int = 32) -> None:
+    """`attend` and `attend_first`."""
+    qkv = some_qkv(rows.num_rows, heads, head_dim)
+    plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float32, head_dim=head_dim, backend="native")
+    expected = windowed_attention(qkv.double(), rows, pattern, backend="reference")
+
+    torch.testing.assert_close(plan.attend(qkv).double(), expected, rtol=0, atol=5e-5)
+    first = plan.attend_first(qkv, rows.num_candidates)
+    assert torch.equal(first, plan.attend(qkv)[: rows.num_candidates])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_native_equals_reference(data: st.DataObject) -> None:
+    """Any pattern on any layout, empty ones included."""
+    pattern = data.draw(patterns())
+    assert_native_is_right(data.draw(layouts(pattern)), pattern)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_native_equals_reference_for_all_switches(window: int | None) -> None:
+    """All 64 settings of the switches, two queries, one of them empty, candidates of several lengths."""
+    for switches in itertools.product([False, True], repeat=6):
+        pattern = AttentionPattern(window, *switches)
+        assert_native_is_right(packed_rows([3, 0], [[0, 5, 1], [12]], shared=pattern.shares_queries), pattern)
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 64, 128, 256])
+@pytest.mark.parametrize("window", [0, 4, 64, None])
+def test_native_equals_reference_at_the_borders(window: int | None, head_dim: int) -> None:
+    """Candidates around a register, around a task, and longer than both."""
+    rows = packed_rows([7, 4, 0], [[0, 1, 3, 4, 15, 16, 17], [], [127, 128, 129, 300]], shared=True)
+    assert_native_is_right(rows, AttentionPattern.sparse(window), heads=1, head_dim=head_dim)
+
+
+def test_large_logits_are_no_overflow() -> None:
+    """A softmax subtracts the largest first."""
+    rows = packed_rows([3], [[20, 2]], shared=True)
+    qkv = some_qkv(rows.num_rows, scale=60)
+
+    attended = windowed_attention(qkv, rows, AttentionPattern.sparse(4), backend="native")
+
+    expected = windowed_attention(qkv.double(), rows, AttentionPattern.sparse(4), backend="reference")
+    torch.testing.assert_close(attended.double(), expected, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("window", [0, 4, None])
+def test_nan_stays_with_its_candidate(window: int | None) -> None:
+    """Between the rows of others, in keys and in values; and what sees it is NaN, not a number made up."""
+    rows = packed_rows([3], [[40, 5, 20]], shared=True)
+    pattern = AttentionPattern.sparse(window)
+    qkv = some_qkv(rows.num_rows)
+    right = windowed_attention(qkv, rows, pattern, backend="native")
+    poisoned = [1, *rows.candidate_rows(1)]
+    qkv[poisoned] = torch.nan
+
+    attended = windowed_attention(qkv, rows, pattern, backend="native")
+
+    others = [row for row in range(rows.num_rows) if row not in poisoned]
+    assert torch.equal(attended[others], right[others])
+    assert attended[poisoned].isnan().all()
+
+
+def test_a_candidate_has_the_same_bits_in_any_company() -> None:
+    """Alone and behind others."""
+    together, alone = packed_rows([6], [[40, 77, 300]], shared=True), packed_rows([6], [[77]], shared=True)
+    qkv = some_qkv(together.num_rows)
+    own = [1, *range(3, 9), *together.candidate_rows(1)]
+
+    for window in (0, 4, 64, None):
+        pattern = AttentionPattern.sparse(window)
+        both = windowed_attention(qkv, together, pattern, backend="native")
+        assert torch.equal(windowed_attention(qkv[own], alone, pattern, backend="native"), both[own])
+
+
+@pytest.mark.parametrize("window", [0, 3, 500])
+def test_local_attention_equals_the_reference(window: int) -> None:
+    """Texts end to end, some empty."""
+    cu_seqlens = offsets([0, 1, 40, 0, 300])
+    qkv = some_qkv(int(cu_seqlens[-1]))
+    native, reference = (
+        plan_local_attention(cu_seqlens, window, device=CPU, dtype=torch.float32, backend=backend)
+        for backend in ("native", "reference")
+    )
+
+    torch.testing.assert_close(native.attend(qkv).double(), reference.attend(qkv.double()), rtol=0, atol=5e-5)
+    with pytest.raises(NotImplementedError, match=r"no \[CLS\] rows"):
+        native.attend_cls(qkv[:, 0], qkv[:, 0, 0], 1.0)
+
+
+def test_absorbed_attention_is_that_of_plain_torch() -> None:
+    """The interface's other way to the last layer."""
+    rows = packed_rows([3], [[40, 5]], shared=True)
+    wide, query = torch.randn(rows.num_rows, 24), torch.randn(2, 3, 24)
+    native, plain = (
+        plan_attention(rows, AttentionPattern.sparse(4), device=CPU, dtype=torch.float32, head_dim=32, backend=backend)
+        for backend in ("native", "vectorized")
+    )
+
+    torch.testing.assert_close(native.attend_cls(query, wide, 0.3), plain.attend_cls(query, wide, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_dim", "reason"),
+    [(torch.bfloat16, 32, "float32"), (torch.float32, 24, "multiple of 16"), (torch.float32, 272, "up to 256")],
+)
+def test_what_it_cannot_compute_is_refused(dtype: torch.dtype, head_dim: int, reason: str) -> None:
+    """By name, with the reason."""
+    rows = PackedRows(offsets([1]), offsets([1]), np.zeros(1, np.int64))
+    with pytest.raises(BackendUnavailable, match=reason):
+        plan_attention(rows, AttentionPattern.sparse(4), device=CPU, dtype=dtype, head_dim=head_dim, backend="native")

@@ -1,0 +1,161 @@
+"""How the CPU kernels are built and found, and that they touch no memory that is not theirs."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from support.native import needs_native
+
+from bandrank_kernels.native import build, library, variants
+from bandrank_kernels.native.variants import AVX2, AVX512, VARIANTS, usable_variants
+
+
+@pytest.fixture(autouse=True)
+def forgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is built yet, and what a test loads is forgotten."""
+    monkeypatch.setattr(build, "BUILT", tmp_path / "built")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    library.load.cache_clear()
+    yield
+    library.load.cache_clear()
+
+
+@needs_native
+def test_they_are_built_once() -> None:
+    """By the first who wants them, and found by the next."""
+    first = library.native()
+    made = first.path.stat().st_mtime_ns
+    library.load.cache_clear()
+
+    assert library.native().path == first.path
+    assert first.path.stat().st_mtime_ns == made
+    assert first.path.is_relative_to(build.user_cache())
+
+
+@needs_native
+def test_a_library_in_the_package_goes_first() -> None:
+    """As in an image, where there is no compiler."""
+    path = build.build(usable_variants()[0], build.BUILT)
+
+    assert library.native().path == path
+
+
+@pytest.mark.slow
+@needs_native
+def test_several_processes_may_build_at_once(tmp_path: Path) -> None:
+    """Each finds a whole file, and nothing else is left."""
+    variant = usable_variants()[0]
+    with ThreadPoolExecutor(2) as pool:
+        paths = set(pool.map(lambda _: build.build(variant, tmp_path / "together"), range(2)))
+
+    assert list((tmp_path / "together").iterdir()) == list(paths)
+
+
+def test_without_a_compiler_the_reason_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing fails that does not need them."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(variants, "_processor_flags", lambda: AVX512)
+    monkeypatch.setattr(library, "usable_variants", lambda: VARIANTS)
+
+    assert "apt-get install g++" in str(library.why_no_native())
+    with pytest.raises(RuntimeError, match=r"no C\+\+ compiler"):
+        library.native()
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line that says error."""
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'note: so it begins' >&2\necho 'error: no such option' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+
+    with pytest.raises(build.CannotBuild, match="fails: error: no such option"):
+        build.build(VARIANTS[0], tmp_path / "folder")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A file where the folder should be."""
+    if build.find_compiler() is None:
+        pytest.skip("there is no compiler")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(build.CannotBuild, match="cannot be written"):
+        build.build(VARIANTS[0], tmp_path / "file" / "folder")
+
+
+@needs_native
+def test_a_damaged_library_is_no_crash() -> None:
+    """Its name and the loader's words."""
+    damaged = build.user_cache() / build.file_name(usable_variants()[0])
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"not a library")
+
+    assert f"{damaged} cannot be loaded" in str(library.why_no_native())
+
+
+@pytest.mark.parametrize(
+    ("flags", "names"),
+    [
+        (frozenset(), []),
+        (AVX2, ["avx2"]),
+        (AVX2 | {"avx_vnni"}, ["avx_vnni", "avx2"]),
+        (AVX512, ["avx512_vnni", "avx2"]),
+        (AVX512 - {"avx512_vnni"}, ["avx2"]),
+    ],
+)
+def test_the_best_variant_that_the_processor_has_comes_first(
+    flags: frozenset[str], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A processor without any says so."""
+    monkeypatch.setattr(variants, "_processor_flags", lambda: flags)
+    usable_variants.cache_clear()
+    try:
+        assert [variant.name for variant in usable_variants()] == names
+        if not names:
+            assert "no AVX2" in str(library.why_no_native())
+    finally:
+        usable_variants.cache_clear()
+
+
+@pytest.mark.slow
+@needs_native
+def test_the_command_builds_every_variant(tmp_path: Path) -> None:
+    """Into the package, for an image; here into a copy of it."""
+    package = Path(build.__file__).parents[1]
+    copy = tmp_path / "bandrank_kernels"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("built", "__pycache__"))
+
+    result = subprocess.run(
+        [sys.executable, "-m", "bandrank_kernels.native.build"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": str(Path(str(build.find_compiler())).parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    built = sorted(path.name for path in (copy / "native" / "built").iterdir())
+    assert built == sorted(map(build.file_name, VARIANTS))
+    assert len(result.stdout.splitlines()) == len(VARIANTS)
+
+
+@pytest.mark.slow
+@needs_native
+@pytest.mark.parametrize("variant", usable_variants(), ids=lambda variant: variant.name)
+def test_sanitizers_find_nothing(variant: variants.Variant, tmp_path: Path) -> None:
+    """Memory of exactly the right size around odd sizes, under the address and undefined behaviour sanitizers."""
+    program = tmp_path / "sanitised"
+    source = Path(__file__).with_name("native_sanitised.cpp")
+    flags = ["-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(
+        [str(build.find_compiler()), *flags, *variant.options, f"-I{build.SOURCES}", "-o", str(program), str(source)],
+        check=True,
+    )
+
+    result = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+
+    assert result.stdout == "clean\n", result.stderr[:3000]

@@ -1,0 +1,166 @@
+"""The CPU kernels' int8 layers against the same sums in float64, in every variant that this processor runs."""
+
+import math
+
+import pytest
+import torch
+from support.native import each_variant, needs_native
+from torch import Tensor
+from torch.nn import functional
+
+from bandrank_kernels.native.tensors import Dense, Int8Weights, PostNorm, linear
+
+pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
+ROWS = [1, 5, 6, 7, 95, 96, 97, 200]  # around a tile and a block
+SIZES = [(16, 1), (16, 64), (48, 65), (384, 100), (1536, 384)]  # inputs, outputs
+ROUNDING = 2e-5
+
+
+def some(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers, the same for the same seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def int8_layer(inputs: int, outputs: int, *, seed: int = 1, smooth: Tensor | None = None) -> tuple[Int8Weights, Tensor]:
+    """A packed layer, and its weights in float64 with the bias as the last column."""
+    rows = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=torch.Generator().manual_seed(seed))
+    scales, bias = some(outputs, seed=seed).abs() / 500, some(outputs, seed=seed + 1)
+    wide = torch.cat([rows.double() * scales.double()[:, None], bias.double()[:, None]], 1)
+    return Int8Weights.pack(rows, scales, bias, smooth), wide
+
+
+def quantised(x: Tensor) -> Tensor:
+    """The rows as the kernels see them, in float64: 255 equal steps, one of which is zero."""
+    low, high = x.amin(1, keepdim=True).clamp(max=0), x.amax(1, keepdim=True).clamp(min=0)
+    step = torch.where(high > low, (high - low) / 255, 1.0)
+    zero = (-low / step + 0.5).floor()
+    return ((x / step + zero + 0.5).floor().clamp(0, 255) - zero).double() * step.double()
+
+
+def product(x: Tensor, wide: Tensor) -> Tensor:
+    """What a layer should give, in float64. wide: as from `int8_layer`."""
+    return quantised(x) @ wide[:, :-1].T + wide[:, -1]
+
+
+def assert_close_but_for_ties(actual: Tensor, expected: Tensor, x: Tensor, wide: Tensor) -> None:
+    """Equal to rounding, or by one step of one number whose quantisation is a tie to rounding."""
+    span = x.amax(1).clamp(min=0) - x.amin(1).clamp(max=0)
+    one_step = span[:, None].double() / 255 * wide[:, :-1].abs().amax(1)
+    wrong = (actual - expected).abs() > ROUNDING * (1 + expected.abs()) + 2 * one_step
+    assert not wrong.any()
+    assert ((actual - expected).abs() <= ROUNDING * (1 + expected.abs())).double().mean() > 0.9
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_layer_is_the_product_of_quantised_rows(rows: int, inputs: int, outputs: int) -> None:
+    """For any number of rows and outputs."""
+    weights, wide = int8_layer(inputs, outputs)
+    x = some(rows, inputs) * 3
+
+    assert_close_but_for_ties(linear(x, weights).double(), product(x, wide), x, wide)
+
+
+def test_quantisation_costs_what_it_must() -> None:
+    """Half a step of each input at most: the layer is near the product that is not quantised."""
+    weights, wide = int8_layer(384, 384)
+    x = some(50, 384)
+
+    error = linear(x, weights).double() - (x.double() @ wide[:, :-1].T + wide[:, -1])
+
+    step = (x.amax(1) - x.amin(1)).double() / 255
+    expected = step[:, None] * wide[:, :-1].square().sum(1).sqrt() / math.sqrt(12)  # of independent rounding
+    assert 0.8 < (error / expected).square().mean().sqrt() < 1.2
+
+
+@pytest.mark.parametrize(
+    "row", [torch.zeros(48), torch.full((48,), 2.5), torch.full((48,), -1e-30), torch.arange(48.0), -torch.arange(48.0)]
+)
+def test_odd_rows_are_right(row: Tensor) -> None:
+    """Zeros, one number, tiny numbers, one sign."""
+    weights, wide = int8_layer(48, 65)
+    x = torch.stack([row, some(48)])
+
+    assert_close_but_for_ties(linear(x, weights).double(), product(x, wide), x, wide)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_stays_in_its_row(bad: float) -> None:
+    """Its own row is NaN, however small the rest of it; the others are the same bits."""
+    weights, _ = int8_layer(48, 65)
+    x = some(13, 48)
+    right = linear(x, weights)
+    x[4, 7] = bad
+
+    spoilt = linear(x, weights)
+
+    assert spoilt[4].isnan().all()
+    assert torch.equal(spoilt[[*range(4), *range(5, 13)]], right[[*range(4), *range(5, 13)]])
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+def test_a_row_is_the_same_bits_in_any_company(gelu: bool) -> None:
+    """Alone, behind others, and with any stride."""
+    weights, _ = int8_layer(384, 100)
+    x = some(97, 384)
+    together = linear(x, weights, gelu=gelu)
+
+    for row in (0, 5, 41, 96):
+        assert torch.equal(linear(x[row : row + 1], weights, gelu=gelu)[0], together[row])
+    assert torch.equal(linear(torch.cat([x, x], 1)[:, :384], weights, gelu=gelu), together)
+
+
+def test_gelu_is_the_erf_form() -> None:
+    """To 5e-6 of a number, far out too."""
+    weights, _ = int8_layer(16, 640)
+    x = some(97, 16) * 40
+
+    torch.testing.assert_close(linear(x, weights, gelu=True), functional.gelu(linear(x, weights)), rtol=2e-6, atol=5e-6)
+
+
+def test_smoothing_moves_scale_from_rows_to_weights() -> None:
+    """Rows are multiplied by it before they are quantised."""
+    smooth = some(48).abs() + 0.1
+    weights, wide = int8_layer(48, 65, smooth=smooth)
+    x = some(20, 48)
+
+    assert_close_but_for_ties(linear(x, weights).double(), product(x * smooth, wide), x * smooth, wide)
+
+
+def test_a_layer_needs_whole_registers() -> None:
+    """The error says which size it wants."""
+    with pytest.raises(ValueError, match="multiple of 16 inputs"):
+        Int8Weights.pack(torch.zeros(8, 20, dtype=torch.int8), torch.ones(8), None)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_block_behind_attention_is_its_layers_in_turn(rows: int) -> None:
+    """The same sums as its layers and norms one by one, to the rounding of a norm."""
+    size, inner = 48, 192
+    out, up, down = int8_layer(size, size)[0], int8_layer(size, inner, seed=3)[0], int8_layer(inner, size, seed=5)[0]
+    norms = [(some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2)]
+    attended, hidden = some(rows, size, seed=11), some(rows, size, seed=12)
+
+    def normed(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
+        weight, bias, eps = norm
+        return functional.layer_norm(x, (size,), weight, bias, eps)
+
+    state = normed(linear(attended, out) + hidden, norms[0])
+    expected = normed(linear(linear(state, up, gelu=True), down) + state, norms[1])
+    actual = PostNorm(out, up, down, *norms)(attended, hidden)
+
+    # A number on the border of two steps may fall to either side.
+    assert ((actual - expected).abs() < 1e-4).double().mean() > 0.97
+    assert (actual - expected).abs().max() < 0.05
+    assert torch.equal(PostNorm(out, up, down, *norms)(attended[-1:], hidden[-1:])[0], actual[-1])
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(384, 384), (384, 1), (7, 100)])
+def test_a_dense_layer_is_torchs_and_keeps_its_bits(inputs: int, outputs: int) -> None:
+    """To rounding in any batch, and bit for bit alone."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(inputs, outputs).requires_grad_(requires_grad=False)
+    dense, x = Dense.of(layer), some(33, inputs)
+
+    torch.testing.assert_close(dense(x), layer(x), rtol=1e-4, atol=1e-5)
+    assert torch.equal(dense(x[8:9])[0], dense(x)[8])

@@ -1,0 +1,183 @@
+"""Scorers in int8 on a CPU: near float32, the same bits in any company, and refused where they cannot be computed."""
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.native import needs_native
+from support.scorers import LookupScorer
+from support.variants import VARIANTS, random_texts
+from torch import Tensor
+
+from bandrank.models import quantised
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.layers.int8_linear import Int8Linear
+from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.loading import load_model
+from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.quantised import why_not_quantised
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank.models.shipped import FAST
+from bandrank.settings import Settings
+
+pytestmark = needs_native
+CPU = torch.device("cpu")
+# Heads of 16 numbers, so that the CPU kernels compute the attention too.
+NATIVE = {
+    "full": lambda: tiny_cross_encoder(num_heads=2, max_tokens=64),
+    "sparse": lambda: tiny_cross_encoder(num_heads=2, pattern=sparse(4), max_tokens=64),
+}
+
+
+def prepared(scorer: Scorer, dtype: torch.dtype) -> PreparedScorer:
+    """A copy of the scorer on the CPU."""
+    return prepare(copy.deepcopy(scorer), device=CPU, dtype=dtype)
+
+
+@cache
+def in_int8(name: str) -> PreparedScorer:
+    """One of `NATIVE`, prepared once."""
+    return prepared(NATIVE[name](), torch.int8)
+
+
+def scores(scorer: PreparedScorer, batch: ScoreBatch) -> Tensor:
+    """From token ids on both sides, as the service computes them."""
+    with torch.inference_mode():
+        return scorer(batch)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_architecture_is_near_float32(variant: str) -> None:
+    """Its scores differ by a small part of their spread, and are not those of float32: int8 did compute them."""
+    scorer = VARIANTS[variant]()
+    batch = score_batch(*random_texts(scorer))
+    exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
+
+    spread = exact.std()
+    assert not torch.equal(near, exact)
+    assert (near - exact).abs().max() < 0.5 * spread
+    assert torch.corrcoef(torch.stack([near, exact]))[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
+    """In one batch of three queries, alone, and in another order; however many workers share the batch."""
+    scorer = in_int8(name)
+    queries, candidates = random_texts(scorer.scorer)
+    together = scores(scorer, score_batch(queries, candidates)).tolist()
+
+    alone = [
+        scores(scorer, score_batch([query], [[candidate]])).item()
+        for query, group in zip(queries, candidates, strict=True)
+        for candidate in group
+    ]
+    turned = scores(scorer, score_batch(queries, [group[::-1] for group in candidates])).tolist()
+
+    assert alone == together
+    assert turned == [*together[:7][::-1], *together[7:][::-1]]
+
+
+def test_workers_do_not_change_a_bit() -> None:
+    """One thread or three, with parts of the batch on each."""
+    scorer = prepared(tiny_cross_encoder(num_heads=2, pattern=sparse(4)), torch.int8)
+    queries, candidates = random_texts(scorer.scorer)
+    batch = score_batch(queries, [group * 9 for group in candidates])
+    threads = torch.get_num_threads()
+    one = scores(scorer, batch)
+    try:
+        torch.set_num_threads(3)
+        three = scores(scorer, batch)
+        with torch.inference_mode():
+            best, passages = scorer.score_passages(batch)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    with torch.inference_mode():
+        expected_best, expected_passages = scorer.score_passages(batch)
+
+    assert torch.equal(one, three)
+    assert torch.equal(best, expected_best)
+    assert torch.equal(passages, expected_passages)
+
+
+def test_representations_do_not_depend_on_workers() -> None:
+    """Nor on the texts beside them: they are cached."""
+    scorer = prepared(tiny_bi_encoder(num_heads=2, max_tokens=512), torch.int8)
+    _, candidates = random_texts(scorer.scorer)
+    tokens = Ragged.from_token_ids([each for group in candidates for each in group] * 9)
+    threads = torch.get_num_threads()
+    with torch.inference_mode():
+        one = scorer.encode_candidates(tokens)
+        try:
+            torch.set_num_threads(3)
+            three = scorer.encode_candidates(tokens)
+        finally:
+            torch.set_num_threads(threads)
+
+    assert torch.equal(one.values, three.values)
+    assert one.cu_seqlens.tolist() == three.cu_seqlens.tolist()
+
+
+def test_nothing_is_scored_without_an_error() -> None:
+    """A batch without candidates, and one whose candidates are empty."""
+    scorer = in_int8("sparse")
+    assert scores(scorer, score_batch([[5, 3]], [[]])).shape == (0,)
+    assert scores(scorer, score_batch([], [])).shape == (0,)
+    assert scores(scorer, score_batch([[]], [[[], []]])).isfinite().all()
+
+
+def test_a_layer_keeps_what_was_stored_as_int8() -> None:
+    """Rows that are whole multiples of their scale come out as they are; zeros do no harm."""
+    layer = Linear(32, 5)
+    rows = torch.randint(-127, 128, (5, 32), dtype=torch.int8)
+    rows[:, 0], rows[4] = 127, 0
+    scale = torch.rand(5) + 0.1
+    layer.weight.data = rows * scale[:, None]
+
+    int8 = Int8Linear.of(layer)
+
+    assert torch.equal(int8.rows, rows)
+    torch.testing.assert_close(int8.weight_rows(), layer.weight.detach(), rtol=1e-6, atol=0)
+    assert torch.equal(int8.bias_rows(slice(1, 3)), layer.bias.detach()[1:3])
+    assert torch.equal(Int8Linear.of(Linear(32, 5, bias=False)).bias_rows(), torch.zeros(5))
+
+
+def test_a_scorer_has_as_many_parameters_as_before() -> None:
+    """And its cached representations another fingerprint, as their numbers are others."""
+    scorer = tiny_cross_encoder()
+    count = sum(each.numel() for each in scorer.parameters())
+    int8 = prepared(scorer, torch.int8).scorer
+
+    linear = [layer for layer in int8.encoder.modules() if isinstance(layer, Int8Linear)]
+    assert sum(each.numel() for each in int8.parameters()) == count + sum(len(layer.scales) for layer in linear)
+    assert not any(isinstance(layer, Linear) for block in int8.encoder.layers for layer in block.modules())
+
+
+def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason, before anything is changed."""
+    odd = tiny_cross_encoder()
+    odd.encoder.layers[1].down = Linear(20, 32)
+    assert why_not_quantised(odd) == "a layer has 20 inputs, no multiple of 16"
+    bad = tiny_cross_encoder()
+    bad.encoder.layers[0].up.weight.data[3, 3] = torch.nan
+    assert why_not_quantised(bad) == "a weight is not finite"
+    assert why_not_quantised(LookupScorer({})) == "it has no encoder with linear layers"
+    monkeypatch.setattr(quantised, "why_no_native", lambda: "there is no compiler")
+    with pytest.raises(ValueError, match=r"cross_encoder cannot compute in int8: .* there is no compiler"):
+        prepared(tiny_cross_encoder(), torch.int8)
+
+
+@pytest.mark.parametrize("name", [FAST, Settings().model])
+def test_shipped_scorers_keep_their_order(name: str) -> None:
+    """Of random texts, whose scores are close: nearly the same order."""
+    scorer = load_model(name).scorer
+    chance = torch.Generator().manual_seed(0)
+    texts = [torch.randint(1000, 20000, (20,), generator=chance).tolist() for _ in range(60)]
+    batch = score_batch([[*texts[0][:5], 102]], [[[*text, 102] for text in texts]])
+    exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
+
+    assert torch.corrcoef(torch.stack([near, exact]))[0, 1] > 0.99

@@ -1,0 +1,123 @@
+"""The dtype that a model is served in: what was asked for, or what is best where it runs."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from support.models import loaded, tiny_cross_encoder
+from support.native import needs_native
+from support.scorers import LookupScorer
+from support.tokenizer import TOKENIZER_FILE
+
+from bandrank import dtype_choice
+from bandrank.dtype_choice import choose_dtype
+from bandrank.errors import BadSetting
+from bandrank.models import checkpoint
+from bandrank.models.checkpoint import BadCheckpoint, load_fit, mark_fit
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank.models.measured import measure
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+def overflowing() -> LoadedModel:
+    """A model that is known to overflow float16."""
+
+    class Overflowing(LookupScorer):
+        overflows_float16 = True
+
+    return loaded(Overflowing({}))
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> LoadedModel:
+    """A checkpoint that was measured to be fit for int8."""
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "marked", tokenizer=TOKENIZER_FILE)
+    mark_fit(tmp_path / "marked", ["int8"])
+    return load_model(str(tmp_path / "marked"))
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "expected"),
+    [
+        (GPU, loaded(LookupScorer({})), torch.float16),
+        (GPU, overflowing(), torch.bfloat16),
+        (CPU, overflowing(), torch.float32),
+        (CPU, loaded(tiny_cross_encoder()), torch.float32),
+    ],
+)
+def test_auto_is_what_the_device_is_best_at(device: torch.device, model: LoadedModel, expected: torch.dtype) -> None:
+    """Unless the numbers could overflow; on a CPU float32 where nobody has measured the quality of another."""
+    assert choose_dtype("auto", device, model) == expected
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_what_is_asked_for_is_what_runs(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning where float16 may overflow."""
+    with caplog.at_level(logging.WARNING):
+        assert choose_dtype(name, CPU, overflowing()) == getattr(torch, name)  # type: ignore[arg-type]
+    assert ("may overflow" in caplog.text) == (name == "float16")
+
+
+@needs_native
+@pytest.mark.parametrize("fastest", [torch.float32, torch.int8])
+def test_auto_is_the_fastest_of_those_that_a_checkpoint_is_fit_for(
+    fastest: torch.dtype, marked: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By times, which the log tells."""
+    monkeypatch.setattr(
+        dtype_choice, "measure", lambda _scorer, _device, dtypes: {each: 0.5 + (each != fastest) for each in dtypes}
+    )
+    with caplog.at_level(logging.INFO):
+        assert choose_dtype("auto", CPU, marked) == fastest
+    assert "500.0 ms in " + str(fastest).removeprefix("torch.") in caplog.text
+
+
+@needs_native
+def test_measuring_changes_nothing(marked: LoadedModel) -> None:
+    """Each dtype gets a time, and the scorer is not touched."""
+    before = {name: each.clone() for name, each in marked.scorer.state_dict().items()}
+
+    seconds = measure(marked.scorer, CPU, [torch.float32, torch.int8])
+
+    assert set(seconds) == {torch.float32, torch.int8}
+    assert all(0 < each < 60 for each in seconds.values())
+    assert {name: each.dtype for name, each in marked.scorer.state_dict().items()} == {
+        name: each.dtype for name, each in before.items()
+    }
+
+
+def test_without_kernels_auto_is_float32_and_says_what_is_missing(
+    marked: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Never silently."""
+    monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
+    with caplog.at_level(logging.WARNING):
+        assert choose_dtype("auto", CPU, marked) == torch.float32
+    assert "would be faster in int8: there is no C++ compiler" in caplog.text
+
+
+def test_int8_where_it_cannot_be_computed_is_a_bad_setting(
+    marked: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the reason: no kernels, or a GPU."""
+    with pytest.raises(BadSetting, match=r"dtype cannot be int8 for .*: int8 is for a CPU"):
+        choose_dtype("int8", GPU, marked)
+    monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
+    with pytest.raises(BadSetting, match="there is no C"):
+        choose_dtype("int8", CPU, marked)
+
+
+def test_marks_are_kept_in_the_checkpoint(tmp_path: Path) -> None:
+    """Written, read, taken back; anything else is refused."""
+    checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE)
+    assert load_fit(tmp_path) == ()
+    mark_fit(tmp_path, ["int8"])
+    assert load_fit(tmp_path) == ("int8",)
+    assert load_model(str(tmp_path)).fit == ("int8",)
+    mark_fit(tmp_path, ["int4"])  # type: ignore[list-item]
+    with pytest.raises(BadCheckpoint, match="fit: dtypes: 'int4' is none of"):
+        load_fit(tmp_path)
+    mark_fit(tmp_path, [])
+    assert "fit" not in (tmp_path / "config.json").read_text(encoding="utf-8")
