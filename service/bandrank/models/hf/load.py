@@ -39,9 +39,10 @@ def load(folder: Path) -> Scorer:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
     try:
         saved = read_weights(folder)
-        weights = {name.removeprefix(family.prefix): tensor for name, tensor in saved.items()}
-        headless = not any(name.startswith(family.prefix) for name in saved)
-        model = Model(folder, family, settings, weights, family.read_config(settings, weights), headless)
+        prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
+        weights = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
+        encoder = family.read_config(settings, weights)
+        model = Model(folder, family, settings, weights, encoder, headless=not prefix)
         return _in_its_role(model, bi_encoder.modules(folder))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error

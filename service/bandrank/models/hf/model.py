@@ -32,7 +32,7 @@ def score_head(pooler: str, classifier: str) -> dict[str, str]:
 class Family:
     """How one family of encoders is saved.
 
-    prefix: what precedes the names of the encoder's tensors in a model that also has a head.
+    prefixes: what precedes the names of the encoder's tensors in a model that also has a head; one of these.
     tokens: the usual spelling of "cls", "sep" and "mask"; of the first two, for tokenizers without a template.
     read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError
     for settings that are not supported.
@@ -43,7 +43,7 @@ class Family:
     one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
     """
 
-    prefix: str
+    prefixes: tuple[str, ...]
     tokens: Mapping[str, str]
     read_config: Callable[[dict[str, Any], Weights], EncoderConfig]
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
@@ -57,7 +57,7 @@ class Model:
     """The content of a folder.
 
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
-    headless: whether no name had the prefix, as in a model that was saved without a head.
+    headless: whether no name had such a prefix, as in a model that was saved without a head.
     """
 
     folder: Path
