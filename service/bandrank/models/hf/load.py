@@ -9,9 +9,11 @@ from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import read_weights
+from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
+from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import ROBERTA
 from bandrank.models.scorer import Scorer
@@ -22,8 +24,11 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "gte": GTE,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
+    "new": GTE,
+    "nomic_bert": NOMIC_BERT,
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,
