@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.bert_likes import save
 from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, change_weights, edit_json
+from transformers import GteConfig, NomicBertConfig
 
 from bandrank.models import hf
 from bandrank.models.checkpoint import BadCheckpoint
@@ -116,6 +117,10 @@ def test_how_much_a_nomic_bert_reads(tmp_path: Path, settings: dict[str, Any], p
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4}}, Rotary(500_000.0, 4.0)),
         ({"rope_theta": 5e5, "rope_scaling": {"type": "ntk", "factor": 2.0}}, Rotary(1e6, 2.0 ** (1 / 32))),
         ({"rope_parameters": {"rope_type": "ntk", "rope_theta": 10, "factor": 2}}, Rotary(20.0, 2.0 ** (1 / 32))),
+        (
+            {"rope_theta": 10, "rope_scaling": {"type": "ntk", "factor": 2}, "rope_parameters": {"rope_theta": 7}},
+            Rotary(20.0, 2.0 ** (1 / 32)),
+        ),
     ],
 )
 def test_the_spellings_of_rotary_positions(settings: dict[str, Any], rotary: Rotary) -> None:
@@ -123,12 +128,22 @@ def test_the_spellings_of_rotary_positions(settings: dict[str, Any], rotary: Rot
     assert read_rotary(settings, 64) == rotary
 
 
+def test_a_base_that_is_not_saved_is_the_default_of_the_library(tmp_path: Path) -> None:
+    """Which the authors' code has too for NomicBERT, and not for GTE."""
+    for folder, library in (
+        (save(tmp_path / "gte", GTE), GteConfig),
+        (nomic_folder(tmp_path / "nomic"), NomicBertConfig),
+    ):
+        edit_json(folder / "config.json", {}, remove=("rope_parameters", "rotary_emb_base"))
+        assert hf.load(folder).config.encoder.rotary == Rotary(library.default_theta)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"rope_scaling": {"type": "dynamic", "factor": 8.0}}, "rotary positions of .*'dynamic'.* are not supported"),
         ({"rope_scaling": {"type": "ntk", "factor": 8.0, "mixed_b": 0.5}}, "rotary positions of .*'mixed_b': 0.5"),
-        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "'partial_rotary_factor': 0.5"),
+        ({"rope_scaling": {"type": "linear", "partial_rotary_factor": 0.5}}, "'partial_rotary_factor': 0.5"),
         (
             {"rope_scaling": {"type": "ntk", "factor": "8"}},
             "factor of rotary positions must be a number above 0, got '8'",

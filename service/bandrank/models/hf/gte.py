@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.rotary_bert import GteConfig
+from bandrank.models.encoders.rotary_bert import GTE_ROTARY, GteConfig
 from bandrank.models.hf import rotary_bert
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.files import Weights
@@ -37,6 +37,8 @@ NAMES = LayerNames(
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for settings that are missing or not supported."""
     require_plain(settings, PLAIN, "GTE")
+    if settings["model_type"] == "gte":  # the authors' code has another default
+        settings = {"rope_theta": GTE_ROTARY.base} | settings
     return GteConfig(**rotary_bert.read_config(settings, weights))
 
 

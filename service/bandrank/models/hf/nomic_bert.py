@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.rotary_bert import NomicBertConfig
+from bandrank.models.encoders.rotary_bert import NOMIC_ROTARY, NomicBertConfig
 from bandrank.models.hf import rotary_bert
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.files import Weights
@@ -55,7 +55,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     the text, which is not computed here: the encoder then reads as many tokens as the training.
     """
     require_plain(settings, PLAIN, "NomicBERT")
-    settings = settings | {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
+    translated = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
+    settings = {"rope_theta": NOMIC_ROTARY.base} | settings | translated
     if settings.get("rotary_scaling_factor") is not None:
         settings["max_position_embeddings"] = settings.get("max_trained_positions", 2048)
     return NomicBertConfig(**rotary_bert.read_config(settings, weights))

@@ -43,7 +43,8 @@ def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
 
     Raises ValueError for positions of another kind, and for numbers that are missing.
     """
-    rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}  # since and before transformers 5
+    # Before and since transformers 5; with both, the library and the authors' code take the former.
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "linear", "ntk") or rope.get("mixed_b") or rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError(f"rotary positions of {rope} are not supported; {SUPPORTED}")
