@@ -89,7 +89,7 @@ def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "positions of type 'linear'"),
         ({"attention_bias": True}, "attention with a bias is not supported in qwen3"),
         ({"num_key_value_heads": None}, "config.json has no number for num_key_value_heads"),
-        ({"num_hidden_layers": 1}, "config.json names 1 layers, the weights have more"),
+        ({"num_hidden_layers": 1}, "config.json names 1 layers, the weights have 2"),
         ({"num_hidden_layers": 3}, "the weights have no tensor 'layers.2"),
         ({"max_position_embeddings": 40}, "max_tokens 40 must hold the prompt"),
     ],

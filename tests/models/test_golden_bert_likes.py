@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet and DistilBERT against `transformers`, from texts on: tokenizer, template,
-encoder and head.
+"""RoBERTa, XLM-RoBERTa, ELECTRA, MPNet, DistilBERT, NomicBERT and GTE against `transformers`, from texts on: tokenizer,
+template, encoder and head.
 """
 
 import random

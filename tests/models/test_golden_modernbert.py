@@ -166,7 +166,7 @@ def test_ettin_is_the_chain_of_its_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "settings", "message"),
     [
-        ("1_Pooling", {"pooling_mode": "max"}, r"pooling \['max'\] are not supported"),
+        ("1_Pooling", {"pooling_mode": "max"}, "pooling 'max' are not supported"),
         ("2_Dense", {"activation_function": "torch.nn.modules.activation.Tanh"}, "activation Tanh, only GELU"),
         ("4_Dense", {"activation_function": "torch.nn.modules.activation.ReLU"}, "activation ReLU, only Identity"),
         ("4_Dense", {"out_features": 2}, "one output, the last Dense module has 2"),

@@ -1,5 +1,5 @@
-"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets and DistilBERTs: Hugging Face folders with the settings of
-published models.
+"""Tiny random RoBERTas, XLM-RoBERTas, ELECTRAs, MPNets, DistilBERTs, NomicBERTs and GTEs: Hugging Face folders with the
+settings of published models.
 """
 
 import json
@@ -17,8 +17,12 @@ from transformers import (
     DistilBertForSequenceClassification,
     ElectraConfig,
     ElectraForSequenceClassification,
+    GteConfig,
+    GteForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
+    NomicBertConfig,
+    NomicBertForSequenceClassification,
     PreTrainedModel,
     RobertaConfig,
     RobertaForSequenceClassification,
@@ -86,6 +90,11 @@ class Known:
     tokenizer: Any
     settings: dict[str, Any]
     positions: int
+
+
+def rope(base: float, **more: Any) -> dict[str, Any]:
+    """Settings of rotary positions as transformers writes them. more: of scaled ones."""
+    return {"rope_type": "default", "rope_theta": base} | more
 
 
 XLM = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -164,6 +173,35 @@ KNOWN: dict[str, Known] = {
             "n_layers": 2,
         },
         512,
+    ),
+    # As nomic-ai/nomic-embed-text-v1.5 has them: 12 layers of 768, 12 heads, here with a head.
+    "NomicBERT": Known(
+        NomicBertConfig,
+        NomicBertForSequenceClassification,
+        word_piece_tokenizer,
+        {"max_position_embeddings": 2048, "type_vocab_size": 2, "rope_parameters": rope(1000.0)},
+        2048,
+    ),
+    # 12 layers of 768, 12 heads; with fewer positions, for the sake of time.
+    "Alibaba-NLP/gte-multilingual-reranker-base": Known(
+        GteConfig,
+        GteForSequenceClassification,
+        unigram_tokenizer,
+        {
+            "max_position_embeddings": 2048,
+            "type_vocab_size": 1,
+            "pad_token_id": 1,
+            "rope_parameters": rope(160_000.0, rope_type="linear", factor=8.0 ** (2 * NUM_HEADS / HIDDEN_SIZE)),
+        },
+        2048,
+    ),
+    # As Alibaba-NLP/gte-base-en-v1.5 has them, from which re-rankers are trained.
+    "GTE without token types": Known(
+        GteConfig,
+        GteForSequenceClassification,
+        word_piece_tokenizer,
+        {"max_position_embeddings": 2048, "type_vocab_size": 0, "pad_token_id": 0, "rope_parameters": rope(500_000.0)},
+        2048,
     ),
 }
 

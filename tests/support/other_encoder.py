@@ -38,6 +38,7 @@ def other_encoder(config: OtherConfig) -> Stack:
         options = BlockOptions(
             activation="swiglu",
             bias=False,
+            norm_bias=False,
             rotary=Rotary(base=100.0 if local else 1000.0),
             window=config.local_window if local else None,
         )

@@ -11,12 +11,14 @@ class EncoderConfig:
 
     kind: a key of `families.ENCODERS`. Another family adds its settings in a subclass, with a default for `kind`.
     causal: whether rows attend only to rows before them.
+    gated: whether the feed-forward half has a gate, a third matrix.
     why_no_kernels: why no CUDA kernel computes the family's attention, as a clause; None if they do.
     overflows_float16: whether states of trained models of the family go beyond the range of float16.
     Raises ValueError if the heads do not divide hidden_size.
     """
 
     causal: ClassVar[bool] = False
+    gated: ClassVar[bool] = False
     why_no_kernels: ClassVar[str | None] = None
     overflows_float16: ClassVar[bool] = False
 
@@ -56,4 +58,4 @@ class EncoderConfig:
     @property
     def products_per_layer(self) -> int:
         """Multiplications of one row with the weights of a layer."""
-        return self.hidden_size * (4 * self.hidden_size + 2 * self.intermediate_size)
+        return self.hidden_size * (4 * self.hidden_size + (2 + self.gated) * self.intermediate_size)

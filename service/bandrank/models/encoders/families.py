@@ -12,6 +12,7 @@ from bandrank.models.encoders.electra import electra, electra_head
 from bandrank.models.encoders.modernbert import modernbert
 from bandrank.models.encoders.mpnet import MpnetStack
 from bandrank.models.encoders.protocol import Encoder
+from bandrank.models.encoders.rotary_bert import gte, nomic_bert
 from bandrank.models.encoders.stack import Stack
 from bandrank.models.layers.block import PostNormBlock
 from bandrank.models.layers.embeddings import Embeddings
@@ -29,8 +30,10 @@ ENCODERS: dict[str, Callable[..., Encoder]] = {
     "decoder": Decoder,
     "distilbert": bert,
     "electra": electra,
+    "gte": gte,
     "modernbert": modernbert,
     "mpnet": MpnetStack,
+    "nomic_bert": nomic_bert,
 }
 HEADS: dict[str, Callable[..., nn.Module]] = {  # of families that do not have BERT's head
     "deberta": deberta_head,

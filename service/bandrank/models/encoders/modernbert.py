@@ -3,6 +3,7 @@ layers of which most are local.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.stack import Stack
@@ -19,6 +20,8 @@ class ModernBertConfig(EncoderConfig):
     each side.  global_theta, local_theta: the bases of the rotary positions in global and local layers.
     """
 
+    gated: ClassVar[bool] = True
+
     num_token_types: int = 0
     layer_norm_eps: float = 1e-5
     kind: str = "modernbert"
@@ -26,11 +29,6 @@ class ModernBertConfig(EncoderConfig):
     window: int = 64
     global_theta: float = 160_000.0
     local_theta: float = 10_000.0
-
-    @property
-    def products_per_layer(self) -> int:
-        """Multiplications of one row with the weights of a layer, whose gate is a third matrix."""
-        return self.hidden_size * (4 * self.hidden_size + 3 * self.intermediate_size)
 
     def is_local(self, layer: int) -> bool:
         """Whether rows of this layer attend to their neighbours alone."""
@@ -45,6 +43,7 @@ def modernbert(config: ModernBertConfig) -> Stack:
         options = BlockOptions(
             activation="geglu",
             bias=False,
+            norm_bias=False,
             rotary=Rotary(config.local_theta if local else config.global_theta),
             window=config.window if local else None,
         )

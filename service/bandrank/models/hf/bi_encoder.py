@@ -9,28 +9,12 @@ from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_
 from bandrank.models.hf import dense
 from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame
-from bandrank.models.layers.pooling import Pooling
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
 
-POOLINGS: dict[str, Pooling] = {  # by the names of sentence-transformers
-    "cls": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean": "weighted_mean",
-    "lasttoken": "last",
-}
-SWITCHES = {  # of before sentence-transformers 6, in 1_Pooling/config.json
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 SIMILARITIES = ("cosine", "dot", None)
 
 
@@ -64,7 +48,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     config = BiEncoderConfig(
         **(frame(model) if encoder.causal else model.ids("cls", "sep")),
         encoder=encoder,
-        pooling=_pooling(folder, pooling),
+        pooling=read_pooling(pooling),
         similarity="cosine" if "Normalize" in modules or similarity == "cosine" else "dot",
         max_tokens=min(int(limit), most),
         dense=tuple(layer for layer, _ in dense_layers),
@@ -77,15 +61,6 @@ def read(model: Model, modules: list[str]) -> Scorer:
         for name, tensor in weights.items()
     }
     return assemble(BiEncoder, config, model.encoder_weights | of_dense, source=str(folder))
-
-
-def _pooling(folder: Path, settings: Mapping[str, Any]) -> Pooling:
-    """The mode by its name or its switch; with neither it is the mean, as in sentence-transformers."""
-    named = settings.get("pooling_mode", [mode for switch, mode in SWITCHES.items() if settings.get(switch) is True])
-    modes = [named] if isinstance(named, str) else list(named) or ["mean"]
-    if len(modes) != 1 or modes[0] not in POOLINGS:
-        raise BadCheckpoint(f"{folder}: pooling {modes} is not supported, only one of {', '.join(POOLINGS)}")
-    return POOLINGS[modes[0]]
 
 
 def _similarity(folder: Path, library: Mapping[str, Any]) -> Any:

@@ -2,13 +2,14 @@
 
 from typing import Any, get_args
 
-import torch
 from transformers import DebertaV2Config
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.deberta import DebertaConfig
+from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
-from bandrank.models.hf.model import SUPPORTED, Family, score_head
+from bandrank.models.hf.layers import LayerNames, layer_weights
+from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.layers.disentangled import Distances, Terms
 from bandrank.models.layers.head import HeadActivation
 
@@ -67,10 +68,7 @@ def _why_not(deberta: DebertaV2Config) -> str | None:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """The encoder's tensors under our names; the matrices of query, key and value are stacked into one.
-
-    Raises KeyError for a missing tensor.
-    """
+    """The encoder's tensors under our names. Raises the errors of `layer_weights`."""
     assert isinstance(config, DebertaConfig), "the config of another family. This is a bug."
     translated: Weights = {}
 
@@ -89,30 +87,18 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
         take("relative.table", "encoder.rel_embeddings", "weight")
         if config.norm_distances:
             take("relative.norm", "encoder.LayerNorm")
-    names = {
-        "attention_out": "attention.output.dense",
-        "attention_norm": "attention.output.LayerNorm",
-        "up": "intermediate.dense",
-        "down": "output.dense",
-        "out_norm": "output.LayerNorm",
-    }
+    parts = dict(bert.NAMES.parts)
+    parts["qkv"] = ("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj")
     if terms is not None and not terms.shared:
-        names |= {"position_key": "attention.self.pos_key_proj"} if terms.content_to_position else {}
-        names |= {"position_query": "attention.self.pos_query_proj"} if terms.position_to_content else {}
-    for layer in range(config.num_layers):
-        saved = f"encoder.layer.{layer}"
-        for part in ("weight", "bias"):
-            qkv = [weights[f"{saved}.attention.self.{name}_proj.{part}"] for name in ("query", "key", "value")]
-            translated[f"encoder.layers.{layer}.qkv.{part}"] = torch.cat(qkv)
-        for ours, theirs in names.items():
-            take(f"layers.{layer}.{ours}", f"{saved}.{theirs}")
-    return translated
+        parts |= {"position_key": "attention.self.pos_key_proj"} if terms.content_to_position else {}
+        parts |= {"position_query": "attention.self.pos_query_proj"} if terms.position_to_content else {}
+    return translated | layer_weights(weights, config, LayerNames(bert.NAMES.layer, parts))
 
 
 DEBERTA = Family(
-    prefix="deberta.",
-    tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+    prefixes=("deberta.",),
+    tokens=bert.BERT.tokens,
     read_config=read_config,
     encoder_weights=encoder_weights,
-    head=score_head("pooler.dense", "classifier"),
+    head=bert.BERT.head,
 )

@@ -8,6 +8,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.distilbert import DistilBertConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
+from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import Family, score_head
 
 SETTINGS = {  # of config.json, by BERT's names
@@ -17,10 +18,10 @@ SETTINGS = {  # of config.json, by BERT's names
     "intermediate_size": "hidden_dim",
     "hidden_act": "activation",
 }
-NAMES = bert.Names(
+NAMES = LayerNames(
     layer="transformer.layer",
-    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     parts={
+        "qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
         "attention_out": "attention.out_lin",
         "attention_norm": "sa_layer_norm",
         "up": "ffn.lin1",
@@ -33,12 +34,12 @@ NAMES = bert.Names(
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
     """The encoder's shape. Raises ValueError for settings that are not supported."""
     saved = {name: settings[theirs] for name, theirs in SETTINGS.items() if theirs in settings}
-    shape = bert.read_config(settings | saved | {"type_vocab_size": 0}, weights, NAMES)
+    shape = bert.read_config(settings | saved | {"type_vocab_size": 0}, weights)
     return DistilBertConfig(**asdict(shape) | {"kind": DistilBertConfig.kind})
 
 
 DISTILBERT = Family(
-    prefix="distilbert.",
+    prefixes=("distilbert.",),
     tokens=bert.BERT.tokens,
     read_config=read_config,
     encoder_weights=partial(bert.encoder_weights, names=NAMES),

@@ -29,7 +29,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
 
 ELECTRA = Family(
-    prefix="electra.",
+    prefixes=("electra.",),
     tokens=bert.BERT.tokens,
     read_config=read_config,
     encoder_weights=encoder_weights,

@@ -83,6 +83,32 @@ KNOWN_FAMILIES = (
         (KnownModel("sentence-transformers/msmarco-distilbert-base-tas-b", BI, "66M", 512, "[CLS], dot product"),),
     ),
     KnownFamily(
+        "NomicBERT",
+        ("nomic_bert",),
+        "rotary positions, SwiGLU, no biases; [CLS] through a tanh pooler",
+        (
+            KnownModel(
+                "nomic-ai/nomic-embed-text-v1.5",
+                BI,
+                "137M",
+                8192,
+                "mean; put `search_query: ` and `search_document: ` before texts",
+            ),
+        ),
+    ),
+    KnownFamily(
+        "GTE",
+        ("gte", "new"),
+        "rotary positions, plain or scaled, GeGLU; [CLS] through a tanh pooler",
+        (
+            KnownModel("Alibaba-NLP/gte-multilingual-reranker-base", CROSS, "306M", 8192, "multilingual; float16 file"),
+            KnownModel("Alibaba-NLP/gte-base-en-v1.5", BI, "137M", 8192, "[CLS]"),
+            KnownModel(
+                "Snowflake/snowflake-arctic-embed-m-v2.0", BI, "305M", 8192, "[CLS], cosine; queries have a prompt"
+            ),
+        ),
+    ),
+    KnownFamily(
         "DeBERTa-v2 and -v3",
         ("deberta-v2",),
         "disentangled attention over buckets of distances; [CLS] through a GELU pooler; overflows float16",

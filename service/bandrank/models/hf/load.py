@@ -9,9 +9,11 @@ from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import read_weights
+from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
+from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
 from bandrank.models.hf.roberta import ROBERTA
 from bandrank.models.scorer import Scorer
@@ -22,8 +24,11 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "gte": GTE,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
+    "new": GTE,
+    "nomic_bert": NOMIC_BERT,
     "qwen2": QWEN,
     "qwen3": QWEN,
     "roberta": ROBERTA,
@@ -39,9 +44,10 @@ def load(folder: Path) -> Scorer:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
     try:
         saved = read_weights(folder)
-        weights = {name.removeprefix(family.prefix): tensor for name, tensor in saved.items()}
-        headless = not any(name.startswith(family.prefix) for name in saved)
-        model = Model(folder, family, settings, weights, family.read_config(settings, weights), headless)
+        prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
+        weights = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
+        encoder = family.read_config(settings, weights)
+        model = Model(folder, family, settings, weights, encoder, headless=not prefix)
         return _in_its_role(model, bi_encoder.modules(folder))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error

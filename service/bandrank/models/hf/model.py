@@ -14,10 +14,11 @@ from bandrank.models.hf.frame import Frame
 SUPPORTED = (
     "supported are BERT cross-encoders with one label (such as cross-encoder/ms-marco-MiniLM-L-6-v2), those on ELECTRA "
     "(cross-encoder/ms-marco-electra-base), RoBERTa and XLM-RoBERTa (BAAI/bge-reranker-v2-m3), DeBERTa-v2 and -v3 "
-    "(mixedbread-ai/mxbai-rerank-xsmall-v1) and ModernBERT (cross-encoder/ettin-reranker-17m-v1), sparse "
-    "cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), sentence-transformers bi-encoders (all-MiniLM-L6-v2, "
-    "all-mpnet-base-v2, intfloat/multilingual-e5-base), ColBERT (such as colbert-ir/colbertv2.0, "
-    "lightonai/GTE-ModernColBERT-v1), decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
+    "(mixedbread-ai/mxbai-rerank-xsmall-v1), GTE (Alibaba-NLP/gte-multilingual-reranker-base) and ModernBERT "
+    "(cross-encoder/ettin-reranker-17m-v1), sparse cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), "
+    "sentence-transformers bi-encoders (all-MiniLM-L6-v2, all-mpnet-base-v2, intfloat/multilingual-e5-base, "
+    "nomic-ai/nomic-embed-text-v1.5), ColBERT (such as colbert-ir/colbertv2.0, lightonai/GTE-ModernColBERT-v1), "
+    "decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
     "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
 )
 
@@ -32,7 +33,7 @@ def score_head(pooler: str, classifier: str) -> dict[str, str]:
 class Family:
     """How one family of encoders is saved.
 
-    prefix: what precedes the names of the encoder's tensors in a model that also has a head.
+    prefixes: what precedes the names of the encoder's tensors in a model that also has a head; one of these.
     tokens: the usual spelling of "cls", "sep" and "mask"; of the first two, for tokenizers without a template.
     read_config: reads the encoder's config from config.json and the weights, which it may change. Raises ValueError
     for settings that are not supported.
@@ -43,7 +44,7 @@ class Family:
     one_text: whether query and candidate are one text to a cross-encoder, all of whose rows local layers limit.
     """
 
-    prefix: str
+    prefixes: tuple[str, ...]
     tokens: Mapping[str, str]
     read_config: Callable[[dict[str, Any], Weights], EncoderConfig]
     encoder_weights: Callable[[Weights, EncoderConfig], Weights]
@@ -57,7 +58,7 @@ class Model:
     """The content of a folder.
 
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
-    headless: whether no name had the prefix, as in a model that was saved without a head.
+    headless: whether no name had such a prefix, as in a model that was saved without a head.
     """
 
     folder: Path

@@ -8,7 +8,9 @@ from transformers import ModernBertConfig as SavedConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.modernbert import ModernBertConfig
 from bandrank.models.hf.files import Weights
+from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.settings import require_plain
 
 PLAIN = {
     "attention_bias": False,
@@ -17,6 +19,16 @@ PLAIN = {
     "hidden_activation": "gelu",
     "classifier_activation": "gelu",
 }
+NAMES = LayerNames(
+    layer="layers",
+    parts={
+        "qkv": "attn.Wqkv",
+        "attention_out": "attn.Wo",
+        "out_norm": "mlp_norm",
+        "up": "mlp.Wi",
+        "down": "mlp.Wo",
+    },
+)
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
@@ -28,8 +40,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         saved = SavedConfig.from_dict(settings)
     except StrictDataclassError as error:
         raise ValueError(f"config.json: {error}; {SUPPORTED}") from error
-    if other := {name: getattr(saved, name) for name, plain in PLAIN.items() if getattr(saved, name) != plain}:
-        raise ValueError(f"a ModernBERT with {other} is not supported; {SUPPORTED}")
+    require_plain(settings, PLAIN, "ModernBERT")
     assert saved.rope_parameters is not None, "left empty. This is a bug."
     assert saved.layer_types is not None, "left empty. This is a bug."
     rotary = {"global": saved.rope_parameters["full_attention"], "local": saved.rope_parameters["sliding_attention"]}
@@ -63,29 +74,19 @@ def _global_every(layer_types: list[str]) -> int:
 
 
 def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
-    """A ModernBERT encoder's tensors under our names. Raises KeyError for a missing tensor."""
+    """A ModernBERT encoder's tensors under our names. Raises the errors of `layer_weights`."""
     translated = {
         "encoder.embeddings.word.weight": weights["embeddings.tok_embeddings.weight"],
         "encoder.embeddings.norm.weight": weights["embeddings.norm.weight"],
         f"encoder.layers.{config.num_layers - 1}.final_norm.weight": weights["final_norm.weight"],
     }
-    names = {
-        "attention_norm": "attn_norm",
-        "qkv": "attn.Wqkv",
-        "attention_out": "attn.Wo",
-        "out_norm": "mlp_norm",
-        "up": "mlp.Wi",
-        "down": "mlp.Wo",
-    }
-    for layer in range(config.num_layers):
-        for name, saved_name in names.items():
-            if (layer, name) != (0, "attention_norm"):
-                translated[f"encoder.layers.{layer}.{name}.weight"] = weights[f"layers.{layer}.{saved_name}.weight"]
-    return translated
+    for layer in range(1, config.num_layers):  # the first has no such norm
+        translated[f"encoder.layers.{layer}.attention_norm.weight"] = weights[f"layers.{layer}.attn_norm.weight"]
+    return translated | layer_weights(weights, config, NAMES)
 
 
 MODERNBERT = Family(
-    prefix="model.",
+    prefixes=("model.",),
     tokens={"cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
     read_config=read_config,
     encoder_weights=encoder_weights,

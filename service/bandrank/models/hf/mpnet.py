@@ -7,15 +7,20 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.mpnet import MpnetConfig
 from bandrank.models.hf import bert
 from bandrank.models.hf.files import Weights
+from bandrank.models.hf.layers import LayerNames
 from bandrank.models.hf.model import SUPPORTED, Family
 from bandrank.models.hf.roberta import ROBERTA
 from bandrank.models.layers.relative_bias import BUCKETS
 
 FIRST_POSITION = 2  # whatever the padding's id is
-NAMES = bert.Names(
-    layer="encoder.layer",
-    qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
-    parts=dict(bert.NAMES.parts) | {"attention_out": "attention.attn.o", "attention_norm": "attention.LayerNorm"},
+NAMES = LayerNames(
+    layer=bert.NAMES.layer,
+    parts=dict(bert.NAMES.parts)
+    | {
+        "qkv": ("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        "attention_out": "attention.attn.o",
+        "attention_norm": "attention.LayerNorm",
+    },
 )
 
 
@@ -35,7 +40,7 @@ def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
 
 
 MPNET = Family(
-    prefix="mpnet.",
+    prefixes=("mpnet.",),
     tokens=ROBERTA.tokens,
     read_config=read_config,
     encoder_weights=encoder_weights,

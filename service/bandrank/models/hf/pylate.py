@@ -6,6 +6,7 @@ import string
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import load_tokenizer, read_weights
 from bandrank.models.hf.model import Model
 from bandrank.models.scorer import Scorer
@@ -19,9 +20,9 @@ def read(model: Model) -> Scorer:
     settings = read_object(folder / "config_sentence_transformers.json")
     dense = folder / read_json(folder / "modules.json")[1]["path"]
     of_dense = read_object(dense / "config.json")
-    activation = str(of_dense.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
-    if activation != "Identity" or of_dense.get("bias", True) or of_dense.get("use_residual"):
-        raise model.refuse(f"a projection with activation {activation}, a bias or a residual is not supported")
+    found = activation(of_dense)
+    if found != "Identity" or of_dense.get("bias", True) or of_dense.get("use_residual"):
+        raise model.refuse(f"a projection with activation {found}, a bias or a residual is not supported")
     if settings.get("similarity_fn_name", "MaxSim") not in ("MaxSim", "maxsim", None):
         raise model.refuse(f"similarity {settings['similarity_fn_name']!r} is not supported, only MaxSim")
     projection = read_weights(dense)["linear.weight"]

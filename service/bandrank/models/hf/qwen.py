@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import torch
-
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
+from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, Model
+from bandrank.models.hf.settings import require_numbers
 
 # Longer texts, which these models could read, take gigabytes of memory, and time that grows with the square.
 MOST_DECODER_TOKENS = 8192
@@ -18,12 +18,20 @@ REQUIRED = (
     "intermediate_size",
     "max_position_embeddings",
 )
+PARTS: dict[str, str | tuple[str, ...]] = {
+    "attention_norm": "input_layernorm",
+    "query": "self_attn.q_proj",
+    "key_value": ("self_attn.k_proj", "self_attn.v_proj"),
+    "attention_out": "self_attn.o_proj",
+    "out_norm": "post_attention_layernorm",
+    "up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": "mlp.down_proj",
+}
 
 
 def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
     """The decoder's shape. Raises ValueError for settings that are missing or not supported."""
-    if missing := [name for name in REQUIRED if not isinstance(settings.get(name), int)]:
-        raise ValueError(f"config.json has no number for {', '.join(missing)}")
+    require_numbers(settings, REQUIRED)
     if (activation := settings.get("hidden_act", "silu")) != "silu":
         raise ValueError(f"activation {activation!r} is not supported, only silu; {SUPPORTED}")
     if settings.get("use_sliding_window"):
@@ -51,31 +59,10 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
 
 
 def decoder_weights(weights: Weights, config: Any) -> Weights:
-    """A decoder's tensors under our names; those of key and value, and of both halves of a gated unit, are stacked.
-
-    Raises KeyError for a missing tensor.
-    """
+    """A decoder's tensors under our names. Raises the errors of `layer_weights`."""
     translated = {"encoder.word.weight": weights["embed_tokens.weight"], "encoder.norm.weight": weights["norm.weight"]}
-    names = {
-        "attention_norm": "input_layernorm",
-        "attention_out": "self_attn.o_proj",
-        "out_norm": "post_attention_layernorm",
-        "down": "mlp.down_proj",
-    }
-    if config.head_norms:
-        names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
-    for layer in range(config.num_layers):
-        ours, saved = f"encoder.layers.{layer}", f"layers.{layer}"
-        for name, saved_name in names.items():
-            translated[f"{ours}.{name}.weight"] = weights[f"{saved}.{saved_name}.weight"]
-        for part in ("weight", "bias") if config.qkv_bias else ("weight",):
-            query, *key_value = (weights[f"{saved}.self_attn.{name}_proj.{part}"] for name in "qkv")
-            translated |= {f"{ours}.query.{part}": query, f"{ours}.key_value.{part}": torch.cat(key_value)}
-        up = [weights[f"{saved}.mlp.{name}_proj.weight"] for name in ("gate", "up")]
-        translated[f"{ours}.up.weight"] = torch.cat(up)
-    if f"layers.{config.num_layers}.input_layernorm.weight" in weights:
-        raise ValueError(f"config.json names {config.num_layers} layers, the weights have more")
-    return translated
+    norms = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"} if config.head_norms else {}
+    return translated | layer_weights(weights, config, LayerNames("layers", PARTS | norms))
 
 
 def frame(model: Model) -> dict[str, int | None]:
@@ -89,4 +76,4 @@ def frame(model: Model) -> dict[str, int | None]:
     return {"cls_id": None, "sep_id": added[0] if added else None}
 
 
-QWEN = Family(prefix="model.", tokens={}, read_config=read_config, encoder_weights=decoder_weights, head={})
+QWEN = Family(prefixes=("model.",), tokens={}, read_config=read_config, encoder_weights=decoder_weights, head={})

@@ -21,7 +21,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
 
 
 ROBERTA = Family(
-    prefix="roberta.",
+    prefixes=("roberta.",),
     tokens={"cls": "<s>", "sep": "</s>", "mask": "<mask>"},
     read_config=read_config,
     encoder_weights=bert.encoder_weights,

@@ -10,6 +10,7 @@ from bandrank.models.checkpoint import assemble, read_json, read_object
 from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import Weights, read_weights
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.scorer import Scorer
 
 CHAIN = ["Transformer", "Pooling", "Dense", "LayerNorm", "Dense"]
@@ -47,10 +48,8 @@ def read_chain(model: Model) -> Scorer:
 def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> None:
     """Raises BadCheckpoint if the modules compute anything else than the head of `SequenceCrossEncoder`."""
     of_pooling, of_dense, of_classifier = (read_object(path / "config.json") for path in (pooling, dense, classifier))
-    # Since sentence-transformers 6 the name of a mode, before it a switch for each.
-    modes = [of_pooling.get("pooling_mode")] if "pooling_mode" in of_pooling else _switched_on(of_pooling)
-    if modes not in (["cls"], ["pooling_mode_cls_token"]):
-        raise model.refuse(f"a re-ranker's modules with pooling {modes} are not supported, only cls")
+    if (mode := read_pooling(of_pooling)) != "cls":
+        raise model.refuse(f"a re-ranker's modules with pooling {mode!r} are not supported, only cls")
     if (found := activation(of_dense)) != "GELU":
         raise model.refuse(f"the first Dense module has activation {found}, only GELU is supported")
     if (found := activation(of_classifier)) not in ("Identity", "Sigmoid"):
@@ -61,10 +60,6 @@ def _check_chain(model: Model, pooling: Path, dense: Path, classifier: Path) -> 
         raise model.refuse("Dense modules with a residual are not supported")
     if model.encoder.layer_norm_eps != CHAIN_EPS:
         raise model.refuse(f"an encoder with norm_eps {model.encoder.layer_norm_eps} beside a LayerNorm of {CHAIN_EPS}")
-
-
-def _switched_on(settings: dict[str, Any]) -> list[str]:
-    return [name for name, on in settings.items() if name.startswith("pooling_mode_") and on is True]
 
 
 def _parts(weights: Weights) -> Weights:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.feed_forward import Activation, feed_forward, up_size
+from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward, up_size
 from bandrank.models.layers.int8_linear import Int8Linear
 from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm
@@ -25,13 +25,15 @@ CPU_BLOCK_ROWS = 1024
 class BlockOptions:
     """The variants of a block; the defaults are BERT's.
 
-    bias: whether linear layers and norms have a bias.  rotary: positions by which queries and keys are turned, or None.
+    bias: whether linear layers have a bias; the first of a gated unit never has (Shazeer 2020).  norm_bias: whether
+    norms have one.  rotary: positions by which queries and keys are turned, or None.
     window: the most tokens on each side that a row attends to, or None. In a pattern it limits candidate rows alone, in
     texts that are encoded separately all rows.
     """
 
     activation: Activation = "gelu"
     bias: bool = True
+    norm_bias: bool = True
     rotary: Rotary | None = None
     window: int | None = None
 
@@ -49,10 +51,11 @@ class Block(nn.Module, ABC):
         self.activation, self.rotary, self.window = options.activation, options.rotary, options.window
         self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias)
         self.attention_out = Linear(hidden_size, hidden_size, bias=bias)
-        self.attention_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
-        self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=bias)
+        self.attention_norm = LayerNorm(hidden_size, eps=eps, bias=options.norm_bias)
+        up_bias = bias and options.activation not in GATES
+        self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=up_bias)
         self.down = Linear(config.intermediate_size, hidden_size, bias=bias)
-        self.out_norm = LayerNorm(hidden_size, eps=eps, bias=bias)
+        self.out_norm = LayerNorm(hidden_size, eps=eps, bias=options.norm_bias)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
@@ -151,7 +154,8 @@ class PreNormBlock(Block):
 
     def __init__(self, config: EncoderConfig, options: BlockOptions, *, final: bool = False) -> None:
         super().__init__(config, options)
-        self.final_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=options.bias) if final else None
+        eps, bias = config.layer_norm_eps, options.norm_bias
+        self.final_norm = LayerNorm(config.hidden_size, eps=eps, bias=bias) if final else None
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return self.attention_norm(hidden)  # type: ignore[no-any-return]

@@ -12,11 +12,13 @@ from torch import Tensor
 class Rotary:
     """Turns queries and keys, so that their products depend on the distance of their rows.
 
-    Numbers i and i + head_dim / 2 of a head are a pair, turned by position * base ** (-2 i / head_dim) in float32, as
-    in GPT-NeoX and Hugging Face's checkpoints.
+    Numbers i and i + head_dim / 2 of a head are a pair, turned by position * base ** (-2 i / head_dim) / factor in
+    float32, as in GPT-NeoX and Hugging Face's checkpoints.
+    factor: by which positions are interpolated to longer texts than were trained (Chen et al. 2023, arXiv 2306.15595).
     """
 
     base: float = 10_000.0
+    factor: float = 1.0
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) with queries and keys turned. qkv: the same shape.  positions: (total,)."""
@@ -26,7 +28,7 @@ class Rotary:
         """(total, n, head_dim) the same for n heads of queries or keys. heads: (total, n, head_dim)."""
         size = heads.shape[-1]
         # In this order of operations, as the models were trained: at position 8,000 another rounding turns visibly.
-        frequencies = 1.0 / self.base ** (torch.arange(0, size, 2, device=heads.device) / size)
+        frequencies = 1.0 / self.base ** (torch.arange(0, size, 2, device=heads.device) / size) / self.factor
         angles = (positions[:, None] * frequencies)[:, None]  # (total, 1, head_dim / 2)
         cos, sin = angles.cos(), angles.sin()
         left, right = heads.float().chunk(2, -1)

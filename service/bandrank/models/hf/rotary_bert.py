@@ -1,0 +1,72 @@
+"""What the settings and tensors of NomicBERT and GTE have in common."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.layers import LayerNames, layer_weights
+from bandrank.models.hf.model import SUPPORTED
+from bandrank.models.hf.settings import require_numbers
+from bandrank.models.layers.positions import Rotary
+
+REQUIRED = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+TYPES = "embeddings.token_type_embeddings.weight"
+
+
+def read_config(settings: Mapping[str, Any], weights: Weights) -> dict[str, Any]:
+    """The fields of an encoder's config. Raises ValueError for settings that are missing or not supported."""
+    require_numbers(settings, REQUIRED)
+    hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
+    return {
+        "vocab_size": len(weights["embeddings.word_embeddings.weight"]),  # as stored: added tokens grow it
+        "hidden_size": hidden_size,
+        "num_layers": settings["num_hidden_layers"],
+        "num_heads": num_heads,
+        "intermediate_size": settings["intermediate_size"],
+        "max_positions": settings["max_position_embeddings"],
+        "num_token_types": len(weights.get(TYPES, ())),
+        "layer_norm_eps": settings.get("layer_norm_eps", 1e-12),
+        "rotary": read_rotary(settings, hidden_size // num_heads),
+    }
+
+
+def read_rotary(settings: Mapping[str, Any], head_dim: int) -> Rotary:
+    """The rotary positions: plain ones, linear interpolation, or the NTK-aware scaling of GTE's authors, in which the
+    base grows by the factor, and positions are divided by its power 2 / head_dim.
+
+    Raises ValueError for positions of another kind, and for numbers that are missing.
+    """
+    # Before and since transformers 5; with both, the library and the authors' code take the former.
+    rope = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "linear", "ntk") or rope.get("mixed_b") or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError(f"rotary positions of {rope} are not supported; {SUPPORTED}")
+    base = _positive("rope_theta", rope.get("rope_theta", settings.get("rope_theta")))
+    factor = 1.0 if kind == "default" else _positive("factor", rope.get("factor"))
+    return Rotary(base * factor, factor ** (2 / head_dim)) if kind == "ntk" else Rotary(base, factor)
+
+
+def _positive(name: str, value: object) -> float:
+    if not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} of rotary positions must be a number above 0, got {value!r}")
+    return float(value)
+
+
+def encoder_weights(weights: Weights, config: EncoderConfig, names: LayerNames, norm: str) -> Weights:
+    """The encoder's tensors under our names. norm: the saved name of the embeddings' LayerNorm.
+
+    Raises the errors of `layer_weights`.
+    """
+    translated = {"encoder.embeddings.word.weight": weights["embeddings.word_embeddings.weight"]}
+    if config.num_token_types:
+        translated["encoder.embeddings.token_type.weight"] = weights[TYPES]
+    for part in ("weight", "bias"):
+        translated[f"encoder.embeddings.norm.{part}"] = weights[f"{norm}.{part}"]
+    return translated | layer_weights(weights, config, names)
