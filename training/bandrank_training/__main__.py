@@ -5,7 +5,18 @@ import sys
 from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training import comparison, evaluation, exporting, lexical, mining, mixture, pairs, rescoring, training
+from bandrank_training import (
+    comparison,
+    evaluation,
+    exporting,
+    lexical,
+    mining,
+    mixture,
+    pairs,
+    quantising,
+    rescoring,
+    training,
+)
 from bandrank_training.errors import BadInput
 
 
@@ -29,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "train": training,
     "lexical": lexical,
     "export": exporting,
+    "quantise": quantising,
     "evaluate": evaluation,
     "compare": comparison,
 }

@@ -1,0 +1,81 @@
+"""`quantise`, through the command line: what it measures, and the mark that it writes or takes back."""
+
+import random
+from pathlib import Path
+
+import pytest
+from support.collections import write_collection
+from support.models import random_text, tiny_cross_encoder
+from support.native import needs_native
+from support.tokenizer import TOKENIZER_FILE
+
+from bandrank.models import checkpoint
+from bandrank.models.checkpoint import load_fit, mark_fit
+from bandrank_training import quantising
+from bandrank_training.__main__ import main
+from bandrank_training.quantising import Row
+
+DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(12)}
+# Words of the documents themselves, so that BM25 finds some; q9 has none, and is not judged.
+QUERIES = {f"q{number}": " ".join(DOCUMENTS[f"d{number}"].split()[:3]) for number in range(1, 6)} | {"q9": "zzzz"}
+QRELS = {f"q{number}": {f"d{number}": 1} for number in range(1, 6)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A collection and a checkpoint."""
+    write_collection(tmp_path / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels=QRELS)
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "scorer", tokenizer=TOKENIZER_FILE)
+    return tmp_path
+
+
+def quantise(folder: Path, *more: str) -> int:
+    """The exit code."""
+    return main(["quantise", str(folder / "scorer"), "--dev", str(folder / "tiny"), *more])
+
+
+@needs_native
+def test_a_checkpoint_that_loses_little_is_marked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the table says what changes; scores do, so int8 was computed."""
+    monkeypatch.setattr(quantising, "MARGIN", 1.0)
+
+    assert quantise(folder) == 0
+
+    assert load_fit(folder / "scorer") == ("int8",)
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny"))
+    name, queries, exact, near, change, overlap, tau, largest, spread = (part.strip() for part in line.split("|")[1:-1])
+    assert (name, queries) == ("tiny", "5")
+    assert float(near) - float(exact) == pytest.approx(float(change), abs=2e-4)
+    assert 0.5 < float(overlap) <= 1
+    assert 0.5 < float(tau) <= 1
+    assert 0 < float(largest) < float(spread)
+
+
+@needs_native
+def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark from before is taken back."""
+    mark_fit(folder / "scorer", ["int8"])
+    monkeypatch.setattr(quantising, "MARGIN", -1.0)
+
+    assert quantise(folder, "--limit", "2") == 1
+
+    assert load_fit(folder / "scorer") == ()
+
+
+@pytest.mark.parametrize(("change", "passes"), [(0.01, True), (0.0, True), (-0.003, True), (-0.0031, False)])
+def test_the_margin_is_three_thousandths(change: float, passes: bool) -> None:
+    """Of nDCG@10, to the worse side alone."""
+    assert Row("c", 1, 0.0, change, 1, 1, 0, 1).passes == passes
+
+
+def test_what_cannot_be_marked_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model in another format, a machine without kernels, queries that find nothing."""
+    assert main(["quantise", str(folder / "tiny"), "--dev", str(folder / "tiny")]) == 2
+    assert "config.json" in capsys.readouterr().err
+    monkeypatch.setattr(quantising, "why_not_quantised", lambda _: "there is no compiler")
+    assert quantise(folder) == 2
+    assert "cannot be computed in int8: there is no compiler" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""quantise: measures what the rankings of a checkpoint lose in int8, on collections re-ranked in float32 and in int8,
+and marks a checkpoint that loses little as fit for int8, so that a service on a CPU may choose it.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+from tqdm import tqdm
+
+from bandrank.dtypes import DTYPES, DtypeName
+from bandrank.models.checkpoint import BadCheckpoint, is_checkpoint, mark_fit
+from bandrank.models.loading import LoadedModel
+from bandrank.models.quantised import why_not_quantised
+from bandrank.models.shipped import shipped
+from bandrank_training.bm25 import BM25
+from bandrank_training.candidates import Candidates, Ranking
+from bandrank_training.collection import Collection, Qrels, open_collection
+from bandrank_training.evaluation import rerank
+from bandrank_training.measures import MEASURES, judged, means, measure
+from bandrank_training.placement import CPU, Placement
+from bandrank_training.results import BadEvaluation
+from bandrank_training.scoring import score_offline
+from bandrank_training.start import load_start
+
+MARGIN = 0.003  # of mean nDCG@10, on each collection
+TOP = 10
+EXACT: DtypeName = "float32"
+INT8: DtypeName = "int8"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What int8 changes on one collection.
+
+    exact, near: mean nDCG@10 in float32 and in int8.  overlap: the mean share of the best ten that both have.  tau:
+    Kendall's rank correlation of all candidates, the mean over queries.  largest: the largest change of a score.
+    spread: the mean standard deviation of a query's scores, which says how large that is.
+    """
+
+    collection: str
+    queries: int
+    exact: float
+    near: float
+    overlap: float
+    tau: float
+    largest: float
+    spread: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether int8 loses at most `MARGIN`."""
+        return self.near - self.exact >= -MARGIN
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument(
+        "model", metavar="CHECKPOINT", help="a folder in bandrank's format, or the name of a shipped one"
+    )
+    parser.add_argument(
+        "--dev", required=True, action="append", metavar="FOLDER", help="a collection in BEIR layout; may be repeated"
+    )
+    parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
+    parser.add_argument("--depth", type=int, default=100, help="candidates of each query, by BM25 (default: 100)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N queries of each collection")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the table, and writes or takes back the mark. Returns 0 if the checkpoint is fit, 1 if not.
+
+    Raises BadCheckpoint, BadCollection, BadEvaluation.
+    """
+    folder = shipped(args.model) or Path(args.model)
+    if not is_checkpoint(folder):
+        raise BadCheckpoint(f"{folder}: only checkpoints in bandrank's format can be marked; `export` writes them")
+    if reason := why_not_quantised(load_start(args.model).scorer):
+        raise BadEvaluation(f"{args.model} cannot be computed in int8: {reason}")
+    rows = [_compare(args, open_collection(each)) for each in args.dev]
+    print(table(rows))  # noqa: T201 - the result
+    fit = all(row.passes for row in rows)
+    mark_fit(folder, [INT8] if fit else [])
+    print(f"{folder} is {'fit' if fit else 'not fit'} for int8: no loss beyond {MARGIN} of nDCG@10 is allowed")  # noqa: T201
+    return 0 if fit else 1
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A markdown table, with the means of collections in the last line."""
+    lines = [
+        "| | queries | float32 | int8 | change | overlap@10 | Kendall's tau | largest change | spread |",
+        f"| --- |{' --: |' * 8}",
+    ]
+    lines += [
+        f"| {row.collection} | {row.queries:,} | {row.exact:.4f} | {row.near:.4f} | {row.near - row.exact:+.4f} | "
+        f"{row.overlap:.3f} | {row.tau:.3f} | {row.largest:.3f} | {row.spread:.3f} |"
+        for row in rows
+    ]
+    exact, near = (float(np.mean([getattr(row, name) for row in rows])) for name in ("exact", "near"))
+    return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | |"])
+
+
+def _compare(args: argparse.Namespace, collection: Collection) -> Row:
+    qrels = dict(islice(judged(collection.qrels(args.split), 1).items(), args.limit))
+    candidates = _candidates(collection, qrels, args.depth)
+    if not candidates:
+        raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
+    exact, near = (_rankings(load_start(args.model), collection, candidates, name) for name in (EXACT, INT8))
+    both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in candidates]
+    changes = [max(abs(one[each] - other[each]) for each in one) for one, other in both]
+    return Row(
+        collection.name,
+        len(qrels),
+        *(means(measure(_ids(each), qrels))[MEASURES[0]] for each in (exact, near)),
+        overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in candidates])),
+        tau=float(np.mean([_tau(*pair) for pair in both])),
+        largest=max(changes),
+        spread=float(np.mean([np.std(list(one.values())) for one, _ in both])),
+    )
+
+
+def _candidates(collection: Collection, qrels: Qrels, depth: int) -> Candidates:
+    """The best documents of each query by BM25; queries that find none are left out."""
+    documents = dict(collection.documents())
+    ids, queries = list(documents), collection.queries()
+    found = BM25(list(documents.values())).search([queries[query_id] for query_id in qrels], depth)
+    best = {query_id: [ids[number] for number in numbers] for query_id, (numbers, _) in zip(qrels, found, strict=True)}
+    return {query_id: listed for query_id, listed in best.items() if listed}
+
+
+def _rankings(
+    model: LoadedModel, collection: Collection, candidates: Candidates, dtype: DtypeName
+) -> dict[str, Ranking]:
+    scorer = score_offline(model, Placement(CPU.device, DTYPES[dtype]))
+    ranked: Iterator[tuple[str, Ranking]] = rerank(scorer, collection, candidates)
+    return dict(tqdm(ranked, f"{collection.name} in {dtype}", len(candidates), unit="query", disable=None))
+
+
+def _ids(rankings: dict[str, Ranking]) -> Candidates:
+    return {query_id: [document_id for document_id, _ in ranking] for query_id, ranking in rankings.items()}
+
+
+def _overlap(one: Ranking, other: Ranking) -> float:
+    """The share of the best ten that both have."""
+    first, second = ({document_id for document_id, _ in ranking[:TOP]} for ranking in (one, other))
+    return len(first & second) / len(first)
+
+
+def _tau(one: dict[str, float], other: dict[str, float]) -> float:
+    """Kendall's tau of two scorings of the same documents; 1 where there is nothing to order."""
+    tau = float(stats.kendalltau([one[each] for each in one], [other[each] for each in one]).statistic)
+    return 1.0 if np.isnan(tau) else tau
