@@ -114,7 +114,8 @@ def _compare(args: argparse.Namespace, collection: Collection) -> Row:
     return Row(
         collection.name,
         len(qrels),
-        *(means(measure(_ids(each), qrels))[MEASURES[0]] for each in (exact, near)),
+        exact=means(measure(_ids(exact), qrels))[MEASURES[0]],
+        near=means(measure(_ids(near), qrels))[MEASURES[0]],
         overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in candidates])),
         tau=float(np.mean([_tau(*pair) for pair in both])),
         largest=max(changes),
