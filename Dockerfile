@@ -32,7 +32,7 @@ COPY kernels kernels
 COPY training training
 RUN pip install --no-build-isolation --no-deps --no-cache-dir --prefix=/application .
 # The CPU kernels in every variant; the compiler stays in this stage.
-RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* \
+RUN apt-get update && apt-get install --yes --no-install-recommends "g++=4:12.*" && rm -rf /var/lib/apt/lists/* \
     && PYTHONPATH=$(echo /application/lib/python*/site-packages) python -m bandrank_kernels.native.build
 
 FROM ${PYTHON_IMAGE}
