@@ -14,13 +14,14 @@ from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench.service import running_service
 from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
+from bandrank_kernels.native.library import why_no_native
 
 REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, and the benchmark wants to know how many
 
 
 def open_ours(stack: ExitStack, checkpoints: dict[Pattern, Path], work: Path) -> Iterator[System]:
     """Every pattern and precision in process and through HTTP; `stack` closes them."""
-    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16")
+    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
     for pattern, checkpoint in checkpoints.items():
         for dtype in dtypes:
             precision = torch_precision(getattr(torch, dtype))

@@ -34,7 +34,9 @@ class System:
 
 
 def torch_precision(dtype: torch.dtype) -> Precision:
-    """The precision of torch's matrix products of `dtype` tensors on this CPU."""
+    """The precision of matrix products of `dtype` tensors on this CPU: torch's, or for int8 the CPU kernels'."""
+    if dtype == torch.int8:
+        return "int8"
     if dtype == torch.float32:
         return "fp32"
     return "bf16" if has_native_bf16() else "bf16 emulated"

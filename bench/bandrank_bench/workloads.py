@@ -1,8 +1,8 @@
-"""The three workloads: texts with exact token counts, new in every round and the same on every machine.
+"""The four workloads: texts with exact token counts, new in every round and the same on every machine.
 
-W1 is a page of passages (log-normal lengths), W2 has passages of one length (164 tokens, as Schlatt et al. 2024 time),
-W3 long documents (4,096 tokens). A text is English prose, sentences in random order, cut to a number of word pieces;
-requests of different rounds share none but the shortest texts, so that no cache of token ids can win.
+W1 is a page of passages (log-normal lengths), W0 ten of them, W2 has passages of one length (164 tokens, as Schlatt et
+al. 2024 time), W3 long documents (4,096 tokens). A text is English prose, sentences in random order, cut to a number of
+word pieces; requests of different rounds share none but the shortest texts, so that no cache of token ids can win.
 """
 
 import math
@@ -87,6 +87,11 @@ def page_of_passages(round_number: int) -> list[int]:
     return list(_page(round_number % 8))
 
 
+def few_passages(round_number: int) -> list[int]:
+    """The lengths of 10 passages."""
+    return page_of_passages(round_number)[:10]
+
+
 @cache
 def _page(number: int) -> tuple[int, ...]:
     rng = random.Random(f"page {number}")
@@ -107,6 +112,7 @@ def _pairs_of(pair_tokens: int, count: int) -> Callable[[int], list[int]]:
 WORKLOADS = {
     workload.name: workload
     for workload in (
+        Workload("W0", "a 10-token query, 10 passages of log-normal length, mean 75 tokens", 8, few_passages),
         Workload("W1", "a 10-token query, 100 passages of log-normal length, mean 75 tokens", 6, page_of_passages),
         Workload("W2", "a 10-token query, 100 pairs of exactly 164 tokens", 4, _pairs_of(164, 100)),
         Workload("W3", "a 10-token query, 10 pairs of exactly 4,096 tokens", 2, _pairs_of(4096, 10)),

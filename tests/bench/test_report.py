@@ -95,6 +95,20 @@ def test_aims_are_judged_on_ratios() -> None:
     assert [aim.measured for aim in page] == pytest.approx([2.0, 1.1])
 
 
+def test_int8_is_judged_by_the_best_peer_of_any_precision() -> None:
+    """Which may be one of another; full attention has an aim too, on one workload."""
+    ours = [system(f"bandrank {pattern} int8", "int8", "in process") for pattern in ("sparse", "full")]
+    fast = [Sample("W1", each.name, 0, 1000, 0.1, before_s=1.0, after_s=1.1) for each in ours]
+    table = summarise([*samples(), *fast], [*SYSTEMS, *ours], 1.0, lambda *_: (0.5, 0.25))
+
+    int8 = [aim for aim in judge({"W1": table}) if "int8 over" in aim.text]
+
+    assert [aim.aim for aim in int8] == ["at least 2.00", "at least 1.40"]
+    assert [aim.measured for aim in int8] == pytest.approx([2.5, 2.5])
+    assert "best peer (ONNX Runtime int8)" in int8[0].text
+    assert len([aim for aim in judge({"W2": table}) if "int8 over" in aim.text]) == 1
+
+
 def test_the_report_names_machine_ratios_and_what_was_left_out() -> None:
     """One line of the table, as a reader sees it."""
     results = Results(
