@@ -126,7 +126,7 @@ def test_a_shadow_beside_a_model_of_the_same_name_is_refused(tmp_path: Path) -> 
     ("models", "message"),
     [
         ([ONE, ONE | {"name": "two", "dtype": "int3"}],
-         "models[1].dtype must be 'auto', 'float32', 'bfloat16' or 'float16', got 'int3'"),
+         "models[1].dtype must be 'auto', 'float32', 'bfloat16', 'float16' or 'int8', got 'int3'"),
         ([ONE | {"cascade_depth": 0}], "models[0].cascade_depth must be greater than 0, got 0"),
         ([ONE | {"revison": "r"}], "models[0].revison is no setting; check its spelling"),
         ([{"name": "one"}], "models[0].model is missing"),

@@ -10,11 +10,12 @@ from support.models import random_ids, random_scorer, tiny_tokenizer
 from support.variants import PRECOMPUTING, VARIANTS
 
 from bandrank.engine.cache.keys import fingerprint
+from bandrank.models.layers.dense import DenseConfig
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import Wording
 
-Encoded = tuple[list[int], list[int], bytes]
+Encoded = tuple[Wording, list[int], list[int], bytes]
 
 # Another value of every field of a config, by architecture; of the encoder's those that leave its weights' shapes.
 ENCODER = {"encoder.num_layers": 4, "encoder.num_heads": 2, "encoder.layer_norm_eps": 1e-3}
@@ -23,7 +24,11 @@ CALIBRATION = {"score_scale": 2.0, "score_bias": 0.5}
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     "bi_encoder": ENCODER
     | {"cls_id": 7, "sep_id": 8, "pooling": "max", "similarity": "euclidean", "max_tokens": 40}
-    | {"query_wording": Wording("find {text}")}
+    | {
+        "query_wording": Wording("find {text}"),
+        "candidate_wording": Wording("title: {text}"),
+        "dense": (DenseConfig(8),),
+    }
     | CALIBRATION,
     "colbert": TEXTS
     | {"mask_id": 9, "query_marker": 10, "candidate_marker": 11, "skipped_ids": (), "dim": 8, "floor": True}
@@ -75,11 +80,14 @@ def fingerprint_of(scorer: Scorer) -> bytes:
 
 @torch.inference_mode()
 def encoded(scorer: Scorer) -> Encoded:
-    """All that is stored of some texts: word pieces cut, lengths, and the bits of the representations."""
+    """All that is stored of some texts, and the words that are read around them: word pieces cut, lengths, and the bits
+    of the representations.
+    """
     rng = random.Random(0)
     applied = [scorer.candidate_template.apply(random_ids(rng, count)[:-1]) for count in (0, 1, 9, 33, 300)]
     found = scorer.encode_candidates(Ragged.from_token_ids([ids for ids, _ in applied]))
-    return [cut for _, cut in applied], found.lengths.tolist(), found.values.numpy().tobytes()
+    wording = scorer.candidate_template.wording
+    return wording, [cut for _, cut in applied], found.lengths.tolist(), found.values.numpy().tobytes()
 
 
 @pytest.mark.parametrize("variant", PRECOMPUTING)
