@@ -71,9 +71,7 @@ def test_backends_by_name() -> None:
     assert choose_backend("reference", CPU) == "reference"
     with pytest.raises(BackendUnavailable, match=r"backend 'cuda' .* cpu"):
         choose_backend("cuda", CPU)
-    with pytest.raises(
-        ValueError, match="backend must be one of auto, cuda, native, vectorized, reference; got 'triton'"
-    ):
+    with pytest.raises(ValueError, match="one of auto, cuda, native, vectorized, reference; got 'triton'"):
         choose_backend("triton", CPU)  # type: ignore[arg-type]  # what a caller without a type checker can do
 
 

@@ -1,7 +1,8 @@
 """Int8 linear layers, BERT's block and dense layers on torch tensors, by the CPU kernels.
 
 Every row is computed by itself, in an order that nothing beside it changes: its results are the same bits in any batch.
-All functions run on the calling thread, and take and give contiguous float32 tensors in host memory.
+All take and give contiguous float32 tensors in host memory, and share large ones among as many threads as torch has
+for the caller.
 """
 
 import ctypes
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bandrank_kernels.native.library import NormStruct, PostNormStruct, WeightsStruct, native
+from bandrank_kernels.native.threads import in_parts
 
+BLOCK_ROWS = 96  # rows that the kernels take through a layer together
 MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
 
 
@@ -61,7 +64,12 @@ def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
     if x.stride(1) != 1:
         x = x.contiguous()
     out = x.new_empty(len(x), weights.outputs)
-    native().linear(x.data_ptr(), x.stride(0), len(x), weights.struct, int(gelu), out.data_ptr())
+
+    def run(begin: int, end: int) -> None:
+        part = x[begin:end]
+        native().linear(part.data_ptr(), x.stride(0), len(part), weights.struct, int(gelu), out[begin:].data_ptr())
+
+    in_parts(len(x), BLOCK_ROWS, run)
     return out
 
 
@@ -92,7 +100,12 @@ class PostNorm:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
         attended, hidden = attended.contiguous(), hidden.contiguous()
         out = torch.empty_like(hidden)
-        native().post_norm(attended.data_ptr(), hidden.data_ptr(), len(hidden), self.struct, out.data_ptr())
+
+        def run(begin: int, end: int) -> None:
+            before, behind, to = (each[begin:].data_ptr() for each in (attended, hidden, out))
+            native().post_norm(before, behind, end - begin, self.struct, to)
+
+        in_parts(len(hidden), BLOCK_ROWS, run)
         return out
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bandrank_kernels.arrays import Ints, indices_within
 from bandrank_kernels.native.library import native, why_no_native
+from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
@@ -16,8 +17,9 @@ from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
 from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, plan_cls_groups
 
-# Rows of a windowed candidate that are one task: its keys and values stay in the first-level cache.
+# Rows that are one task: with a window its keys and values stay in the first-level cache.
 TASK_ROWS = 128
+FEWEST_TASKS = 4  # that are worth a thread
 # The columns of a table of tasks, as `Task` in attention.h: query run, three runs of keys, band, window.
 QUERIES, KEYS, BAND, WINDOW = 0, 2, 8, 10
 COLUMNS = 11
@@ -50,10 +52,8 @@ class NativePlan(AttentionPlan):
             seen = _keys(query, (cls, pattern.query_to_cls), (candidate, pattern.query_to_candidate))
             query_tasks = _tasks(query, seen)
         others = [(cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)]
-        if pattern.window is None:
-            candidate_tasks = _tasks(candidate, _keys(candidate, *others))
-        else:
-            candidate_tasks = _banded_tasks(candidate, pattern.window, _keys(None, *others))
+        own = candidate if pattern.window is None else None
+        candidate_tasks = _tasks(candidate, _keys(own, *others), pattern.window)
         self._tasks = np.concatenate([self._cls_tasks, query_tasks, candidate_tasks])
 
     def attend(self, qkv: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class NativeLocalPlan(AttentionPlan):
 
     def __init__(self, cu_seqlens: Ints, window: int) -> None:
         texts = Spans(cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None])
-        self._tasks = _banded_tasks(texts, window, None)
+        self._tasks = _tasks(texts, None, window)
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_tasks(self._tasks, qkv, len(qkv))
@@ -94,7 +94,13 @@ def attend_tasks(tasks: Tasks, qkv: Tensor, num_rows: int) -> Tensor:
         qkv = qkv.contiguous()
     out = qkv.new_empty(num_rows, heads, head_dim)
     query, key, value = (each.data_ptr() for each in qkv.unbind(1))
-    native().attend(query, key, value, qkv.stride(0), heads, head_dim, tasks.ctypes.data, len(tasks), out.data_ptr())
+    table, stride, to = tasks.ctypes.data, qkv.stride(0), out.data_ptr()
+
+    def run(begin: int, end: int) -> None:
+        first = table + begin * tasks.strides[0]
+        native().attend(query, key, value, stride, heads, head_dim, first, end - begin, to)
+
+    in_parts(len(tasks), FEWEST_TASKS, run)
     return out
 
 
@@ -105,27 +111,22 @@ def _keys(first: Spans | None, *others: tuple[Spans, bool]) -> Spans | None:
     return first
 
 
-def _tasks(queries: Spans, keys: Spans | None) -> Tasks:
-    """A task for each span of query rows that is not empty; its keys are the runs of the same entry of `keys`."""
-    tasks = np.zeros((len(queries.starts), COLUMNS), np.int64)
-    tasks[:, QUERIES : QUERIES + 1], tasks[:, QUERIES + 1 : QUERIES + 2] = queries.starts, queries.lengths
-    if keys is not None:
-        end = KEYS + 2 * keys.starts.shape[1]
-        tasks[:, KEYS:end:2], tasks[:, KEYS + 1 : end : 2] = keys.starts, keys.lengths
-    return tasks[tasks[:, QUERIES + 1] > 0]
-
-
-def _banded_tasks(spans: Spans, window: int, keys: Spans | None) -> Tasks:
-    """Tasks of at most `TASK_ROWS` rows that see the rows of their span at most `window` away, and all of `keys`."""
-    starts, lengths = spans.starts[:, 0], spans.lengths[:, 0]
+def _tasks(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:
+    """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
+    with a window the rows of the span that are at most so far away.
+    """
+    starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
     pieces = -(-lengths // TASK_ROWS)
     owner = np.repeat(np.arange(len(starts)), pieces)
     begin = indices_within(pieces) * TASK_ROWS
     end = np.minimum(begin + TASK_ROWS, lengths[owner])
-    tasks = _tasks(
-        Spans((starts[owner] + begin)[:, None], (end - begin)[:, None]), None if keys is None else keys.take(owner)
-    )
-    window = min(window, int(lengths.max(initial=0)))
-    low, high = np.maximum(begin - window, 0), np.minimum(end + window, lengths[owner])
-    tasks[:, BAND], tasks[:, BAND + 1], tasks[:, WINDOW] = starts[owner] + low, high - low, window
+    tasks = np.zeros((len(owner), COLUMNS), np.int64)
+    tasks[:, QUERIES], tasks[:, QUERIES + 1] = starts[owner] + begin, end - begin
+    if keys is not None:
+        last = KEYS + 2 * keys.starts.shape[1]
+        tasks[:, KEYS:last:2], tasks[:, KEYS + 1 : last : 2] = keys.starts[owner], keys.lengths[owner]
+    if window is not None:
+        window = min(window, int(lengths.max(initial=0)))
+        low, high = np.maximum(begin - window, 0), np.minimum(end + window, lengths[owner])
+        tasks[:, BAND], tasks[:, BAND + 1], tasks[:, WINDOW] = starts[owner] + low, high - low, window
     return tasks

@@ -1,0 +1,81 @@
+"""Large operations of the CPU kernels are shared among threads, and give the same bits."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from support.layouts import packed_rows
+from support.native import needs_native
+
+from bandrank_kernels.native.tensors import Int8Weights, PostNorm, linear
+from bandrank_kernels.native.threads import in_parts
+from bandrank_kernels.windowed_attention import AttentionPattern, windowed_attention
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    """Torch has three threads for this one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("count", "parts"), [(0, 1), (1, 1), (19, 1), (20, 2), (29, 2), (30, 3), (100, 3), (101, 3)])
+@pytest.mark.usefixtures("three_threads")
+def test_parts_cover_everything_once(count: int, parts: int) -> None:
+    """Each on a thread of its own, of at least ten."""
+    seen: list[tuple[int, int]] = []
+    threads = set()
+    together = threading.Barrier(parts, timeout=20)
+
+    def run(begin: int, end: int) -> None:
+        together.wait()
+        seen.append((begin, end))
+        threads.add(threading.get_ident())
+
+    in_parts(count, 10, run)
+
+    assert sorted(index for begin, end in seen for index in range(begin, end)) == list(range(count))
+    assert len(threads) == len(seen) == parts
+    assert all(end - begin >= min(count, 10) for begin, end in seen)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_an_error_of_a_part_is_raised() -> None:
+    """Of any of them."""
+
+    def run(begin: int, _: int) -> None:
+        if begin:
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        in_parts(30, 10, run)
+
+
+@needs_native
+def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
+    """Of layers, blocks and attention."""
+    x, hidden = torch.randn(700, 96)[:, :48], torch.randn(700, 48)
+    layers = [
+        Int8Weights.pack(torch.randint(-127, 128, shape, dtype=torch.int8), torch.rand(shape[0]), None)
+        for shape in ((48, 48), (192, 48), (48, 192))
+    ]
+    norm = torch.rand(48), torch.rand(48), 1e-12
+    rows = packed_rows([6], [[600, 40, 3]], shared=True)
+    qkv = torch.randn(rows.num_rows, 3, 2, 32)
+
+    def everything() -> list[torch.Tensor]:
+        patterns = (AttentionPattern.sparse(4), AttentionPattern.sparse(None))
+        return [
+            linear(x, layers[1], gelu=True),
+            PostNorm(*layers, norm, norm)(x, hidden),
+            *(windowed_attention(qkv, rows, pattern, backend="native") for pattern in patterns),
+        ]
+
+    one = everything()
+    request.getfixturevalue("three_threads")
+    three = everything()
+
+    assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
