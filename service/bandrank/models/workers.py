@@ -36,6 +36,7 @@ class Workers:
         started = threading.Barrier(count)
 
         def compute_alone() -> None:
+            torch.get_num_threads()  # takes over the number of the process, which it would do later otherwise
             torch.set_num_threads(1)
             started.wait()
 
