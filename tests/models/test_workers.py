@@ -1,0 +1,114 @@
+"""Workers: parts of a batch on threads that compute alone."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support.models import score_batch, tiny_cross_encoder
+from support.variants import random_texts
+
+from bandrank.models.ragged import Ragged
+from bandrank.models.workers import FEWEST_ROWS, MANY_ROWS, PARTS_PER_WORKER, Workers, joined, parts_of, workers
+
+
+def test_each_computes_with_one_thread() -> None:
+    """From its first operation on; the thread that started them keeps its own number."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        seen = Workers(3).run(lambda _: (torch.ones(9) + 1, torch.get_num_threads())[1], range(6))
+        assert (torch.get_num_threads(), seen) == (3, [1] * 6)
+        later: list[int] = []
+        other = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+        other.start()
+        other.join()
+        assert later == [3]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_parts_run_side_by_side_without_gradients() -> None:
+    """Two wait for each other; results keep the order of the parts."""
+    together = threading.Barrier(2, timeout=20)
+
+    def compute(part: int) -> tuple[int, bool]:
+        together.wait()
+        return part, torch.is_grad_enabled()
+
+    assert workers(2).run(compute, [7, 5]) == [(7, False), (5, False)]
+
+
+def test_an_error_is_raised_when_all_have_ended() -> None:
+    """No part still runs when the caller goes on."""
+    ended = []
+
+    def compute(part: int) -> None:
+        if part == 1:
+            raise MemoryError("no room")
+        threading.Event().wait(0.05)
+        ended.append(part)
+
+    with pytest.raises(MemoryError, match="no room"):
+        workers(2).run(compute, [0, 1, 2, 3])
+    assert sorted(ended) == [0, 2, 3]
+
+
+@given(st.lists(st.integers(0, 2000), max_size=40), st.integers(1, 8))
+def test_runs_cover_all_sequences_once(lengths: list[int], count: int) -> None:
+    """In order, none empty, and no more of them than are worth it."""
+    runs = Workers.split(_Counting(count), np.array(lengths, np.int64))  # type: ignore[arg-type]
+
+    assert [index for run in runs for index in range(run.start, run.stop)] == list(range(len(lengths)))
+    assert len(runs) == 1 or all(run.start < run.stop for run in runs)
+    total = sum(lengths)
+    assert len(runs) <= max(1, min(count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * count, total // MANY_ROWS))
+
+
+def test_small_batches_give_each_worker_one_part_and_large_ones_several() -> None:
+    """Of about the same size."""
+    two = _Counting(2)
+
+    def sizes(lengths: list[int]) -> list[int]:
+        return [sum(lengths[run]) for run in Workers.split(two, np.array(lengths, np.int64))]  # type: ignore[arg-type]
+
+    assert sizes([75] * 2) == [150]
+    assert sizes([75] * 10) == [375, 375]
+    assert len(sizes([75] * 100)) == 2 * PARTS_PER_WORKER
+    assert max(sizes([75] * 100)) - min(sizes([75] * 100)) <= 2 * 75
+
+
+class _Counting:
+    """Stands for workers where only their number counts."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+def test_parts_of_a_batch_have_its_pairs() -> None:
+    """Each candidate with its query, however the runs fall; a query whose candidates are in two parts is in both."""
+    queries, candidates = random_texts(tiny_cross_encoder())
+    batch = score_batch(queries, candidates)
+    pairs = [(query, candidate) for query, group in zip(queries, candidates, strict=True) for candidate in group]
+
+    for runs in ([slice(0, 10)], [slice(0, 3), slice(3, 8), slice(8, 10)], [slice(i, i + 1) for i in range(10)]):
+        found = [
+            (part.queries[query].tolist(), part.candidates[index].tolist())
+            for part in parts_of(batch, runs)
+            for query, group in part.groups()
+            for index in range(group.start, group.stop)
+        ]
+        assert found == pairs
+    assert len(parts_of(score_batch([], []), [slice(0, 0)])[0].candidates) == 0
+
+
+def test_joined_parts_are_the_whole() -> None:
+    """Representations in the order of the texts, empty ones too."""
+    whole = Ragged(torch.randn(9, 4), np.array([0, 2, 2, 5, 9]))
+    parts = [whole.part(slice(0, 2)), whole.part(slice(2, 4))]
+
+    assert torch.equal(joined(parts).values, whole.values)
+    assert joined(parts).cu_seqlens.tolist() == [0, 2, 2, 5, 9]
+    assert joined([whole]) is whole
