@@ -35,6 +35,7 @@ ANSWERS: Mapping[str, Callable[[], bytes]] = {
     "wide": lambda: hits([{"body": "man " * 35_000 + "\U0001f9ea"}] * 100),
     "strings": lambda: hits([{"body": ["ab"] * 10_000}] * 100),
     "fields": lambda: hits([{f"f{n}": n for n in range(5000)} | {"body": "man"}] * 100),
+    "members": lambda: b'{"hits":{"hits":[{"fields":{' + b",".join(b'"%d":1' % n for n in range(600_000)) + b"}}]}}",
     "values": lambda: hits([{"body": [1] * 20_000}] * 100),
     "deep": lambda: b'{"hits":{"hits":[{"_source":' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}]}}",
     "endless": lambda: b'{"hits":{"hits":[' + b" " * 20 * MB,

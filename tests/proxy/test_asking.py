@@ -15,7 +15,7 @@ from bandrank.errors import BadSetting
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
 from bandrank.proxy.raw_json import Number
-from bandrank.proxy.search_request import indices_of, read_search, unpacked
+from bandrank.proxy.search_request import MAX_WIDE_BYTES, indices_of, read_search, unpacked
 from bandrank.proxy.wishes import Wish, Wishes, query_of_header, read_rules
 
 WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
@@ -277,6 +277,16 @@ def test_more_patterns_of_fields_than_can_be_compared() -> None:
     ).encode()
     with pytest.raises(Skipped, match="large_request"):
         deeper(body)
+
+
+def test_a_large_search_is_read_where_it_is_ascii() -> None:
+    """A single wide character, as it is or escaped, would have each of the others take four bytes."""
+    text = "man " * (MAX_WIDE_BYTES // 4)
+    assert read_search(WISH, b"", json.dumps({"query": {"match": {"body": text}}}).encode(), None).query == text
+    for wide in ("🐝", "\\ud83d\\udc1d"):
+        body = '{"query":{"match":{"body":"%s"}}}' % (text + wide)
+        with pytest.raises(Skipped, match="large_request"):
+            read_search(WISH, b"", body.encode(), None)
 
 
 @pytest.mark.parametrize("sort", ["_score", ["_score"], [{"_score": "desc"}], {"_score": {"order": "desc"}}])

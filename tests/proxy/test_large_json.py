@@ -14,6 +14,7 @@ from bandrank.api.pace import Pace
 from bandrank.engine.clients import Client
 from bandrank.proxy.hits import Placed, SearchAnswer
 from bandrank.proxy.large_json import SMALL_BYTES, LargeJson
+from bandrank.proxy.raw_json import MAX_MEMBERS, read_document, read_members
 
 pytestmark = pytest.mark.anyio
 
@@ -68,21 +69,21 @@ async def test_one_is_read_at_a_time_and_the_smaller_go_first() -> None:
 
 
 def test_a_wide_character_does_not_make_an_answer_four_times_as_large() -> None:
-    """Where one is in a hit, the others are still written with a byte for each of their characters."""
+    """Where one is in a hit, the others are still read and written with a byte for each of their characters."""
     sources = [{"body": "man " * 20_000} for _ in range(20)]
     sources[7]["body"] += "🐝"
     body = json.dumps({"hits": {"hits": [{"_source": source} for source in sources]}}, ensure_ascii=False).encode()
-    answer = SearchAnswer(body)
-    assert answer.num_bytes > 3.9 * len(body)
 
     tracemalloc.start()
     try:
+        answer = SearchAnswer(body, max_hits=20)
         written = answer.write([Placed(index) for index in range(20)], added=())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert written == body
-    assert peak < 3 * len(body)
+    assert peak < 4.5 * len(body)  # the text, its values, and what is written, in pieces and as a whole
+    assert answer.texts(["body"])[7].endswith("man 🐝")
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,20 @@ def test_a_wide_character_does_not_make_an_answer_four_times_as_large() -> None:
 def test_numbers_that_are_texts_are_as_they_are_written(value: str, text: str) -> None:
     """Though numbers that nobody asks for, as those of vectors, are read faster and rounded."""
     source = f'{{"vector": [0.10, 1], "title": {value}}}'
-    answer = SearchAnswer(f'{{"hits": {{"hits": [{{"_source": {source}}}]}}}}'.encode())
+    answer = SearchAnswer(f'{{"hits": {{"hits": [{{"_source": {source}}}]}}}}'.encode(), 1)
 
     assert answer.texts(["title", "title.name"]) == [text]
+
+
+def test_an_object_with_too_many_members_is_read_no_further() -> None:
+    """The first of them too many is not even looked at."""
+    members = ",".join(f'"{number}":1' for number in range(MAX_MEMBERS))
+    assert len(read_document(f"{{{members}}}", read_members)) == MAX_MEMBERS
+    with pytest.raises(ValueError, match="no more than 1024 members"):
+        read_document(f'{{{members},"x":no JSON', read_members)
+
+
+def test_an_answer_with_too_many_hits_is_read_no_further() -> None:
+    """However many there are: what one of them holds is not even looked at."""
+    with pytest.raises(ValueError, match="no more than 2 elements"):
+        SearchAnswer(b'{"hits": {"hits": [{}, {}, no JSON', max_hits=2)

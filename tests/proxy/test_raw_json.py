@@ -88,12 +88,12 @@ def test_hits_are_moved_as_they_are(data: st.DataObject, hits: list[Any], beside
     """Any of them, in any order; what is around them stays, and so does all of it if nothing is moved."""
     around = {**beside, "hits": {"max_score": None, "hits": hits, "total": beside}}
     body = data.draw(json_texts(st.just(around))).encode()
-    answer = SearchAnswer(body)
+    answer = SearchAnswer(body, len(hits))
     order = data.draw(st.permutations(range(len(hits))))[: data.draw(st.integers(0, len(hits)))]
     moved = answer.write([Placed(index) for index in order], added=set())
 
     if order or not hits:
-        assert [raw(moved, part) for part in SearchAnswer(moved).hits] == [
+        assert [raw(moved, part) for part in SearchAnswer(moved, len(hits)).hits] == [
             raw(body, answer.hits[index]) for index in order
         ]
     assert same_but_hits(moved) == same_but_hits(body)
@@ -101,9 +101,9 @@ def test_hits_are_moved_as_they_are(data: st.DataObject, hits: list[Any], beside
         assert moved == body
 
 
-def raw(body: bytes, part: Any) -> str:
+def raw(body: bytes, part: Any) -> bytes:
     """A part as it is written."""
-    return body.decode()[part.start : part.end]
+    return body[part.start : part.end]
 
 
 def same_but_hits(body: bytes) -> Any:
@@ -118,7 +118,7 @@ def test_scores_and_added_fields() -> None:
     hit = '{ "_score" : null, "fields":{"a":[1.0e-7], "title" : ["x"]} , "_id":"1" }'
     other = '{"fields" : {"title":["y"]}, "_score":1.50}'
     around = '{"took": 1, "hits": {"max_score" :1.50, "hits": [\n  %s,\n  %s\n]}}'
-    answer = SearchAnswer((around % (hit, other)).encode())
+    answer = SearchAnswer((around % (hit, other)).encode(), 2)
     written = answer.write([Placed(1, 0.75), Placed(0, 1e-7)], added={"title"}, best=0.75).decode()
 
     assert answer.texts(["title", "missing"]) == ["x", "y"]
@@ -139,11 +139,27 @@ def test_scores_and_added_fields() -> None:
         ('{"a":null,"b":true,"c":{}}', ["a", "b", "c", "d.e"], ""),
         ('{"a":"\\ud800x"}', ["a"], "\ufffdx"),
         ("[]", ["a"], ""),
+        ('{"漢":"ü \\u00fc 🐝","n":1.10,"\\u00e9":"e"}', ["漢", "n", "é"], "ü ü 🐝 1.10 e"),
     ],
 )
 def test_the_text_of_a_hit(source: str, fields: list[str], expected: str) -> None:
     """That of its fields, where there is any, in the order in which they are named."""
-    assert SearchAnswer(f'{{"hits":{{"hits":[{{"_source":{source}}}]}}}}'.encode()).texts(fields) == [expected]
+    assert SearchAnswer(f'{{"hits":{{"hits":[{{"_source":{source}}}]}}}}'.encode(), 1).texts(fields) == [expected]
+
+
+def test_fields_with_names_beyond_ascii_are_taken_out() -> None:
+    """However the engine writes them."""
+    hit = '{"_id":"%s","fields":{"é":["ü"],"\\u00fc":["x"]}}'
+    answer = SearchAnswer(('{"hits":{"hits":[' + hit % "漢" + "]}}").encode(), 1)
+
+    assert answer.write([Placed(0)], added={"é", "ü"}).decode() == '{"hits":{"hits":[{"_id":"漢"}]}}'
+
+
+def test_a_hit_that_is_no_utf8() -> None:
+    """It has no text, and no place among the others."""
+    answer = SearchAnswer(b'{"hits":{"hits":[{"_source":{"a":"\xff"}}]}}', 1)
+    with pytest.raises(ValueError, match="can't decode"):
+        answer.texts(["a"])
 
 
 def test_find() -> None:

@@ -19,7 +19,7 @@ from bandrank.api.dialects.native import TextOrCandidate
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import media_type, parse, read_body
 from bandrank.api.rerank import unless_gone
-from bandrank.api.responses import JsonInParts
+from bandrank.api.responses import JsonInParts, json_of
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.explain import Explanation, StageExplanation, explain
@@ -210,7 +210,7 @@ async def _explain(body: ExplainRequest, service: Service, account: Account) -> 
     return text, explained
 
 
-def _write(query: str, text: str, explained: Explanation, total_s: float) -> str:
+def _write(query: str, text: str, explained: Explanation, total_s: float) -> bytes:
     """The JSON of the ExplainResponse."""
     response = ExplainResponse(
         id=f"explain-{uuid.uuid4().hex}",
@@ -235,7 +235,7 @@ def _write(query: str, text: str, explained: Explanation, total_s: float) -> str
             occluded=explained.num_occluded,
         ),
     )
-    return response.model_dump_json(exclude_none=True)
+    return json_of(response, exclude_none=True)
 
 
 def _stage(stage: StageExplanation, query: str, text: str) -> StageOut:

@@ -27,7 +27,7 @@ from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput
 
 T = TypeVar("T")
-ANSWER_BYTES = 3  # of memory for each byte of the texts: the JSON as text, encoded, and what waits to be read
+ANSWER_BYTES = 3  # of memory for each byte of the texts: the JSON, a copy as it is made, and what waits to be read
 BUDGET_HEADER = "X-Budget-Ms"
 BUDGET_PARAMETER = {
     "name": BUDGET_HEADER,

@@ -3,9 +3,15 @@
 from collections.abc import Callable, Mapping
 
 from fastapi import Response
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 PART_BYTES = 256 << 10
+
+
+def json_of(response: BaseModel, *, exclude_none: bool = False, by_alias: bool | None = None) -> bytes:
+    """What `model_dump_json` says, encoded: its text would be one more copy of an answer that may be large."""
+    return response.__pydantic_serializer__.to_json(response, exclude_none=exclude_none, by_alias=by_alias)
 
 
 class JsonInParts(Response):
@@ -19,7 +25,7 @@ class JsonInParts(Response):
 
     def __init__(
         self,
-        content: str | memoryview,
+        content: bytes | memoryview,
         headers: Mapping[str, str] | None = None,
         *,
         when_sent: Callable[[], None] = lambda: None,

@@ -1,8 +1,8 @@
 """The hits of an answer: their texts, and the same answer with some of them, in another order."""
 
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bandrank.proxy.raw_json import (
@@ -33,11 +33,16 @@ class Placed:
 class SearchAnswer:
     """An answer of the engine whose hits can be read and moved."""
 
-    def __init__(self, body: bytes | bytearray) -> None:
-        """Raises ValueError for what is no answer with hits, and RecursionError for one that is nested too deeply."""
-        self._text = body.decode("utf-8")
-        self.num_bytes = sys.getsizeof(self._text)  # of memory: of all characters as many as of the one that needs most
-        root = read_document(self._text, _read_answer)
+    def __init__(self, body: bytes | bytearray, max_hits: int) -> None:
+        """Raises ValueError for what is no answer with hits, or has more, before it reads those; and RecursionError for
+        one that is nested too deeply.
+        """
+        # A character for each byte: JSON's own are ASCII, and a single wide one among all the others would make them
+        # take four times as much. A hit with any other is decoded by itself when its words count.
+        self._text = body.decode("latin-1")
+        read_hits = partial(read_elements, read=_read_hit, most=max_hits)
+        read_around = partial(read_members, readers={"hits": read_hits})
+        root = read_document(self._text, partial(read_members, readers={"hits": read_around}))
         around = find(root, "hits")
         hits = find(around.value, "hits") if around is not None else None
         if around is None or hits is None:
@@ -47,8 +52,10 @@ class SearchAnswer:
         self.hits: list[Part] = hits.value
 
     def texts(self, fields: Sequence[str]) -> list[str]:
-        """The text of each hit: what its fields say, joined by spaces; empty without any."""
-        return [self._text_of(hit.value, fields) for hit in self.hits]
+        """The text of each hit: what its fields say, joined by spaces; empty without any. Raises ValueError for a hit
+        that is not in UTF-8.
+        """
+        return [_text_of(*self._decoded(hit), fields) for hit in self.hits]
 
     def write(self, page: Sequence[Placed], *, added: Collection[str], best: float | None = None) -> bytes:
         """The answer with these hits alone, in this order, and everything else as it was.
@@ -59,27 +66,25 @@ class SearchAnswer:
         most = find(self._around, "max_score")
         changed = best is not None and most is not None and most.value is not None
         edits = [Edit(most.value_start, most.end, repr(best))] if changed and most is not None else []
-        # Encoded piece by piece: as one text, the answer would take four times as much for a single wide character.
-        answer = bytearray(edited(self._text, 0, start, [edit for edit in edits if edit.end <= start]).encode())
-        for piece in self._written_hits(page, added):
-            answer += piece.encode()
-        answer += edited(self._text, end, len(self._text), [edit for edit in edits if edit.start >= end]).encode()
-        return bytes(answer)
+        head = self._raw(0, start, [edit for edit in edits if edit.end <= start])
+        tail = self._raw(end, len(self._text), [edit for edit in edits if edit.start >= end])
+        return b"".join([head, *self._written_hits(page, added), tail])
 
-    def _written_hits(self, page: Sequence[Placed], added: Collection[str]) -> Iterator[str]:
+    def _written_hits(self, page: Sequence[Placed], added: Collection[str]) -> Iterator[bytes]:
         """The list of hits; what stood between two of them now stands between those in the same places."""
         if not page:
-            yield "[]"
+            yield b"[]"
             return
-        hits, text = self.hits, self._text
-        yield text[self._list.value_start : hits[0].start]
+        hits = self.hits
+        yield self._raw(self._list.value_start, hits[0].start)
         for place, placed in enumerate(page):
             if place:
-                yield text[hits[place - 1].end : hits[place].start]
+                yield self._raw(hits[place - 1].end, hits[place].start)
             yield self._written(hits[placed.index], placed.score, added)
-        yield text[hits[-1].end : self._list.end]
+        yield self._raw(hits[-1].end, self._list.end)
 
-    def _written(self, hit: Part, score: float | None, added: Collection[str]) -> str:
+    def _written(self, hit: Part, score: float | None, added: Collection[str]) -> bytes:
+        text, hit = self._decoded(hit)
         members: list[Part] = hit.value
         edits: list[Edit] = []
         old = find(members, "_score")
@@ -91,30 +96,33 @@ class SearchAnswer:
                 edits += without(members, {"fields"})
             else:
                 edits += without(fields.value, added)
-        return edited(self._text, hit.start, hit.end, edits)
+        return edited(text, hit.start, hit.end, edits).encode()
 
-    def _text_of(self, hit: Sequence[Part], fields: Sequence[str]) -> str:
-        source, flat = find(hit, "_source"), find(hit, "fields")
-        values = {part.key: part.value for part in flat.value} if flat is not None else {}
-        texts: list[str] = []
-        for name in fields:
-            found = _at(source.value, name) if source is not None else None
-            if source is not None and _has_numbers(found):
-                found = _at(read_value(self._text, source.value_start)[0], name)
-            texts += list(_strings(found)) or _strings(values.get(name))
-        return encodable(" ".join(texts))
+    def _raw(self, start: int, end: int, edits: Sequence[Edit] = ()) -> bytes:
+        """What stands from `start` to `end`, with edits."""
+        return edited(self._text, start, end, edits).encode("latin-1")
 
-
-def _read_answer(text: str, at: int) -> tuple[list[Part], int]:
-    return read_members(text, at, {"hits": _read_around})
+    def _decoded(self, hit: Part) -> tuple[str, Part]:
+        """A text in which a hit stands as it is in UTF-8, and the hit as it was read there. Raises ValueError."""
+        alone = self._text[hit.start : hit.end]
+        if alone.isascii():
+            return self._text, hit
+        text = alone.encode("latin-1").decode("utf-8")
+        members, end = _read_hit(text, 0)
+        return text, Part("", 0, 0, end, members)
 
 
-def _read_around(text: str, at: int) -> tuple[list[Part], int]:
-    return read_members(text, at, {"hits": _read_hits})
-
-
-def _read_hits(text: str, at: int) -> tuple[list[Part], int]:
-    return read_elements(text, at, _read_hit)
+def _text_of(text: str, hit: Part, fields: Sequence[str]) -> str:
+    """What some fields of a hit say. text: in which it was read."""
+    source, flat = find(hit.value, "_source"), find(hit.value, "fields")
+    values = {part.key: part.value for part in flat.value} if flat is not None else {}
+    texts: list[str] = []
+    for name in fields:
+        found = _at(source.value, name) if source is not None else None
+        if source is not None and _has_numbers(found):
+            found = _at(read_value(text, source.value_start)[0], name)
+        texts += list(_strings(found)) or _strings(values.get(name))
+    return encodable(" ".join(texts))
 
 
 def _read_hit(text: str, at: int) -> tuple[list[Part], int]:

@@ -5,11 +5,15 @@ kept as they are written.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Of an object whose members are found here: each is a Python object, and collecting garbage among a million of them
+# holds everybody up. A mapping of a search engine has a thousand fields at most, unless that is changed.
+MAX_MEMBERS = 1024
 SPACE = re.compile(r"[ \t\n\r]*")
 Reader = Callable[[str, int], tuple[Any, int]]
 
@@ -65,7 +69,7 @@ def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None
     """The members of the object that begins at a place, and where it ends.
 
     readers: of the values of some keys; others are read by `read_value`.  Raises ValueError for anything but an object,
-    and for a key that comes twice, as it does not say which of the values counts.
+    for one of more than MAX_MEMBERS, and for a key that comes twice, as it does not say which of the values counts.
     """
     members: list[Part] = []
     keys: set[str] = set()
@@ -77,6 +81,8 @@ def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None
         key, at = read_value(text, at)
         if not isinstance(key, str) or key in keys or text[start] != '"':
             raise ValueError(f"expected another key at {start}")
+        if len(members) == MAX_MEMBERS:
+            raise ValueError(f"expected no more than {MAX_MEMBERS} members")
         keys.add(key)
         value_start = _expect(text, _skip(text, at), ":")
         value, end = ((readers or {}).get(key) or read_value)(text, value_start)
@@ -87,13 +93,18 @@ def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None
         at = _expect(text, at, ",")
 
 
-def read_elements(text: str, at: int, read: Reader) -> tuple[list[Part], int]:
-    """The elements of the list that begins at a place, each read by `read`, and where it ends. Raises ValueError."""
+def read_elements(text: str, at: int, read: Reader, most: float = math.inf) -> tuple[list[Part], int]:
+    """The elements of the list that begins at a place, each read by `read`, and where it ends.
+
+    Raises ValueError, also for more elements than `most`, of which no more are read.
+    """
     elements: list[Part] = []
     at = _expect(text, at, "[")
     if text.startswith("]", at):
         return elements, at + 1
     while True:
+        if len(elements) >= most:
+            raise ValueError(f"expected no more than {most} elements")
         value, end = read(text, at)
         elements.append(Part("", at, at, end, value))
         at = _skip(text, end)
@@ -140,6 +151,8 @@ def edited(text: str, start: int, end: int, edits: Iterable[Edit]) -> str:
 
 def encodable(text: str) -> str:
     """The text with halves of surrogate pairs, which JSON can escape and no text can hold, replaced."""
+    if text.isascii():  # as most are, and large ones take long to copy
+        return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

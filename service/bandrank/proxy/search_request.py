@@ -19,6 +19,7 @@ SEARCH = re.compile(rb"/(?:(?P<indices>[^/]+)/)?_search/?")
 METHODS = frozenset({"GET", "POST"})
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 DEFAULT_SIZE = 10
+MAX_WIDE_BYTES = 4 << 20  # of a body beyond ASCII: in memory, one wide character makes all others take four bytes each
 MAX_PATTERNS = 16 << 10  # characters of all: each is made an expression, to be matched with the names of fields
 BY_SCORE = ("_score", {"_score": "desc"}, {"_score": {"order": "desc"}})
 SOURCE_FILTERS = frozenset({"_source", "_source_includes", "_source_excludes", "stored_fields"})
@@ -100,6 +101,8 @@ def read_search(wish: Wish, query_string: bytes, body: bytes, query: str | None)
 
 def _members(body: bytes) -> tuple[str, list[Part]]:
     """The body as text, `{}` for an empty one, and its members. Raises Skipped."""
+    if len(body) > MAX_WIDE_BYTES and not (body.isascii() and b"\\u" not in body):
+        raise Skipped(SkipReason.LARGE_REQUEST)
     try:
         text = body.decode("utf-8")
         if not text.strip():

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 OK = 200
 NOT_OUR_DOING = frozenset({401, 403, 404, 429, *range(500, 600)})  # the client's own search would get the same
 VALUE_BYTES = 128  # of memory for each value of an answer: a Python object, and where it stands
-WRITTEN_BYTES = 2  # of memory for each byte of an answer, when it is written and on its way to the client
+ANSWER_BYTES = 3  # of memory for each byte of an answer: its text; what is written, and on its way to the client
 ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
 
 
@@ -133,11 +133,8 @@ class Searches:
         client, size = account.client, len(body)
         try:
             values = await self._json.run(client, size, check_values, body, values)
-            _hold(account, WRITTEN_BYTES * size + VALUE_BYTES * values)
-            found = await self._json.run(client, size, SearchAnswer, body)
-            _hold(account, found.num_bytes)
-            if len(found.hits) > wish.depth:  # no answer to what was asked
-                raise Unusable(FailReason.UNREADABLE_ANSWER)
+            _hold(account, ANSWER_BYTES * size + VALUE_BYTES * values)
+            found = await self._json.run(client, size, SearchAnswer, body, wish.depth)
             texts = await self._json.run(client, size, found.texts, wish.fields)
             _hold(account, sum(map(sys.getsizeof, texts)))
         except InvalidInput:

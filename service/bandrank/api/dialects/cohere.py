@@ -18,6 +18,7 @@ from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
 from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.models.texts import Reach
@@ -183,7 +184,7 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
     return [Span(passage.start, passage.end, shown)] if relevance >= threshold else []
 
 
-def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
+def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
     results = [
@@ -203,7 +204,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> str:
             **vars(meta), api_version=ApiVersion(version=version), tokens=Tokens(input_tokens=ranking.num_tokens)
         ),
     )
-    return response.model_dump_json(exclude_none=True)
+    return json_of(response, exclude_none=True)
 
 
 def _cohere(version: str) -> Dialect[CohereRequest]:

@@ -104,7 +104,7 @@ class Dialect(Generic[Request]):
     request: type[Request]
     response: Any  # a type, or an alias such as list[Result]
     read: Callable[[Request, int], Call]
-    write: Callable[[Exchange[Request]], str]
+    write: Callable[[Exchange[Request]], bytes]
     fields: tuple[str, ...] = ()
     document: Callable[[Exchange[Request], int], object] = the_text
     headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers

@@ -15,6 +15,7 @@ from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Count, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.error_bodies import FaultsBody
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 
 
@@ -59,7 +60,7 @@ def read(request: InfinityRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[InfinityRequest]) -> str:
+def write(exchange: Exchange[InfinityRequest]) -> bytes:
     """The JSON of the InfinityResponse."""
     response = InfinityResponse(
         results=[InfinityResult(*each) for each in exchange.ranked],
@@ -68,7 +69,7 @@ def write(exchange: Exchange[InfinityRequest]) -> str:
         id=f"infinity-{uuid.uuid4()}",
         created=int(time.time()),
     )
-    return response.model_dump_json(exclude_none=True)
+    return json_of(response, exclude_none=True)
 
 
 INFINITY = Dialect(InfinityRequest, InfinityResponse, read, write, invalid=FaultsBody)

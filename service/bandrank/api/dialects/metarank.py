@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
 from bandrank.api.dialects.fields import Query
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
 
@@ -45,9 +46,9 @@ def read(request: MetarankRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[MetarankRequest]) -> str:
+def write(exchange: Exchange[MetarankRequest]) -> bytes:
     """The JSON of the MetarankResponse."""
-    return MetarankResponse(scores=exchange.scores_as_sent).model_dump_json()
+    return json_of(MetarankResponse(scores=exchange.scores_as_sent))
 
 
 METARANK = Dialect(MetarankRequest, MetarankResponse, read, write)

@@ -11,6 +11,7 @@ from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, text_of
 from bandrank.api.dialects.fields import Count, Flag
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 
 
@@ -63,7 +64,7 @@ def document(exchange: Exchange[MixedbreadRequest], index: int) -> str | dict[st
     return exchange.request.input[index] if exchange.call.return_texts else None
 
 
-def write(exchange: Exchange[MixedbreadRequest]) -> str:
+def write(exchange: Exchange[MixedbreadRequest]) -> bytes:
     """The JSON of the MixedbreadResponse."""
     results = [MixedbreadResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked]
     response = MixedbreadResponse(
@@ -73,7 +74,7 @@ def write(exchange: Exchange[MixedbreadRequest]) -> str:
         top_k=len(results),
         return_input=exchange.call.return_texts,
     )
-    return response.model_dump_json(exclude_none=True)
+    return json_of(response, exclude_none=True)
 
 
 MIXEDBREAD = Dialect(MixedbreadRequest, MixedbreadResponse, read, write, fields=("input",), document=document)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, m
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
 from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.policy import AUTO
 from bandrank.engine.registry import CallCandidate, Unresolved
@@ -171,7 +172,7 @@ def read(request: RerankRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[RerankRequest]) -> str:
+def write(exchange: Exchange[RerankRequest]) -> bytes:
     """The JSON of the RerankResponse."""
     call, answer = exchange.call, exchange.answer
     results = []
@@ -191,7 +192,7 @@ def write(exchange: Exchange[RerankRequest]) -> str:
         usage=usage_of(answer.ranking),
         meta=meta_of(exchange),
     )
-    return response.model_dump_json(exclude_none=True)
+    return json_of(response, exclude_none=True)
 
 
 NATIVE = Dialect(RerankRequest, RerankResponse, read, write, fields=("candidates",))

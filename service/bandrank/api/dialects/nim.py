@@ -12,6 +12,7 @@ from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
 from bandrank.api.dialects.fields import Count, Query
 from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
 
@@ -65,10 +66,10 @@ def read(request: NimRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[NimRequest]) -> str:
+def write(exchange: Exchange[NimRequest]) -> bytes:
     """The JSON of the NimResponse."""
     rankings = [NimRanking(index, score) for index, score, _ in exchange.ranked]
-    return NimResponse(rankings=rankings, usage=usage_of(exchange.answer.ranking)).model_dump_json()
+    return json_of(NimResponse(rankings=rankings, usage=usage_of(exchange.answer.ranking)))
 
 
 NIM = Dialect(NimRequest, NimResponse, read, write, fields=("passages",))

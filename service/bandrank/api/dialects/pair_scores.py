@@ -16,6 +16,7 @@ from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
 from bandrank.api.dialects.fields import Flag, Limit, Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InvalidInput
@@ -103,7 +104,7 @@ def read(request: PairsRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[PairsRequest]) -> str:
+def write(exchange: Exchange[PairsRequest]) -> bytes:
     """The JSON of the PairsResponse."""
     response = PairsResponse(
         id=f"score-{uuid.uuid4().hex}",
@@ -112,7 +113,7 @@ def write(exchange: Exchange[PairsRequest]) -> str:
         data=[PairScore(*each) for each in enumerate(exchange.scores_as_sent)],
         usage=usage_of(exchange.answer.ranking),
     )
-    return response.model_dump_json()
+    return json_of(response)
 
 
 def _listed(side: str | list[str]) -> list[str]:

@@ -44,9 +44,9 @@ def read(request: SglangRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[SglangRequest]) -> str:
+def write(exchange: Exchange[SglangRequest]) -> bytes:
     """The JSON of the results, best first."""
-    return RESULTS.dump_json([SglangResult(*each) for each in exchange.ranked], exclude_none=True).decode()
+    return RESULTS.dump_json([SglangResult(*each) for each in exchange.ranked], exclude_none=True)
 
 
 SGLANG = Dialect(SglangRequest, list[SglangResult], read, write)

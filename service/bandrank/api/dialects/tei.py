@@ -43,9 +43,9 @@ def read(request: TeiRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[TeiRequest]) -> str:
+def write(exchange: Exchange[TeiRequest]) -> bytes:
     """The JSON of the results, best first."""
-    return RESULTS.dump_json([TeiResult(*each) for each in exchange.ranked], exclude_none=True).decode()
+    return RESULTS.dump_json([TeiResult(*each) for each in exchange.ranked], exclude_none=True)
 
 
 def headers(exchange: Exchange[TeiRequest]) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Count, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 
 
@@ -49,14 +50,14 @@ def read(request: VoyageRequest, max_candidates: int) -> Call:
     )
 
 
-def write(exchange: Exchange[VoyageRequest]) -> str:
+def write(exchange: Exchange[VoyageRequest]) -> bytes:
     """The JSON of the VoyageResponse."""
     response = VoyageResponse(
         data=[VoyageResult(*each) for each in exchange.ranked],
         model=exchange.answer.model,
         usage=usage_of(exchange.answer.ranking),
     )
-    return response.model_dump_json(exclude_none=True)
+    return json_of(response, exclude_none=True)
 
 
 VOYAGE = Dialect(VoyageRequest, VoyageResponse, read, write, fields=("top_k", "truncation"))

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 
 
@@ -41,14 +42,14 @@ def read(request: WeaviateRequest, max_candidates: int) -> Call:
     return call_of(request, request.documents, max_candidates, return_texts=True)
 
 
-def write(exchange: Exchange[WeaviateRequest]) -> str:
+def write(exchange: Exchange[WeaviateRequest]) -> bytes:
     """The JSON of the WeaviateResponse."""
     request = exchange.request
     scores = zip(request.documents, exchange.scores_as_sent, strict=True)
     response = WeaviateResponse(
         query=request.query, scores=[WeaviateScore(*each) for each in scores], property=request.field
     )
-    return response.model_dump_json(by_alias=True)
+    return json_of(response, by_alias=True)
 
 
 WEAVIATE = Dialect(WeaviateRequest, WeaviateResponse, read, write, fields=("property",))

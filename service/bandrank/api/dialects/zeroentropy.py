@@ -9,6 +9,7 @@ from bandrank.api.dialects.costs import timings_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Count, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
 
 
@@ -43,7 +44,7 @@ def read(request: ZeroEntropyRequest, max_candidates: int) -> Call:
     return call_of(request, request.documents, max_candidates, top_n=request.top_n)
 
 
-def write(exchange: Exchange[ZeroEntropyRequest]) -> str:
+def write(exchange: Exchange[ZeroEntropyRequest]) -> bytes:
     """The JSON of the ZeroEntropyResponse."""
     ms = timings_of(exchange)
     response = ZeroEntropyResponse(
@@ -53,7 +54,7 @@ def write(exchange: Exchange[ZeroEntropyRequest]) -> str:
         total_bytes=sum(len(text.encode()) for text in (exchange.request.query, *exchange.request.documents)),
         total_tokens=exchange.answer.ranking.num_tokens,
     )
-    return response.model_dump_json()
+    return json_of(response)
 
 
 ZEROENTROPY = Dialect(ZeroEntropyRequest, ZeroEntropyResponse, read, write)
