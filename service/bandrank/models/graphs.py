@@ -89,7 +89,7 @@ class GraphRunner:
         if capacity.num_rows > self._most_rows:
             return None
         plan = self._plan(packed.rows, capacity)
-        tables = [*_padded(packed, capacity.num_rows), *plan.host_tables]
+        tables = [*padded(packed, capacity.num_rows), *plan.host_tables]
         with self._lock, self._device.active():
             self._idle.wait()  # @idle-wait
             bucket = self._bucket(tables, plan, capacity) if capture else self._uncaptured(tables, plan, capacity)
@@ -162,10 +162,10 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
     return _Bucket(inputs, run, captured.release)
 
 
-def _padded(packed: PackedTokens, num_rows: int) -> list[Tensor]:
+def padded(packed: PackedTokens, num_rows: int) -> list[Tensor]:
     """Ids, positions and token types, with token 0 at position 0 in unused rows."""
-    fill = num_rows - packed.rows.num_rows
-    return [torch.from_numpy(np.pad(part, (0, fill))) for part in packed.of_rows]  # @padding
+    fill = np.zeros(num_rows - packed.rows.num_rows, np.int64)
+    return [torch.from_numpy(np.concatenate([part, fill])) for part in packed.of_rows]  # @padding
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

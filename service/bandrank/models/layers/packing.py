@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank_kernels.arrays import Ints, indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets, ranges
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
 
@@ -62,20 +62,20 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
     owner = batch.candidate_query
     query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
     candidate_ids, candidate_lengths = batch.candidates.values.numpy(), batch.candidates.lengths
-    candidate_positions = indices_within(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
-    candidate_of_row = np.repeat(np.arange(len(owner)), candidate_lengths)
+    candidate_positions = ranges(query_lengths[owner] + 1, candidate_lengths)
 
     if pattern.shares_queries:
         query_positions = indices_within(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
     else:
-        query_ids = _copies(query_ids, batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])
+        query_ids = query_ids[ranges(batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])]
         query_lengths = query_lengths[owner]
         query_positions = indices_within(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
         owner = np.arange(len(owner))
         if sentence_token is not None:
             is_global = candidate_ids == sentence_token
+            candidate_of_row = np.repeat(owner, candidate_lengths)
             # A stable sort by candidate moves each candidate's sentence tokens behind its copy of the query.
             query_of_row = np.concatenate([np.repeat(owner, query_lengths), candidate_of_row[is_global]])
             order = np.argsort(query_of_row, kind="stable")
@@ -94,8 +94,3 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
         token_types=np.concatenate([zeros, query_types, np.ones_like(candidate_ids)]),
         rows=PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner),
     )
-
-
-def _copies(values: Ints, starts: Ints, lengths: Ints) -> Ints:
-    """The runs values[start : start + length], end to end."""
-    return np.asarray(values[np.repeat(starts, lengths) + indices_within(lengths)])
