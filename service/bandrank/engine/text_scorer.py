@@ -12,9 +12,10 @@ from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
-from bandrank.engine.tasks import AnyLane, Candidate, Lane, Payload, Result, Task, TokenIds
+from bandrank.engine.tasks import AnyLane, Candidates, Lane, Payload, Result, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.readings import Reading
 from bandrank.models.texts import WHOLE, Reach
@@ -23,16 +24,16 @@ CAUTION = 1.1  # predicted times are multiplied by this before they are compared
 
 
 @dataclass(frozen=True)
-class _Scored(Generic[Candidate, Result]):
+class _Scored(Generic[Candidates, Result]):
     """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`."""
 
     results: list[Result]
     report: StageReport
-    sourced: Sourced[Candidate]
+    sourced: Sourced[Candidates]
     answered: Sequence[int]
 
 
-class TextScorer(Generic[Candidate]):
+class TextScorer(Generic[Candidates]):
     """Scores texts with one scorer; used from the event loop, by any number of served models."""
 
     def __init__(
@@ -41,7 +42,7 @@ class TextScorer(Generic[Candidate]):
         prepared: PreparedScorer,
         tokenizer: RequestTokenizer,
         queue: TaskQueue,
-        source: CandidateSource[Candidate],
+        source: CandidateSource[Candidates],
     ) -> None:
         """name: unique among the scorers of an engine."""
         self.name = name
@@ -129,7 +130,7 @@ class TextScorer(Generic[Candidate]):
 
     async def _score(
         self,
-        lane: Lane[Candidate, Result],
+        lane: Lane[Candidates, Result],
         stage: str,
         query: str,
         texts: Sequence[str],
@@ -139,7 +140,7 @@ class TextScorer(Generic[Candidate]):
         reach: Reach,
         keep: bool,
         instruction: str,
-    ) -> "_Scored[Candidate, Result]":
+    ) -> "_Scored[Candidates, Result]":
         """The lane's results for the leading texts, as `score` says."""
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
@@ -154,7 +155,7 @@ class TextScorer(Generic[Candidate]):
             keep=keep,
             instruction=instruction,
         )
-        rows = self._rows(len(sourced.query), sourced.lengths)
+        rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, answer_by)
         results: list[Result] = []
         if num_fitting:
@@ -226,7 +227,7 @@ class TextScorer(Generic[Candidate]):
         [query_tokens] = self._estimate_tokens([query], template.max_tokens)
         query_tokens = min(query_tokens + len(template.prefix) + len(template.suffix), template.max_tokens)
         most = self.tokenizer.candidate_limit(query_tokens, reach)
-        return sum(self._rows(query_tokens, self._estimate_tokens(texts, most)))
+        return sum(self.prepared.scorer.rows_of(query_tokens, self._estimate_tokens(texts, most)))
 
     def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:
         """Token ids of candidates of these lengths that are encoded without a query."""
@@ -241,10 +242,6 @@ class TextScorer(Generic[Candidate]):
         await self.source.close()
         self.tokenizer.close()
 
-    def _rows(self, query_tokens: int, lengths: Sequence[int]) -> list[float]:
-        cost = {length: self.prepared.scorer.num_rows(query_tokens, length) for length in set(lengths)}
-        return [cost[length] for length in lengths]
-
     def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
         """How many leading candidates will be scored in time, after the work that goes before."""
         if math.isinf(answer_by) or not rows:
@@ -254,4 +251,4 @@ class TextScorer(Generic[Candidate]):
         return sum(CAUTION * seconds(self.lane.name, sofar) <= time_left for sofar in accumulate(rows))
 
 
-AnyTextScorer: TypeAlias = TextScorer[TokenIds] | TextScorer[Payload]
+AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]

@@ -1,14 +1,12 @@
 """Turns texts into token ids in a pool of threads: applies templates and counts truncation."""
 
-from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
-
 import asyncio
 import math
-from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from bandrank.engine.cache.keys import digest
@@ -17,13 +15,14 @@ from bandrank.engine.clients import Client
 from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
+from bandrank.models.ids import ID_BYTES, Ids, PackedIds, RaggedIds
 from bandrank.models.places import Span, places
 from bandrank.models.readings import Reading, read_pair
 from bandrank.models.texts import WHOLE, Reach, TextEncoder
 
-# What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
-# CPython 3.11.
-ENTRY_BYTES = 350
+# What an entry takes beside its ids: two objects, the dictionary's entry and links (198 just after the dictionary has
+# grown, the most that tracemalloc showed on CPython 3.11), and the rounding of the objects' sizes.
+ENTRY_BYTES = 220
 
 # Texts are tokenised in slices of so many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
 # slice alone.
@@ -49,8 +48,8 @@ class TextLimits:
 class TokenizedRequest:
     """Token ids of a query and its candidates, and the number of word pieces cut from each."""
 
-    query: list[int]
-    candidates: list[list[int]]
+    query: Ids
+    candidates: RaggedIds
     truncated_query_tokens: int
     truncated_candidate_tokens: list[int]
 
@@ -115,12 +114,15 @@ class RequestTokenizer:
                 self.tokenize_now, query, candidates[first], reach=reach, keep=keep, instruction=instruction
             )
             request = await run(first, tokenize)
+            applied = [(request.candidates, request.truncated_candidate_tokens)]
             for part in rest:
                 apply = partial(self._apply, candidates[part], len(request.query), reach=reach, keep=keep)
-                applied = await run(part, apply)
-                request.candidates.extend(ids for ids, _ in applied)
-                request.truncated_candidate_tokens.extend(cut for _, cut in applied)
-            return request
+                applied.append(await run(part, apply))
+            return replace(
+                request,
+                candidates=RaggedIds.joined([ids for ids, _ in applied]),
+                truncated_candidate_tokens=[*chain.from_iterable(cut for _, cut in applied)],
+            )
 
     async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
         """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
@@ -172,12 +174,12 @@ class RequestTokenizer:
         are.  instruction: for scorers that take one.
         """
         query_ids, query_cut = self._encoder.query(query[: self._limits.query], instruction)
-        applied = self._apply(candidates, len(query_ids), reach=reach, keep=keep)
+        ids, cut = self._apply(candidates, len(query_ids), reach=reach, keep=keep)
         return TokenizedRequest(
             query=query_ids,
-            candidates=[ids for ids, _ in applied],
+            candidates=ids,
             truncated_query_tokens=query_cut + self._estimate_cut(len(query) - self._limits.query),
-            truncated_candidate_tokens=[cut for _, cut in applied],
+            truncated_candidate_tokens=cut,
         )
 
     def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
@@ -190,20 +192,18 @@ class RequestTokenizer:
 
     def _apply(
         self, texts: Sequence[str], query_tokens: int, *, reach: Reach, keep: bool
-    ) -> list[tuple[list[int], int]]:
-        """The token ids of each candidate, and the number of its word pieces that were cut."""
+    ) -> tuple[RaggedIds, list[int]]:
+        """The token ids of candidates, and the number of each one's word pieces that were cut."""
         limit = self._limits.candidate
         read = [text[:limit] for text in texts]
         pieces = self._pieces(read) if keep else self._encoder.pieces(read)
-        applied = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=reach)
-        return [
-            (ids, cut + self._estimate_cut(len(text) - limit)) for (ids, cut), text in zip(applied, texts, strict=True)
-        ]
+        ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=reach)
+        return ids, [lost + self._estimate_cut(len(text) - limit) for lost, text in zip(cut, texts, strict=True)]
 
     def _estimate_cut(self, characters: int) -> int:
         return max(1, math.ceil(characters * self.tokens_per_character)) if characters > 0 else 0
 
-    def _pieces(self, texts: Sequence[str]) -> list[array[int]]:
+    def _pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         keys = [digest(text) for text in texts]
         cached = self._cache.get_many(keys)
         missing = {key: text for key, text, ids in zip(keys, texts, cached, strict=True) if ids is None}
@@ -211,7 +211,7 @@ class RequestTokenizer:
         self._cache.put_many(encoded)
         if missing:
             self._characters = 0.9 * self._characters + sum(map(len, missing.values()))
-            self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values()))
+            self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values())) / ID_BYTES
         hits = sum(ids is not None for ids in cached)
         self._metrics.token_cache_lookups.labels("hit").inc(hits)
         self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)
@@ -219,5 +219,5 @@ class RequestTokenizer:
         return [encoded[key] if ids is None else ids for key, ids in zip(keys, cached, strict=True)]
 
 
-def _entry_bytes(_: bytes, ids: array[int]) -> int:
-    return ENTRY_BYTES + ids.itemsize * len(ids)
+def _entry_bytes(_: bytes, ids: PackedIds) -> int:
+    return ENTRY_BYTES + len(ids)
