@@ -16,40 +16,45 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 class PackedTokens:
     """The inputs of a cross-encoder in host memory.
 
-    ids, positions, token_types: (num_rows,).  rows: the layout of the rows.
+    numbers: (3, num_rows) ids, positions and token types.  rows: the layout of the rows.
     """
 
-    ids: Ints
-    positions: Ints
-    token_types: Ints
+    numbers: Ints
     rows: PackedRows
-
-    @property
-    def of_rows(self) -> tuple[Ints, Ints, Ints]:
-        """The three arrays with a number for each row."""
-        return self.ids, self.positions, self.token_types
 
 
 @dataclass(frozen=True)
 class PackedInputs:
     """The inputs of a cross-encoder on the device, with the plan of their attention.
 
-    ids, positions, token_types: (num_rows,) int64.  num_candidates: the number of [CLS] rows, which come first. Both
-    counts include unused rows and candidates of a bucket.
+    numbers: (3, num_rows) int64, ids, positions and token types.  num_candidates: the number of [CLS] rows, which come
+    first. Both counts include unused rows and candidates of a bucket.
     """
 
-    ids: Tensor
-    positions: Tensor
-    token_types: Tensor
+    numbers: Tensor
     plan: AttentionPlan
     num_candidates: int
+
+    @property
+    def ids(self) -> Tensor:
+        """(num_rows,)"""
+        return self.numbers[0]
+
+    @property
+    def positions(self) -> Tensor:
+        """(num_rows,)"""
+        return self.numbers[1]
+
+    @property
+    def token_types(self) -> Tensor:
+        """(num_rows,)"""
+        return self.numbers[2]
 
     @classmethod
     def of(cls, packed: PackedTokens, plan: AttentionPlan, device: torch.device) -> "PackedInputs":
         """Copies tokens and plan tables to the device in one transfer."""
-        host = [*map(torch.from_numpy, packed.of_rows), *plan.host_tables]
-        ids, positions, token_types, *tables = to_device(host, device)
-        return cls(ids, positions, token_types, plan.bind(tables), packed.rows.num_candidates)
+        numbers, *tables = to_device([torch.from_numpy(packed.numbers), *plan.host_tables], device)
+        return cls(numbers, plan.bind(tables), packed.rows.num_candidates)
 
 
 def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_token: int | None) -> PackedTokens:
@@ -86,11 +91,10 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
             candidate_ids, candidate_positions = candidate_ids[~is_global], candidate_positions[~is_global]
             candidate_lengths = np.bincount(candidate_of_row[~is_global], minlength=len(owner))
 
-    num_candidates = len(owner)
-    zeros = np.zeros(num_candidates, np.int64)
-    return PackedTokens(
-        ids=np.concatenate([zeros + cls_id, query_ids, candidate_ids]),
-        positions=np.concatenate([zeros, query_positions, candidate_positions]),
-        token_types=np.concatenate([zeros, query_types, np.ones_like(candidate_ids)]),
-        rows=PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner),
-    )
+    rows = PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner)
+    queries, candidates = slice(rows.first_query_row, rows.first_candidate_row), slice(rows.first_candidate_row, None)
+    numbers = np.zeros((3, rows.num_rows), np.int64)
+    numbers[0, : rows.num_candidates] = cls_id
+    numbers[0, queries], numbers[1, queries], numbers[2, queries] = query_ids, query_positions, query_types
+    numbers[0, candidates], numbers[1, candidates], numbers[2, candidates] = candidate_ids, candidate_positions, 1
+    return PackedTokens(numbers, rows)
