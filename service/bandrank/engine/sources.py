@@ -9,6 +9,7 @@ from bandrank.engine.batching import TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.lanes import EncodeLane
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidates, Payload, Task
@@ -61,15 +62,11 @@ class CandidateSource(Protocol[Candidates]):
         *,
         ticket: Ticket,
         recorder: Recorder,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> Sourced[Candidates]:
         """The scorer's input for distinct texts.
 
-        ticket: the request's.  recorder: gets the spans of the steps.  reach: how far texts are read.
-        keep: False for texts that nobody will ask for again: no cache is asked for them or gets them, and no average
-        counts them.  instruction: for the query.
+        ticket: the request's.  recorder: gets the spans of the steps.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
@@ -97,15 +94,11 @@ class TokenIdSource:
         *,
         ticket: Ticket,
         recorder: Recorder,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> Sourced[RaggedIds]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(
-                    query, texts, client=ticket.client, reach=reach, keep=keep, instruction=instruction
-                )
+                tokens = await self._tokenizer.tokenize(query, texts, client=ticket.client, options=options)
         lengths: list[int] = tokens.candidates.lengths.tolist()
         return Sourced(
             query=tokens.query,
@@ -153,19 +146,17 @@ class RepresentationSource:
         *,
         ticket: Ticket,
         recorder: Recorder,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> Sourced[list[Payload]]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, instruction=instruction)
-                keys = await self._keys(texts, reach, ticket) if keep else []
-            if keep:
-                payloads, misses = await self._payloads(keys, texts, reach, ticket, recorder)
+                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, options=options)
+                keys = await self._keys(texts, options.reach, ticket) if options.keep else []
+            if options.keep:
+                payloads, misses = await self._payloads(keys, texts, options.reach, ticket, recorder)
             else:
                 with recorder.span("encode"):
-                    payloads, misses = await self._encode(texts, reach, ticket, keep=False), len(texts)
+                    payloads, misses = await self._encode(texts, options.reach, ticket, keep=False), len(texts)
         return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, misses)
 
     async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
@@ -221,7 +212,7 @@ class RepresentationSource:
         limit = self._tokenizer.candidate_limit(0, reach)
         if limit >= self._tokenizer.candidate_limit(0):
             return [digest(text) for text in texts]
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach)
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
         pairs = zip(texts, tokens.candidates.lengths, strict=True)
         return [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
 
@@ -245,7 +236,8 @@ class RepresentationSource:
         return payloads, misses
 
     async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach, keep=keep)
+        options = Options(reach, keep=keep)
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=options)
         return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket)
 
     async def _encode_ids(self, texts: RaggedIds, truncated: Sequence[int], ticket: Ticket) -> list[Payload]:

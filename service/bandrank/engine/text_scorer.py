@@ -8,6 +8,7 @@ from typing import Generic, TypeAlias
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import PassageLane, ScoreLane
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource, Sourced
@@ -60,32 +61,17 @@ class TextScorer(Generic[Candidates]):
         texts: Sequence[str],
         *,
         ticket: Ticket,
-        answer_by: float = math.inf,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> tuple[list[float], StageReport]:
-        """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
+        """Raw scores of the leading texts: of all texts, unless `options.answer_by` comes first or is predicted to.
 
         A text that comes twice is scored once: at another index of a batch its products may round differently, and the
         two would not tie.
 
-        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  reach: how far texts
-        are read.  keep: whether caches may keep what the texts become.  instruction: read by scorers that take one, as
-        the report says.
+        stage: the name for the report, which says whether the instruction was read.  ticket: the request's.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
-        scored = await self._score(
-            self.lane,
-            stage,
-            query,
-            texts,
-            ticket=ticket,
-            answer_by=answer_by,
-            reach=reach,
-            keep=keep,
-            instruction=instruction,
-        )
+        scored = await self._score(self.lane, stage, query, texts, ticket=ticket, options=options)
         return scored.results, scored.report
 
     @property
@@ -100,22 +86,10 @@ class TextScorer(Generic[Candidates]):
         texts: Sequence[str],
         *,
         ticket: Ticket,
-        answer_by: float = math.inf,
-        reach: Reach = WHOLE,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> tuple[list[float], StageReport, list[BestPassage]]:
         """`score`, and the best passage of each text that was scored; the scorer must read passages."""
-        scored = await self._score(
-            self._passage_lane,
-            stage,
-            query,
-            texts,
-            ticket=ticket,
-            answer_by=answer_by,
-            reach=reach,
-            keep=True,
-            instruction=instruction,
-        )
+        scored = await self._score(self._passage_lane, stage, query, texts, ticket=ticket, options=options)
         query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
         num_last = len(self.prepared.scorer.candidate_template.suffix)
         cut = scored.report.truncated_candidate_tokens
@@ -136,27 +110,16 @@ class TextScorer(Generic[Candidates]):
         texts: Sequence[str],
         *,
         ticket: Ticket,
-        answer_by: float,
-        reach: Reach,
-        keep: bool,
-        instruction: str,
+        options: Options,
     ) -> "_Scored[Candidates, Result]":
         """The lane's results for the leading texts, as `score` says."""
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(
-            query,
-            list(index_of),
-            ticket=ticket,
-            recorder=recorder,
-            reach=reach,
-            keep=keep,
-            instruction=instruction,
-        )
+        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder, options=options)
         rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
-        num_fitting = self._num_fitting(rows, ticket, answer_by)
+        num_fitting = self._num_fitting(rows, ticket, options.answer_by)
         results: list[Result] = []
         if num_fitting:
             task = Task(
@@ -167,7 +130,7 @@ class TextScorer(Generic[Candidates]):
                 self.queue.clock(),
                 ticket,
             )
-            results = await submit(self.queue, task, answer_by=answer_by)
+            results = await submit(self.queue, task, answer_by=options.answer_by)
             end = self.queue.clock()
             taken = task.first_taken or end
             recorder.spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
@@ -183,7 +146,7 @@ class TextScorer(Generic[Candidates]):
             truncated_candidate_tokens=[sourced.truncated_tokens[index] for index in answered],
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
-            instructed=bool(instruction) and self.tokenizer.takes_instructions,
+            instructed=bool(options.instruction) and self.tokenizer.takes_instructions,
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
 
@@ -196,17 +159,12 @@ class TextScorer(Generic[Candidates]):
             return self.queue.throughput.seconds(self.source.encode_lane.name, self._estimate_encoded(texts, reach))
         return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts, reach))
 
-    def expected(
-        self, query: str, texts: Sequence[str], *, reach: Reach = WHOLE, keep: bool = True
-    ) -> dict[AnyLane, float]:
-        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted.
-
-        reach, keep: as for `score`.
-        """
+    def expected(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> dict[AnyLane, float]:
+        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted."""
         if self.source.encode_lane is None:
-            return {self.lane: self.estimate_rows(query, texts, reach)}
-        miss_rate = self.source.miss_rate if keep else 1.0
-        return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, reach)}
+            return {self.lane: self.estimate_rows(query, texts, options.reach)}
+        miss_rate = self.source.miss_rate if options.keep else 1.0
+        return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, options.reach)}
 
     def rows(self, query_tokens: int, candidate_tokens: int) -> float:
         """Rows of a candidate of which nothing is cached. Scoring what is precomputed is not counted."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.clients import Client
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
@@ -94,14 +95,12 @@ class RequestTokenizer:
         candidates: Sequence[str],
         *,
         client: Client,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. reach, keep, instruction: as for `tokenize_now`.  Raises what `Turns.admit` raises.
+        after the slice under way. Raises what `Turns.admit` raises.
         """
-        query_size = min(len(query), self._limits.query) + len(instruction)
+        query_size = min(len(query), self._limits.query) + len(options.instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = slices(sizes, SLICE_CHARACTERS)
@@ -110,13 +109,10 @@ class RequestTokenizer:
                 async with self._turns.slot(turn, sum(sizes[part])):
                     return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            tokenize = partial(
-                self.tokenize_now, query, candidates[first], reach=reach, keep=keep, instruction=instruction
-            )
-            request = await run(first, tokenize)
+            request = await run(first, partial(self.tokenize_now, query, candidates[first], options))
             applied = [(request.candidates, request.truncated_candidate_tokens)]
             for part in rest:
-                apply = partial(self._apply, candidates[part], len(request.query), reach=reach, keep=keep)
+                apply = partial(self._apply, candidates[part], len(request.query), options)
                 applied.append(await run(part, apply))
             return replace(
                 request,
@@ -158,23 +154,12 @@ class RequestTokenizer:
             async with self._turns.slot(turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def tokenize_now(
-        self,
-        query: str,
-        candidates: Sequence[str],
-        *,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
-    ) -> TokenizedRequest:
+    def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
-
-        reach: how far each candidate is read.  keep: False leaves the cache and the averages of recent texts as they
-        are.  instruction: for scorers that take one.
         """
-        query_ids, query_cut = self._encoder.query(query[: self._limits.query], instruction)
-        ids, cut = self._apply(candidates, len(query_ids), reach=reach, keep=keep)
+        query_ids, query_cut = self._encoder.query(query[: self._limits.query], options.instruction)
+        ids, cut = self._apply(candidates, len(query_ids), options)
         return TokenizedRequest(
             query=query_ids,
             candidates=ids,
@@ -190,14 +175,12 @@ class RequestTokenizer:
         """Ends the pool's threads."""
         self._pool.shutdown()
 
-    def _apply(
-        self, texts: Sequence[str], query_tokens: int, *, reach: Reach, keep: bool
-    ) -> tuple[RaggedIds, list[int]]:
+    def _apply(self, texts: Sequence[str], query_tokens: int, options: Options) -> tuple[RaggedIds, list[int]]:
         """The token ids of candidates, and the number of each one's word pieces that were cut."""
         limit = self._limits.candidate
         read = [text[:limit] for text in texts]
-        pieces = self._pieces(read) if keep else self._encoder.pieces(read)
-        ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=reach)
+        pieces = self._pieces(read) if options.keep else self._encoder.pieces(read)
+        ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=options.reach)
         return ids, [lost + self._estimate_cut(len(text) - limit) for lost, text in zip(cut, texts, strict=True)]
 
     def _estimate_cut(self, characters: int) -> int:
