@@ -4,6 +4,7 @@ cpu           side by side with other runtimes on one checkpoint: docs/benchmark
 precomputed   scorers whose candidates are cached, beside the cross-encoder: docs/benchmarks-precomputed.md
 cascade       quality and cost by depth of a cascade: docs/benchmarks-cascade.md
 dialects      what each wire format costs beside our own: docs/benchmarks-dialects.md
+host          the host's part of a request on a GPU, without one: docs/benchmarks-host.md
 overload      goodput, latency and refusals beyond capacity: the section on overload of docs/operations.md
 reproduction  systems trained alike, compared on collections that no training saw: docs/reproduction.md
 registers     registers and spilled bytes of every CUDA kernel, without a GPU: kernels/results/registers.json
@@ -19,6 +20,7 @@ COMMANDS = {
     "precomputed": "bandrank_bench.precomputed",
     "cascade": "bandrank_bench.cascade",
     "dialects": "bandrank_bench.dialects",
+    "host": "bandrank_bench.host",
     "overload": "bandrank_bench.overload.command",
     "reproduction": "bandrank_bench.reproduction",
     "registers": "bandrank_bench.registers",

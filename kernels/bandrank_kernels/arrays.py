@@ -12,10 +12,22 @@ Offsets = Ints  # (n + 1,), ascending from 0
 
 def offsets(lengths: Sequence[int] | Ints) -> Offsets:
     """(n + 1,) where each of n runs of the given lengths starts, and where the last one ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    ends = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=ends[1:])
+    return ends
+
+
+def lengths_of(cu_seqlens: Offsets) -> Ints:
+    """(n,) the length of each of n runs, of which `cu_seqlens` are the offsets."""
+    return cu_seqlens[1:] - cu_seqlens[:-1]
+
+
+def ranges(starts: Ints, lengths: Ints) -> Ints:
+    """start, start + 1, .. start + length - 1 for each start and its length, end to end."""
+    bounds = offsets(lengths)
+    return np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], lengths)
 
 
 def indices_within(lengths: Ints) -> Ints:
     """0, 1, .. length - 1 for each length, end to end."""
-    starts = offsets(lengths)
-    return np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+    return ranges(np.zeros_like(lengths), lengths)

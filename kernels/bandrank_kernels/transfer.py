@@ -1,6 +1,7 @@
 """Copies of tensors between the host and a device, awaited only when they are needed."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -46,20 +47,24 @@ def write(tensors: Sequence[Tensor], buffer: Tensor) -> None:
     for tensor in tensors:
         if tensor.device.type != "cpu":
             raise ValueError(f"only tensors in host memory are copied together, got one on {tensor.device}")
-    for view, tensor in zip(views(buffer, tensors), tensors, strict=True):
-        view.copy_(tensor)
+    memory = buffer.numpy()
+    for begin, tensor in zip(_starts(tensors), tensors, strict=True):
+        if tensor.nbytes:  # torch does not always see nothing as bytes
+            # Copied by numpy: torch would wake its threads for a large one, and wait for a core for each of them.
+            memory[begin : begin + tensor.nbytes] = tensor.reshape(-1).view(torch.uint8).numpy()
 
 
 def views(buffer: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The tensors in a buffer in which tensors like `like`, in shape and dtype, were laid out."""
-    starts, start = [], 0
-    for tensor in like:
-        starts.append(start)
-        start += _room(tensor)
     return [
         buffer[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        for begin, tensor in zip(starts, like, strict=True)
+        for begin, tensor in zip(_starts(like), like, strict=True)
     ]
+
+
+def _starts(tensors: Sequence[Tensor]) -> list[int]:
+    """The byte at which each tensor is laid out."""
+    return [0, *accumulate(map(_room, tensors))][:-1]
 
 
 def _room(tensor: Tensor) -> int:

@@ -49,8 +49,9 @@ def offline_scores(scorer: Scorer, query: str, texts: list[str]) -> list[float]:
     tokenizer = RequestTokenizer(TextEncoder(tiny_tokenizer(), scorer), cache_bytes=0, num_threads=1, metrics=Metrics())
     tokens = tokenizer.tokenize_now(query, texts)
     tokenizer.close()
+    batch = score_batch([tokens.query.tolist()], [tokens.candidates.tolist()])
     with torch.inference_mode():
-        scores: list[float] = as_served(scorer)(score_batch([tokens.query], [tokens.candidates])).tolist()
+        scores: list[float] = as_served(scorer)(batch).tolist()
     return scores
 
 

@@ -1,7 +1,9 @@
 """Batches keep every candidate with its query, and a representation that was cached scores as a fresh one."""
 
 import random
+from itertools import chain
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +14,7 @@ from support.tasks import task_of
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.lanes import EncodeLane, ScoreLane, collate
 from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.models.ids import NO_IDS, RaggedIds
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 
@@ -24,17 +27,18 @@ def test_collate_keeps_every_candidate_with_its_query(shapes: list[tuple[int, in
     slices = []
     for number, (query, size, skipped) in enumerate(shapes):
         task = task_of([1] * (size + skipped))
-        task.query = [query] * (query + 1)
-        task.candidates = [[number] * (position % 3) + [position] for position in range(size + skipped)]
+        task.query = np.full(query + 1, query, np.int32)
+        ids = [[number] * (position % 3) + [position] for position in range(size + skipped)]
+        task.candidates = RaggedIds.of(ids)
         slices.append(TaskSlice(task, skipped, skipped + size))
-    batch, order = collate(slices, Ragged.from_token_ids)
+    batch, order = collate(slices, Ragged.from_ids)
 
     ordered = [slices[index] for index in order]
     queries = [tuple(batch.queries[owner].tolist()) for owner in range(len(batch.queries))]
     found = [
         (queries[owner], batch.candidates[position].tolist()) for position, owner in enumerate(batch.candidate_query)
     ]
-    expected = [(tuple(s.task.query), candidate) for s in ordered for candidate in s.candidates]
+    expected = [(tuple(s.task.query), candidate) for s in ordered for candidate in s.candidates.tolist()]
     assert found == expected
     assert len(set(queries)) == len(queries)
     assert sorted(order) == list(range(len(slices)))
@@ -45,15 +49,16 @@ def test_encoding_and_scoring_apart_are_the_scores_of_one_pass() -> None:
     rng = random.Random(2)
     scorer = prepare(tiny_bi_encoder(), device=torch.device("cpu"), dtype=torch.float32)
     codec = RepresentationCodec(scorer.scorer.representation_size, "float32")
-    encode, score = EncodeLane("encode", scorer, codec), ScoreLane("score", scorer, codec.decode)
+    encode = EncodeLane("encode", scorer, codec)
+    score = ScoreLane("score", scorer, lambda parts: codec.decode([*chain(*parts)]))
     queries = [random_ids(rng, 5), random_ids(rng, 3)]
     candidates = [[random_ids(rng, n) for n in (0, 7, 20)], [random_ids(rng, n) for n in (9, 4)]]
     with torch.inference_mode():
-        tasks = [Task(encode, [], group, [1.0] * len(group), 0.0, 1.0) for group in candidates]
+        tasks = [Task(encode, NO_IDS, RaggedIds.of(group), [1.0] * len(group), 0.0, 1.0) for group in candidates]
         payloads = encode.begin([TaskSlice(task, 0, len(task.candidates)) for task in tasks])()
         assert not any(isinstance(group, Exception) for group in payloads)
         tasks = [
-            Task(score, query, group, [1.0] * len(group), 0.0, 1.0)  # type: ignore[arg-type]
+            Task(score, np.array(query, np.int32), group, [1.0] * len(group), 0.0, 1.0)  # type: ignore[arg-type]
             for query, group in zip(queries, payloads, strict=True)
         ]
         scores = score.begin([TaskSlice(task, 0, len(task.candidates)) for task in tasks])()

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import torch
 from support.models import random_ids, random_scorer, vocab_size
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
@@ -11,6 +12,7 @@ from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.ids import RaggedIds
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -27,9 +29,9 @@ def test_a_batch_starts_while_the_gpu_is_busy() -> None:
     candidates = [random_ids(rng, length) for length in (SHORT, LONG, SHORT)]
     for graphs in (False, True):
         scorer = prepare(random_scorer(CrossEncoder(config), 0), device=GPU, dtype=torch.float16, graphs=graphs)
-        lane = ScoreLane("score", scorer, Ragged.from_token_ids)
+        lane = ScoreLane("score", scorer, Ragged.from_ids)
         assert lane.overlaps
-        task = Task(lane, random_ids(rng, 5), candidates, [1.0] * 3, 0.0, 1.0)
+        task = Task(lane, np.array(random_ids(rng, 5), np.int32), RaggedIds.of(candidates), [1.0] * 3, 0.0, 1.0)
         slices = [TaskSlice(task, 0, 3)]
         with torch.inference_mode():
             expected = lane.begin(slices)()

@@ -21,6 +21,7 @@ from support.tokenizer import SEP_ID
 
 from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.candidates import CandidateStore
+from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.registry import CallCandidate, CandidateRegistry
 from bandrank.engine.served import Models, ServedModel
@@ -84,9 +85,9 @@ async def test_requests_that_ask_and_that_do_not_get_their_own() -> None:
     texts = texts_of(2)
     reaches = [Reach(), Reach(tokens=60), Reach(passages=2), Reach(tokens=5)]
     async with served(tiny_cross_encoder(positions=64)) as model:
-        alone = [await ask(model, texts, reach=reach) for reach in reaches]
+        alone = [await ask(model, texts, options=Options(reach)) for reach in reaches]
         plain = await model.rank(QUERY, texts)
-        asked = [ask(model, texts, reach=reach) for reach in reaches]
+        asked = [ask(model, texts, options=Options(reach)) for reach in reaches]
         *together, among = await asyncio.gather(*asked, model.rank(QUERY, texts))
 
     for one, other in zip(alone, together, strict=True):
@@ -103,7 +104,7 @@ async def test_a_candidate_that_is_cut_has_what_was_read() -> None:
     """One passage, from the first word to the last one within the limit; short ones are whole."""
     texts = texts_of(3)
     async with served(tiny_cross_encoder(positions=64)) as model:
-        found = await ask(model, texts, reach=Reach(tokens=5))
+        found = await ask(model, texts, options=Options(Reach(tokens=5)))
 
     for index, text in enumerate(texts):
         passage = found.passages[index]

@@ -9,6 +9,7 @@ from support.precomputing import tiny_colbert, tiny_mix_encoder
 from support.redis_server import RedisServer
 from support.serving import served
 
+from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
 from bandrank.models.layers.passages import most_tokens, passage_bounds
@@ -55,7 +56,7 @@ async def test_a_candidate_that_is_read_so_far_scores_as_the_cut_text(kind: str)
     """And the answer says what was cut: all words behind the limit, and those that do not fit anyhow."""
     texts = texts_of(1)
     async with served(SCORERS[kind](), settings=no_cache()) as model:
-        limited = await model.rank(QUERY, texts, reach=Reach(tokens=8))
+        limited = await model.rank(QUERY, texts, options=Options(Reach(tokens=8)))
         expected = await model.rank(QUERY, [cut(text, 8) for text in texts])
 
     assert scores(limited) == pytest.approx(scores(expected), abs=TOLERANCE)
@@ -71,10 +72,11 @@ async def test_requests_of_different_limits_share_batches_and_caches(kind: str) 
     reaches = [WHOLE, Reach(tokens=8), Reach(tokens=9), Reach(tokens=1), Reach(tokens=10_000), WHOLE]
 
     async def ask(model: ServedModel) -> list[list[float]]:
-        return [scores(each) for each in await asyncio.gather(*(model.rank(QUERY, texts, reach=r) for r in reaches))]
+        rankings = await asyncio.gather(*(model.rank(QUERY, texts, options=Options(reach)) for reach in reaches))
+        return [scores(ranking) for ranking in rankings]
 
     async with served(SCORERS[kind](), settings=no_cache()) as model:
-        alone = [scores(await model.rank(QUERY, texts, reach=reach)) for reach in reaches]
+        alone = [scores(await model.rank(QUERY, texts, options=Options(reach))) for reach in reaches]
     async with served(SCORERS[kind]()) as model:
         cold, warm = await ask(model), await ask(model)
 
@@ -92,13 +94,13 @@ async def test_texts_that_the_limit_does_not_cut_are_found_in_redis(
     texts = texts_of(3)
     settings = Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
     async with served(tiny_bi_encoder(), settings=no_cache()) as model:
-        expected = {reach: scores(await model.rank(QUERY, texts, reach=reach)) for reach in order}
+        expected = {reach: scores(await model.rank(QUERY, texts, options=Options(reach))) for reach in order}
     async with served(tiny_bi_encoder(), settings=settings) as model:
-        await model.rank(QUERY, texts, reach=order[0])
+        await model.rank(QUERY, texts, options=Options(order[0]))
     async with served(tiny_bi_encoder(), settings=settings) as model:
-        second = await model.rank(QUERY, texts, reach=order[1])
+        second = await model.rank(QUERY, texts, options=Options(order[1]))
     async with served(tiny_bi_encoder(), settings=settings) as model:
-        again = await model.rank(QUERY, texts, reach=order[1])
+        again = await model.rank(QUERY, texts, options=Options(order[1]))
 
     shared = sum(length < 8 for length in LENGTHS)
     assert [each.reports[0].cache_hits for each in (second, again)] == [shared, len(texts)]
@@ -124,7 +126,7 @@ async def test_a_candidate_is_read_as_far_as_its_passages_reach(num_passages: in
     """It scores as the text of these passages; the query's 4 tokens and [SEP] leave 64 - 1 - 5 = 58 to each."""
     texts = texts_of(4)
     async with served(tiny_cross_encoder(positions=64)) as model:
-        limited = await model.rank(QUERY, texts, reach=Reach(passages=num_passages))
+        limited = await model.rank(QUERY, texts, options=Options(Reach(passages=num_passages)))
         most = most_tokens(num_passages, 58) - 1  # and [SEP]
         expected = await model.rank(QUERY, [cut(text, most) for text in texts])
 
@@ -140,7 +142,7 @@ async def test_of_a_scorer_without_passages_one_is_the_whole(scorer: Scorer) -> 
     """Nothing is cut that would otherwise be read."""
     texts = texts_of(5)
     async with served(scorer, settings=no_cache()) as model:
-        limited = await model.rank(QUERY, texts, reach=Reach(passages=1))
+        limited = await model.rank(QUERY, texts, options=Options(Reach(passages=1)))
         expected = await model.rank(QUERY, texts)
 
     assert limited.candidates == expected.candidates

@@ -97,7 +97,7 @@ async def test_scores_are_those_of_the_scorer() -> None:
     tokens = tokenizer.tokenize_now(query, texts)
     tokenizer.close()
     with torch.inference_mode():
-        expected = scorer(score_batch([tokens.query], [tokens.candidates])).tolist()
+        expected = scorer(score_batch([tokens.query.tolist()], [tokens.candidates.tolist()])).tolist()
     assert [score for _, score in sorted(ranked(ranking))] == pytest.approx(expected, abs=TOLERANCE)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import time
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,9 +14,10 @@ from support.scorers import word_id
 from support.tasks import CLIENT, until
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
 
-from bandrank.engine.tokenizer import SLICE_CHARACTERS, RequestTokenizer, TextLimits
+from bandrank.engine.tokenizer import SLICE_CHARACTERS, RequestTokenizer, TextLimits, TokenizedRequest
 from bandrank.errors import InputTooLarge, Overloaded
 from bandrank.metrics import Metrics
+from bandrank.models.ids import PackedIds
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
@@ -53,6 +53,12 @@ def ids(*tokens: str) -> list[int]:
     return [word_id(token) for token in tokens]
 
 
+def plain(request: TokenizedRequest) -> tuple[list[int], list[list[int]], int, list[int]]:
+    """All that a request became, as values that can be compared."""
+    cut = request.truncated_query_tokens, request.truncated_candidate_tokens
+    return request.query.tolist(), request.candidates.tolist(), *cut
+
+
 def text_of(num_words: int, *, seed: int = 0) -> str:
     """A text of this many words, each a single piece."""
     return random_text(random.Random(seed), num_words)
@@ -78,7 +84,7 @@ def test_cut_pieces_are_counted(query_words: int, candidate_words: list[int], sc
     assert len(request.query) == min(query_words + around, query_limit)
     assert request.truncated_query_tokens == query_words + around - len(request.query)
     for text, words, kept, cut in zip(
-        candidates, candidate_words, request.candidates, request.truncated_candidate_tokens, strict=True
+        candidates, candidate_words, request.candidates.tolist(), request.truncated_candidate_tokens, strict=True
     ):
         assert len(kept) == min(words + around, limit)
         assert cut == words + around - len(kept)
@@ -93,7 +99,7 @@ def test_a_long_candidate_takes_no_room_from_the_query() -> None:
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now(query, [text_of(1000)])
 
-    assert request.query == [*ids(*query.split()), SEP_ID]
+    assert request.query.tolist() == [*ids(*query.split()), SEP_ID]
     assert len(request.candidates[0]) == 64 - 1 - 11
     assert (request.truncated_query_tokens, request.truncated_candidate_tokens) == (0, [1000 - (64 - 1 - 11 - 1)])
 
@@ -112,8 +118,8 @@ def test_both_sides_of_a_bi_encoder_are_framed() -> None:
     with tokenizer_of(BI) as tokenizer:
         request = tokenizer.tokenize_now("the man", ["", "she was"])
 
-    assert request.query == [CLS_ID, *ids("the", "man"), SEP_ID]
-    assert request.candidates == [[CLS_ID, SEP_ID], [CLS_ID, *ids("she", "was"), SEP_ID]]
+    assert request.query.tolist() == [CLS_ID, *ids("the", "man"), SEP_ID]
+    assert request.candidates.tolist() == [[CLS_ID, SEP_ID], [CLS_ID, *ids("she", "was"), SEP_ID]]
 
 
 def test_characters_that_the_vocabulary_lacks_are_unknown_tokens() -> None:
@@ -121,9 +127,9 @@ def test_characters_that_the_vocabulary_lacks_are_unknown_tokens() -> None:
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now("☃", ["ж ж ж", "漢字", "the ☃ man"])
 
-    assert request.query == [UNK_ID, SEP_ID]
-    assert request.candidates[:2] == [[UNK_ID] * 3 + [SEP_ID], [UNK_ID] * 2 + [SEP_ID]]
-    assert request.candidates[2] == [*ids("the"), UNK_ID, *ids("man"), SEP_ID]
+    assert request.query.tolist() == [UNK_ID, SEP_ID]
+    assert request.candidates[:2].tolist() == [[UNK_ID] * 3 + [SEP_ID], [UNK_ID] * 2 + [SEP_ID]]
+    assert request.candidates[2].tolist() == [*ids("the"), UNK_ID, *ids("man"), SEP_ID]
 
 
 @pytest.mark.parametrize("text", ["", " ", "\x00", "\x00\x07\x7f", "\n\t\u2003"])
@@ -132,7 +138,7 @@ def test_a_text_without_pieces_is_its_frame(text: str) -> None:
     with tokenizer_of(TRUNCATING) as tokenizer:
         request = tokenizer.tokenize_now("the", [text])
 
-    assert (request.candidates, request.truncated_candidate_tokens) == ([[SEP_ID]], [0])
+    assert (request.candidates.tolist(), request.truncated_candidate_tokens) == ([[SEP_ID]], [0])
 
 
 @given(st.lists(st.sampled_from(["the man", "she", "", "was it?", "no", "ж"]), min_size=1, max_size=12))
@@ -143,10 +149,10 @@ def test_with_and_without_a_cache_the_ids_are_the_same(texts: list[str]) -> None
         tokenizer_of(TRUNCATING) as with_cache,
         tokenizer_of(TRUNCATING, cache_bytes=400) as with_little,
     ):
-        expected = without.tokenize_now("the", texts)
+        expected = plain(without.tokenize_now("the", texts))
 
         for tokenizer in (with_cache, with_cache, with_little, with_little):
-            assert tokenizer.tokenize_now("the", texts) == expected
+            assert plain(tokenizer.tokenize_now("the", texts)) == expected
 
 
 @given(st.lists(st.lists(st.sampled_from("abcdef"), max_size=6), max_size=8), st.sampled_from([0, 800, 2**20]))
@@ -184,18 +190,20 @@ def test_sentences_are_marked() -> None:
     with tokenizer_of(QDS) as tokenizer:
         request = tokenizer.tokenize_now("is it? no", ["She was 2.5.  He is!\nNo", "you"])
 
-    assert request.query == [*ids("is", "it", "?", "no"), SEP_ID]
+    assert request.query.tolist() == [*ids("is", "it", "?", "no"), SEP_ID]
     first = [SENTENCE_ID, *ids("she", "was", "2", ".", "5", ".")]
-    assert request.candidates[0] == [*first, SENTENCE_ID, *ids("he", "is", "!"), SENTENCE_ID, *ids("no"), SEP_ID]
-    assert request.candidates[1] == [SENTENCE_ID, *ids("you"), SEP_ID]
+    assert request.candidates.tolist() == [
+        [*first, SENTENCE_ID, *ids("he", "is", "!"), SENTENCE_ID, *ids("no"), SEP_ID],
+        [SENTENCE_ID, *ids("you"), SEP_ID],
+    ]
 
 
 def test_white_space_around_a_text_is_no_sentence() -> None:
     """White space after the last full stop adds no sentence."""
     with tokenizer_of(QDS) as tokenizer:
-        plain, spaced = tokenizer.tokenize_now("is", ["She was. No.", " She was. No. \n"]).candidates
+        bare, spaced = tokenizer.tokenize_now("is", ["She was. No.", " She was. No. \n"]).candidates.tolist()
 
-    assert spaced == plain
+    assert spaced == bare
 
 
 def test_marks_of_cut_sentences_are_not_counted() -> None:
@@ -216,7 +224,8 @@ async def test_the_pool_and_the_calling_thread_give_the_same() -> None:
     with tokenizer_of(TRUNCATING) as tokenizer:
         texts = [text_of(30, seed=seed) for seed in range(5)]
 
-        assert await tokenizer.tokenize("the man", texts, client=CLIENT) == tokenizer.tokenize_now("the man", texts)
+        pooled = await tokenizer.tokenize("the man", texts, client=CLIENT)
+        assert plain(pooled) == plain(tokenizer.tokenize_now("the man", texts))
 
 
 LARGE = ["man " * (SLICE_CHARACTERS // 4)] * 6  # six slices
@@ -259,7 +268,7 @@ def test_what_lies_beyond_the_characters_that_are_read_counts_as_truncated() -> 
         expected = whole.tokenize_now("the man", [text[:16] for text in texts])
         request = cut.tokenize_now("the man is", texts)
 
-    assert (request.query, request.candidates) == (expected.query, expected.candidates)
+    assert plain(request)[:2] == plain(expected)[:2]
     assert request.truncated_query_tokens == 1
     assert request.truncated_candidate_tokens == [0, 1, pytest.approx(36, abs=4), 0]
 
@@ -270,7 +279,8 @@ async def test_slices_give_the_ids_of_the_whole() -> None:
     texts = [text_of(6000, seed=seed) for seed in range(20)]
     assert sum(map(len, texts)) > 3 * SLICE_CHARACTERS
     with tokenizer_of(TRUNCATING, cache_bytes=0) as tokenizer:
-        assert await tokenizer.tokenize("the", texts, client=CLIENT) == tokenizer.tokenize_now("the", texts)
+        sliced = await tokenizer.tokenize("the", texts, client=CLIENT)
+        assert plain(sliced) == plain(tokenizer.tokenize_now("the", texts))
 
 
 @pytest.mark.anyio
@@ -288,7 +298,7 @@ async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: 
     slices = []
     pieces = TextEncoder.pieces
 
-    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list["array[int]"]:
+    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list[PackedIds]:
         slices.append(len(texts))
         return pieces(encoder, texts)
 

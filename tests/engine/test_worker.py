@@ -18,6 +18,7 @@ from bandrank.engine.tickets import Ticket
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.ids import RaggedIds
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
@@ -36,7 +37,7 @@ def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedSc
 @cache
 def lane_of(scorer: Scorer) -> ScoreLane:
     """The one lane of a scorer whose representations are token ids."""
-    return ScoreLane("accurate score", prepare(scorer, device=CPU, dtype=torch.float32), Ragged.from_token_ids)
+    return ScoreLane("accurate score", prepare(scorer, device=CPU, dtype=torch.float32), Ragged.from_ids)
 
 
 def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, query: list[int] | None = None) -> Task:
@@ -45,8 +46,8 @@ def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, quer
     candidates = [random_ids(rng, rng.randint(0, 40)) for _ in range(num_candidates)]
     return Task(
         lane=lane_of(scorer),
-        query=query,
-        candidates=candidates,
+        query=np.array(query, np.int32),
+        candidates=RaggedIds.of(candidates),
         rows=[scorer.num_rows(len(query), len(candidate)) for candidate in candidates],
         arrived=0.0,
         ticket=Ticket(CLIENT, float("inf")),
@@ -56,7 +57,7 @@ def random_task(scorer: Scorer, rng: random.Random, *, num_candidates: int, quer
 def offline_scores(task: Task) -> list[float]:
     """The scores of the task's candidates, and of no others, by a scorer of the same weights."""
     with torch.inference_mode():
-        scores: list[float] = scorer_of()(score_batch([task.query], [task.candidates])).tolist()
+        scores: list[float] = scorer_of()(score_batch([task.query.tolist()], [task.candidates.tolist()])).tolist()
         return scores
 
 

@@ -137,9 +137,9 @@ def similarities(model: LoadedModel, query: str, texts: list[str], instruction: 
     """Our scores of texts for a query."""
     encoder = TextEncoder(model.tokenizer, model.scorer)
     ids, _ = encoder.query(query, instruction)
-    candidates = [candidate for candidate, _ in encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))]
+    candidates, _ = encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))
     with torch.inference_mode():
-        return model.scorer(score_batch([ids], [candidates])).tolist()  # type: ignore[no-any-return]
+        return model.scorer(score_batch([ids.tolist()], [candidates.tolist()])).tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("instruction", ["", "Find the opposite."])

@@ -147,7 +147,7 @@ def test_the_last_layer_for_cls_alone(kind: str, pattern: AttentionPattern) -> N
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 4)], [[random_ids(rng, n) for n in (7, 20)]])
     packed = pack(batch, pattern, cls_id=CLS_ID, sentence_token=None)
-    ids, positions, types = map(torch.from_numpy, packed.of_rows)
+    ids, positions, types = torch.from_numpy(packed.numbers)
     plan = encoder.plan(packed.rows, pattern)
     with torch.inference_mode():
         hidden = encoder.embed(ids, positions, types)

@@ -68,7 +68,8 @@ def ids_of(model: LoadedModel, query: str, texts: list[str]) -> tuple[list[int],
     """Token ids as the service makes them."""
     encoder = TextEncoder(model.tokenizer, model.scorer)
     ids, _ = encoder.query(query)
-    return ids, [each for each, _ in encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))]
+    candidates, _ = encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))
+    return ids.tolist(), candidates.tolist()
 
 
 def scores_of(model: LoadedModel, *, every_row: bool = False) -> list[float]:

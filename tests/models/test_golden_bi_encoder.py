@@ -130,10 +130,10 @@ def test_a_prompt_for_queries_precedes_them_alone(tmp_path: Path, prompt: str) -
     (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts), encoding="utf-8")
     model = load_model(str(folder))
     encoder = TextEncoder(model.tokenizer, model.scorer)
-    ((text, _),) = encoder.candidates(encoder.pieces(["the man"]), query_tokens=0)
+    (text,), _ = encoder.candidates(encoder.pieces(["the man"]), query_tokens=0)
 
-    assert encoder.query("who is it")[0] == model.tokenizer.encode(prompt + "who is it").ids
-    assert text == model.tokenizer.encode("the man").ids
+    assert encoder.query("who is it")[0].tolist() == model.tokenizer.encode(prompt + "who is it").ids
+    assert text.tolist() == model.tokenizer.encode("the man").ids
 
 
 def test_an_xlm_roberta_bi_encoder(tmp_path: Path) -> None:

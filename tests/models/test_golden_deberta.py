@@ -212,7 +212,7 @@ def test_texts_are_read_as_the_tokenizer_joins_them(tmp_path: Path) -> None:
     query, candidate = "Over the time of man, which ", " Would many other MEN like it? "
     encoder = TextEncoder(model.tokenizer, scorer)
     query_ids, _ = encoder.query(query)
-    ((candidate_ids, _),) = encoder.candidates(encoder.pieces([candidate]), query_tokens=len(query_ids))
+    (candidate_ids,), _ = encoder.candidates(encoder.pieces([candidate]), query_tokens=len(query_ids))
 
     pair = unigram_tokenizer().encode(query, candidate)
     assert [scorer.config.cls_id, *query_ids, *candidate_ids] == pair.ids

@@ -82,7 +82,7 @@ def batch_of(encoder: TextEncoder, texts: dict[str, list[str]], instruction: str
     candidates = [
         ids
         for query, group in zip(queries, texts.values(), strict=True)
-        for ids, _ in encoder.candidates(encoder.pieces(group), query_tokens=len(query))
+        for ids in encoder.candidates(encoder.pieces(group), query_tokens=len(query))[0]
     ]
     ends = offsets([len(group) for group in texts.values()])
     return ScoreBatch(Ragged.from_token_ids(queries), Ragged.from_token_ids(candidates), ends)

@@ -67,8 +67,8 @@ def expected(folder: Path) -> torch.Tensor:
 def found(model: LoadedModel) -> torch.Tensor:
     """Ours, of all queries and texts in one batch."""
     encoder = TextEncoder(model.tokenizer, model.scorer)
-    queries = [encoder.query(query)[0] for query in QUERIES]
-    texts = [ids for ids, _ in encoder.candidates(encoder.pieces(TEXTS), query_tokens=0)]
+    queries = [encoder.query(query)[0].tolist() for query in QUERIES]
+    texts = encoder.candidates(encoder.pieces(TEXTS), query_tokens=0)[0].tolist()
     with torch.inference_mode():
         scores: torch.Tensor = model.scorer(score_batch(queries, [texts] * len(queries)))
     return scores.view(len(QUERIES), len(TEXTS))

@@ -47,7 +47,7 @@ MISTAKES = [
     Mistake("most-tiles", "self.num_rows // tile_rows + self.num_candidates // 2"),
     Mistake("bucket", "$[:2]"),
     Mistake("bucket", "$[2]"),
-    Mistake("padding", "[torch.from_numpy(np.pad(part, (fill, 0))) for part in packed.of_rows]"),
+    Mistake("padding", "torch.from_numpy(np.concatenate([fill, packed.numbers], 1))"),
     # Waits: of the host for its buffer, of a transfer for the landing buffer, of the inputs for the transfer, of a
     # batch for the one before.
     Mistake("host-buffer", "pass"),

@@ -219,7 +219,7 @@ def test_a_batch_goes_over_in_one_transfer() -> None:
     batch = ALIKE[0]
     inputs = PackedInputs.of(batch, plan_of(CudaPlan, RecordingDevice(), batch.rows, 4), CPU)
     assert isinstance(inputs.plan, CudaPlan)
-    there = [inputs.ids, inputs.positions, inputs.token_types, *inputs.plan._tables]
+    there = [inputs.numbers, *inputs.plan._tables]
 
     assert len({tensor.untyped_storage().data_ptr() for tensor in there}) == 1
-    assert inputs.ids.tolist() == batch.ids.tolist()
+    assert [each.tolist() for each in (inputs.ids, inputs.positions, inputs.token_types)] == batch.numbers.tolist()

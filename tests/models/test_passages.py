@@ -66,11 +66,40 @@ def test_neighbouring_passages_share_about_half(num_tokens: int, room: int) -> N
         assert next_begin - begin == room // 2
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(0, 60), max_size=4)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.integers(0, 2),
+)
+def test_all_candidates_are_split_as_each(groups: list[tuple[int, list[int]]], closing: int, leading: int) -> None:
+    """By the bounds of each candidate, one by one: also empty ones, and queries without any."""
+    lengths = [length + closing for _, own in groups for length in own]
+    ids = [[100 * index + token for token in range(length)] for index, length in enumerate(lengths)]
+    rest = iter(ids)
+    candidates = [[next(rest) for _ in own] for _, own in groups]
+    expected, owners, ends = list[list[int]](), list[int](), [0]
+    for (query_tokens, _), own in zip(groups, candidates, strict=True):
+        for tokens in own:
+            for begin, end in passage_bounds(len(tokens), 16 - leading - query_tokens, closing=closing):
+                expected.append(tokens[begin:end] + (tokens[-closing:] if end < len(tokens) else []))
+                owners.append(ids.index(tokens))
+        ends.append(len(expected))
+    batch = score_batch([[9] * query_tokens for query_tokens, _ in groups], candidates)
+
+    parts = split(batch, 16, leading=leading, closing=closing)
+
+    assert [parts.batch.candidates[index].tolist() for index in range(len(expected))] == expected
+    assert parts.candidate.tolist() == owners
+    assert parts.batch.cu_candidates.tolist() == ends
+
+
 @pytest.mark.parametrize("room", [1, 0, -5])
 def test_no_room_for_a_passage(room: int) -> None:
     """A piece and a [SEP] need two places."""
     with pytest.raises(ValueError, match=f"no room for a passage: {room} tokens beside the query"):
         passage_bounds(2, room)
+    with pytest.raises(ValueError, match=f"no room for a passage: {room} tokens beside the query"):
+        split(score_batch([[9] * 30], [[[9] * 6, [9] * 9]]), 31 + room)
 
 
 @pytest.fixture(scope="module")

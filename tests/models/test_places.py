@@ -64,7 +64,7 @@ def test_a_span_does_not_begin_with_a_mark() -> None:
 )
 def test_sentence_tokens_stand_for_nothing(tokens: tuple[int, int], expected: str) -> None:
     """Ids are counted with them."""
-    ids, _ = SENTENCES.candidates(SENTENCES.pieces([" She was.  No. you\n"]), query_tokens=2)[0]
+    (ids,), _ = SENTENCES.candidates(SENTENCES.pieces([" She was.  No. you\n"]), query_tokens=2)
 
     assert [index for index, token in enumerate(ids) if token == SENTENCE_ID] == [0, 4, 7]
     assert found(" She was.  No. you\n", *tokens, SENTENCES) == expected

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from support.models import score_batch
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.ids import ID_BYTES, RaggedIds, pack_ids, unpack_ids
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import TokenTemplate
-from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.arrays import indices_within, offsets, ranges
 
 token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)
 
@@ -93,3 +94,61 @@ def test_templates_count_what_they_cut(pieces: list[int], max_tokens: int, limit
     assert len(ids) <= min(max_tokens, limit or max_tokens)
     assert cut == len(pieces) - (len(ids) - 2)
     assert cut == 0 or len(ids) == min(max_tokens, limit or max_tokens)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), max_size=20), max_size=6),
+    st.sampled_from([((), (2,)), ((1,), (2, 3)), ((), ())]),
+    st.integers(3, 12),
+    st.one_of(st.none(), st.integers(0, 30)),
+    st.sampled_from([None, 7]),
+)
+def test_templates_are_applied_to_all_texts_as_to_each(
+    texts: list[list[int]],
+    around: tuple[tuple[int, ...], tuple[int, ...]],
+    max_tokens: int,
+    limit: int | None,
+    sentence_token: int | None,
+) -> None:
+    """Also to none, with and without a cut, whatever is put around them."""
+    template = TokenTemplate(*around, max_tokens, sentence_token)
+    ids, cut = template.apply_all([*map(pack_ids, texts)], limit=limit)
+
+    assert [*zip(ids.tolist(), cut, strict=True)] == [template.apply(text, limit=limit) for text in texts]
+
+
+@given(token_lists, st.integers(-1, 9), st.integers(-1, 9))
+def test_runs_of_ids(texts: list[list[int]], begin: int, end: int) -> None:
+    """They are cut as lists are, and joined again; each text keeps its ids."""
+    ids = RaggedIds.of(texts)
+
+    assert ids.tolist() == texts
+    assert ids[begin:end].tolist() == texts[begin:end]
+    assert [each.tolist() for each in reversed(ids)] == texts[::-1]
+    assert RaggedIds.joined([ids[:end], ids[end:], ids]).tolist() == [*texts, *texts]
+    assert Ragged.from_ids([ids[:end], ids[end:]]).values.tolist() == [token for text in texts for token in text]
+    with pytest.raises(IndexError, match=f"text {len(texts)} of {len(texts)}"):
+        ids[len(texts)]
+
+
+def test_no_runs_of_ids() -> None:
+    """They are no texts."""
+    assert RaggedIds.joined([]).tolist() == []
+    assert RaggedIds.of([]).values.dtype == np.int32
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), max_size=9))
+def test_packed_ids_come_back(ids: list[int]) -> None:
+    """Every id that int32 holds, in four bytes each."""
+    assert unpack_ids(pack_ids(ids)).tolist() == ids
+    assert len(pack_ids(ids)) == ID_BYTES * len(ids)
+
+
+@given(st.lists(st.tuples(st.integers(-3, 9), st.integers(0, 5)), max_size=6))
+def test_ranges(runs: list[tuple[int, int]]) -> None:
+    """Each counts on from its start."""
+    starts, lengths = np.array(runs, np.int64).reshape(-1, 2).T
+
+    assert ranges(starts, lengths).tolist() == [
+        number for start, length in runs for number in range(start, start + length)
+    ]

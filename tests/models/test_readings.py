@@ -28,10 +28,10 @@ def test_the_ids_are_those_that_are_served(variant: str) -> None:
         for query in ("who is the man", random_text(rng, 600)):
             asked, candidate = read(encoder, query, text)
             query_ids, _ = encoder.query(query)
-            [(ids, cut)] = encoder.candidates(encoder.pieces([text]), query_tokens=len(query_ids))
+            (ids,), (cut,) = encoder.candidates(encoder.pieces([text]), query_tokens=len(query_ids))
 
-            assert [token.id for token in asked.tokens] == query_ids
-            assert [token.id for token in candidate.tokens] == ids
+            assert [token.id for token in asked.tokens] == query_ids.tolist()
+            assert [token.id for token in candidate.tokens] == ids.tolist()
             assert (candidate.read_to < len(text)) == (cut > 0)
 
 

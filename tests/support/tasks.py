@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bandrank.engine.clients import Client
 from bandrank.engine.tasks import AnySlice, AnyTask, Lane, Task
 from bandrank.engine.tickets import Ticket
@@ -45,7 +47,7 @@ def task_of(
     """The task of a request whose candidates cost these rows; their token ids are their indices in the task."""
     return Task(
         lane=lane,
-        query=[0],
+        query=np.zeros(1, np.int32),
         candidates=[[index] for index in range(len(rows))],
         rows=rows,
         arrived=0.0,

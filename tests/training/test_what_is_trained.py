@@ -11,6 +11,7 @@ from support.training import CPU, recipe, train
 
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
+from bandrank.models.ids import unpack_ids
 from bandrank.models.loading import load_model
 from bandrank.models.plain import parse
 from bandrank.models.texts import TextEncoder
@@ -165,7 +166,7 @@ def test_a_sentence_token_is_added(toy: Path, tmp_path: Path, start: str) -> Non
     assert (new.scorer.config.sentence_token, new.scorer.config.encoder.vocab_size) == (size, size + 1)
     added = build(run.recipe.model, seed=1).scorer.state_dict()["encoder.embeddings.word.weight"]
     torch.testing.assert_close(added[-1], added[:-1].mean(0))
-    pieces = TextEncoder(new.tokenizer, new.scorer).pieces(["he is. she was there."])[0]
+    pieces = unpack_ids(TextEncoder(new.tokenizer, new.scorer).pieces(["he is. she was there."])[0])
     assert [place for place, piece in enumerate(pieces) if piece == size] == [0, 4]
     assert len(next(score_offline(new).score([Question("who", ["he is. she was.", ""])]))) == 2
 

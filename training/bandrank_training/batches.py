@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.ids import ID_BYTES, Ids, PackedIds, RaggedIds
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
@@ -79,7 +80,7 @@ class GroupReader:
         self._most_pieces = max(0, recipe.max_candidate_tokens - len(template.prefix) - len(template.suffix))
         self._files = [Path(name) for name in recipe.groups]
         self.documents = read_documents(self._files)
-        self._pieces: dict[str, Sequence[int]] = {}
+        self._pieces: dict[str, PackedIds] = {}
 
     def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
         """Yields batches without end, starting after the first `groups_read` groups."""
@@ -114,11 +115,11 @@ class GroupReader:
         query, _ = self._texts.query(group.query)
         if unread := [text for text in texts if text not in self._pieces]:
             self._pieces.update(zip(unread, self._texts.pieces(unread), strict=True))
-        pieces = [self._pieces[text][: self._most_pieces] for text in texts]
+        pieces = [self._pieces[text][: ID_BYTES * self._most_pieces] for text in texts]
         return _Ready(
             query=query,
             texts=texts,
-            candidates=[ids for ids, _ in self._texts.candidates(pieces, query_tokens=len(query))],
+            candidates=self._texts.candidates(pieces, query_tokens=len(query))[0],
             labels=[UNKNOWN if group.labels is None else group.labels[index] for index in indices],
             teachers={name: [scores[index] for index in indices] for name, scores in group.scores.items()},
         )
@@ -152,15 +153,15 @@ def choose(group: Group, size: int, max_relevant: int, chance: random.Random) ->
 
 @dataclass
 class _Ready:
-    query: list[int]
+    query: Ids
     texts: list[str]
-    candidates: list[list[int]]
+    candidates: RaggedIds
     labels: list[int]
     teachers: dict[str, list[float]]
 
     @property
     def rows(self) -> int:
-        return len(self.query) + sum(len(ids) + 1 for ids in self.candidates)
+        return len(self.query) + len(self.candidates.values) + len(self.candidates)
 
 
 def _join(groups: Sequence[_Ready], groups_read: int) -> TrainingBatch:
@@ -168,7 +169,7 @@ def _join(groups: Sequence[_Ready], groups_read: int) -> TrainingBatch:
     return TrainingBatch(
         batch=ScoreBatch(
             Ragged.from_token_ids([group.query for group in groups]),
-            Ragged.from_token_ids([ids for group in groups for ids in group.candidates]),
+            Ragged.from_ids([group.candidates for group in groups]),
             offsets([len(group.candidates) for group in groups]),
         ),
         texts=[text for group in groups for text in group.texts],

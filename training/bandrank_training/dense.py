@@ -72,10 +72,10 @@ class DenseIndex:
         return vectors
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:
-        ids = [token_ids for token_ids, _ in self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)]
+        ids, _ = self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)
         vectors = np.empty((len(ids), self._scorer.representation_size), np.float32)
         for begin in range(0, len(ids), BATCH):
             with torch.inference_mode():
-                encoded = self._scorer.encode_candidates(Ragged.from_token_ids(ids[begin : begin + BATCH]))
+                encoded = self._scorer.encode_candidates(Ragged.from_ids([ids[begin : begin + BATCH]]))
             vectors[begin : begin + BATCH] = encoded.values.float().cpu().numpy()
         return vectors

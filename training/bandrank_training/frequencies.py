@@ -1,12 +1,13 @@
 """Document frequencies of word pieces, counted in a collection, as the weights that lexical evidence ships with."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bandrank.models.ids import Ids, unpack_ids
 from bandrank.models.texts import TextEncoder
 
 TEXTS = 1024  # that are tokenised at once
@@ -19,7 +20,7 @@ def rarity(texts: Iterable[str], encoder: TextEncoder) -> tuple[Tensor, float]:
     counts = np.zeros(encoder.scorer.config.encoder.vocab_size, np.int64)
     num_texts = total = 0
     for pieces in _pieces(texts, encoder):
-        counts[list(set(pieces))] += 1
+        counts[np.unique(pieces)] += 1
         num_texts += 1
         total += len(pieces)
     if not num_texts:
@@ -29,10 +30,10 @@ def rarity(texts: Iterable[str], encoder: TextEncoder) -> tuple[Tensor, float]:
     return torch.from_numpy(idf.astype(np.float32)), max(1.0, total / num_texts)
 
 
-def _pieces(texts: Iterable[str], encoder: TextEncoder) -> Iterator[Sequence[int]]:
+def _pieces(texts: Iterable[str], encoder: TextEncoder) -> Iterator[Ids]:
     rest = iter(texts)
     while some := list(islice(rest, TEXTS)):
-        yield from encoder.pieces(some)
+        yield from map(unpack_ids, encoder.pieces(some))
 
 
 def _special(encoder: TextEncoder) -> list[int]:

@@ -111,8 +111,8 @@ class Asked:
         for group in dev.groups:
             query, _ = texts.query(group.query)
             pieces = texts.pieces([dev.texts[group.collection, name] for name in group.candidates])
-            ids = [each for each, _ in texts.candidates(pieces, query_tokens=len(query))]
-            batch = ScoreBatch(Ragged.from_token_ids([query]), Ragged.from_token_ids(ids), offsets([len(ids)]))
+            ids, _ = texts.candidates(pieces, query_tokens=len(query))
+            batch = ScoreBatch(Ragged.from_token_ids([query]), Ragged.from_ids([ids]), offsets([len(ids)]))
             of_query, of_candidates = map(torch.from_numpy, lexical.evidence(batch))
             queries.append(of_query[0])
             evidence.append(_padded(of_candidates, width))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder
 from bandrank_training.errors import BadRecipe
@@ -161,10 +162,11 @@ def _of_length(passages: Sequence[Passage], texts: TextEncoder, pieces: Sequence
     """The passages that are long enough, each cut, at a word, to about the most pieces."""
     least, most = pieces
     for passage, read in zip(passages, texts.pieces([passage.text for passage in passages]), strict=True):
-        if len(read) > most:
+        num_pieces = len(read) // ID_BYTES
+        if num_pieces > most:
             words = passage.text.split()
-            yield replace(passage, text=" ".join(words[: len(words) * most // len(read)]))
-        elif len(read) >= least:
+            yield replace(passage, text=" ".join(words[: len(words) * most // num_pieces]))
+        elif num_pieces >= least:
             yield passage
 
 

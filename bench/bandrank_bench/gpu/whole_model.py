@@ -180,8 +180,7 @@ def device_part(
 ) -> Callable[[], Tensor]:
     """`score` without the host's work once a request."""
     tokens = packed(model, batch)
-    ids, positions, types = (torch.from_numpy(part).to(lab.device) for part in tokens.of_rows)
-    inputs = PackedInputs(ids, positions, types, plan, tokens.rows.num_candidates)
+    inputs = PackedInputs(torch.from_numpy(tokens.numbers).to(lab.device), plan, tokens.rows.num_candidates)
     return lambda: model.compute(inputs, cls_only=cls_only)
 
 

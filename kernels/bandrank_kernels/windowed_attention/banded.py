@@ -91,7 +91,7 @@ def plan_blocks(
     """
     first_row = rows.first_candidate_row if first_row is None else first_row
     total = int(rows.cu_candidates[-1])
-    owner = np.repeat(np.arange(rows.num_candidates), np.diff(rows.cu_candidates))
+    owner = np.repeat(np.arange(rows.num_candidates), rows.candidate_lengths)
     window = pattern.window
     assert window is not None, "a band without a window. This is a bug."
     block_rows = max(BLOCK_ROWS, window)
@@ -145,7 +145,7 @@ def _globals(rows: PackedRows, pattern: AttentionPattern, owner: Ints, inside: I
         yield index, real[:, None, :] & (index[:, None, :] == owner[inside][:, :, None])
     if pattern.candidate_to_query:
         index, real = query.lay_out()
-        query_of_row = np.repeat(np.arange(rows.num_queries), np.diff(rows.cu_queries))
+        query_of_row = np.repeat(np.arange(rows.num_queries), rows.query_lengths)
         query_of_key = (
             query_of_row[(index - rows.first_query_row).clip(0, max(0, len(query_of_row) - 1))] if index.size else index
         )

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
 FEWEST_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.25, 8  # a batch fills four fifths of its bucket or more, 89% on average
@@ -30,10 +28,8 @@ class Capacity:
     @classmethod
     def exactly(cls, rows: PackedRows) -> Self:
         """The capacity that this batch fills."""
-        longest_query, longest_candidate = (
-            int(np.diff(cu_seqlens).max(initial=0)) for cu_seqlens in (rows.cu_queries, rows.cu_candidates)
-        )
-        return cls(rows.num_rows, rows.num_candidates, longest_query, longest_candidate)
+        longest = (int(lengths.max(initial=0)) for lengths in (rows.query_lengths, rows.candidate_lengths))
+        return cls(rows.num_rows, rows.num_candidates, *longest)
 
     @classmethod
     def of(cls, rows: PackedRows) -> Self:

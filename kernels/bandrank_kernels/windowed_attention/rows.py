@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bandrank_kernels.arrays import Ints, Offsets
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 
 
@@ -25,12 +25,12 @@ class PackedRows:
 
     def __post_init__(self) -> None:
         for name, cu in (("cu_queries", self.cu_queries), ("cu_candidates", self.cu_candidates)):
-            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or (np.diff(cu) < 0).any():
+            if cu.ndim != 1 or len(cu) == 0 or cu[0] != 0 or lengths_of(cu).min(initial=0) < 0:
                 raise ValueError(f"{name} must ascend from 0, got {cu}")
         owners = self.candidate_query
         if len(owners) != self.num_candidates:
             raise ValueError(f"candidate_query must have {self.num_candidates} entries, got {len(owners)}")
-        if len(owners) and (owners[0] < 0 or owners[-1] >= self.num_queries or (np.diff(owners) < 0).any()):
+        if len(owners) and (owners[0] < 0 or owners[-1] >= self.num_queries or (owners[1:] < owners[:-1]).any()):
             raise ValueError(f"candidate_query must ascend within 0..{self.num_queries - 1}, got {owners}")
 
     @property
@@ -40,6 +40,16 @@ class PackedRows:
     @property
     def num_candidates(self) -> int:
         return len(self.cu_candidates) - 1
+
+    @cached_property
+    def query_lengths(self) -> Ints:
+        """(num_queries,) the number of each query's rows."""
+        return lengths_of(self.cu_queries)
+
+    @cached_property
+    def candidate_lengths(self) -> Ints:
+        """(num_candidates,) the number of each candidate's rows, without its [CLS]."""
+        return lengths_of(self.cu_candidates)
 
     @property
     def first_query_row(self) -> int:

@@ -50,9 +50,9 @@ def cls_spans(rows: PackedRows) -> Spans:
 
 def candidate_spans(rows: PackedRows) -> Spans:
     """The rows of each candidate."""
-    return Spans(rows.first_candidate_row + rows.cu_candidates[:-1, None], np.diff(rows.cu_candidates)[:, None])
+    return Spans(rows.first_candidate_row + rows.cu_candidates[:-1, None], rows.candidate_lengths[:, None])
 
 
 def query_spans(rows: PackedRows) -> Spans:
     """The rows of each query."""
-    return Spans(rows.first_query_row + rows.cu_queries[:-1, None], np.diff(rows.cu_queries)[:, None])
+    return Spans(rows.first_query_row + rows.cu_queries[:-1, None], rows.query_lengths[:, None])

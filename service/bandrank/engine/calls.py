@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.memory import Account
 from bandrank.engine.mixing import mix
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import Passage
 from bandrank.engine.policy import AUTO
 from bandrank.engine.ranking import Ranking, join
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
 from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.submit import timeout
-from bandrank.models.texts import WHOLE, Reach
 
 QUERIES_AT_ONCE = 32  # of one request: as many as share a batch, and no more than a client may have waiting
 
@@ -27,8 +27,8 @@ class Call:
     budget_s: seconds within which the answer is due.  return_texts: whether results carry the candidates' texts.
     raw_scores: whether results carry the scorer's raw scores instead of their sigmoid.
     first_stage_weight: of the scores that candidates came with, from 0 to 1; None for that of the model.
-    instruction: what the query is for, read by models that take one; the answer says whether it was.
-    reach: how far candidates are read.  passages: whether results say which passage is best.
+    options: how the texts are read; the answer says whether an instruction was.
+    passages: whether results say which passage is best.
     account: of the client who asks; None for the service itself.
     """
 
@@ -42,8 +42,7 @@ class Call:
     return_texts: bool = False
     raw_scores: bool = False
     first_stage_weight: float | None = None
-    instruction: str = ""
-    reach: Reach = WHOLE
+    options: Options = DEFAULT
     passages: bool = False
     account: Account | None = None
 
@@ -101,8 +100,7 @@ async def rank_resolved(
     client: Client,
     strategy: str,
     budget_s: float | None = None,
-    instruction: str = "",
-    reach: Reach = WHOLE,
+    options: Options = DEFAULT,
     passages: bool = False,
 ) -> Ranking:
     """A model's ranking of texts by their index. Raises what `ServedModel.rank` raises."""
@@ -112,8 +110,7 @@ async def rank_resolved(
         client=client,
         strategy=strategy,
         budget_s=budget_s,
-        instruction=instruction,
-        reach=reach,
+        options=options,
         passages=passages,
     )
     indices = list(texts)
@@ -139,8 +136,7 @@ async def _rank_each(
                 client=_client(call),
                 strategy=call.strategy,
                 budget_s=None if due is None else due - model.engine.clock(),
-                instruction=call.instruction,
-                reach=call.reach,
+                options=call.options,
                 passages=call.passages,
             )
 

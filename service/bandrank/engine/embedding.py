@@ -79,7 +79,7 @@ async def embed(
     engine.metrics.cache_candidates.labels("miss").inc(sourced.cache_misses)
     return Embeddings(
         model=chosen.name,
-        vectors=source.to_ragged(sourced.candidates).values,
+        vectors=source.to_ragged([sourced.candidates]).values,
         num_tokens=sum(sourced.num_tokens),
         truncated_tokens=sourced.truncated_tokens,
         cache_hits=sourced.cache_hits,

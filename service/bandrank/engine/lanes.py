@@ -9,15 +9,16 @@ import numpy.typing as npt
 import torch
 
 from bandrank.engine.cache.codec import RepresentationCodec
-from bandrank.engine.tasks import Candidate, Payload, Result, TaskSlice, TokenIds
+from bandrank.engine.tasks import Candidates, Payload, Result, TaskSlice
 from bandrank.errors import ScoringFailed
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.ids import RaggedIds, unpack_ids
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.transfer import to_host
 
-ToRagged = Callable[[Sequence[Candidate]], Ragged]
+ToRagged = Callable[[Sequence[Candidates]], Ragged]  # of several runs, end to end
 ScoredPassage = tuple[float, int]  # a candidate's raw score, and the index of the passage that has it
 
 
@@ -33,19 +34,19 @@ class EncodeLane:
         self._codec = codec
 
     def begin(
-        self, slices: Sequence[TaskSlice[TokenIds, Payload]]
+        self, slices: Sequence[TaskSlice[RaggedIds, Payload]]
     ) -> Callable[[], list[Sequence[Payload] | Exception]]:
-        tokens = Ragged.from_token_ids([candidate for part in slices for candidate in part.candidates])
+        tokens = Ragged.from_ids([part.candidates for part in slices])
         encoded = self._scorer.encode_candidates(tokens)
         payloads = self._codec.payloads(encoded.values, encoded.cu_seqlens)
         ends = offsets([len(part) for part in slices])
         return lambda: [payloads[start:end] for start, end in pairwise(ends)]
 
 
-class ScoreLane(Generic[Candidate]):
+class ScoreLane(Generic[Candidates]):
     """Turns candidates, which `to_ragged` reads, into raw scores for their query."""
 
-    def __init__(self, name: str, scorer: PreparedScorer, to_ragged: ToRagged[Candidate]) -> None:
+    def __init__(self, name: str, scorer: PreparedScorer, to_ragged: ToRagged[Candidates]) -> None:
         self.name = name
         self.row_cost = scorer.scorer.row_cost
         self.scorer = scorer
@@ -56,7 +57,7 @@ class ScoreLane(Generic[Candidate]):
         """True on a GPU, except for stored representations, which are not copied from pinned memory."""
         return self.scorer.device.type == "cuda" and not self.scorer.scorer.precomputes
 
-    def begin(self, slices: Sequence[TaskSlice[Candidate, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
+    def begin(self, slices: Sequence[TaskSlice[Candidates, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
         batch, order = collate(slices, self.to_ragged)
         scores = to_host(self.scorer.score(batch).float())
         return lambda: _by_slice(scores().numpy(), slices, order, self.not_finite)
@@ -70,13 +71,13 @@ class ScoreLane(Generic[Candidate]):
         return wrong
 
 
-class PassageLane(Generic[Candidate]):
+class PassageLane(Generic[Candidates]):
     """The work of a `ScoreLane` for requests that ask which passage of each candidate gave it its score.
 
     A lane apart, so that the batches of all others are scored as ever; of the same name, as it has the same speed.
     """
 
-    def __init__(self, scores: ScoreLane[Candidate]) -> None:
+    def __init__(self, scores: ScoreLane[Candidates]) -> None:
         self.name = scores.name
         self.row_cost = scores.row_cost
         self._scores = scores
@@ -87,7 +88,7 @@ class PassageLane(Generic[Candidate]):
         return self._scores.overlaps
 
     def begin(
-        self, slices: Sequence[TaskSlice[Candidate, ScoredPassage]]
+        self, slices: Sequence[TaskSlice[Candidates, ScoredPassage]]
     ) -> Callable[[], list[Sequence[ScoredPassage] | Exception]]:
         batch, order = collate(slices, self._scores.to_ragged)
         scores, passages = self._scores.scorer.score_passages(batch)
@@ -107,7 +108,7 @@ class PassageLane(Generic[Candidate]):
 
 def _by_slice(
     scores: npt.NDArray[np.float32],
-    slices: Sequence[TaskSlice[Candidate, Result]],
+    slices: Sequence[TaskSlice[Candidates, Result]],
     order: Sequence[int],
     not_finite: str,
 ) -> list[Sequence[float] | Exception]:
@@ -121,7 +122,7 @@ def _by_slice(
 
 
 def _cut(
-    values: npt.NDArray[Any], slices: Sequence[TaskSlice[Candidate, Result]], order: Sequence[int]
+    values: npt.NDArray[Any], slices: Sequence[TaskSlice[Candidates, Result]], order: Sequence[int]
 ) -> list[npt.NDArray[Any]]:
     """The values of a batch by slice; the batch has the slices in `order`."""
     parts = [values[:0]] * len(slices)
@@ -133,19 +134,19 @@ def _cut(
 
 
 def collate(
-    slices: Sequence[TaskSlice[Candidate, Result]], to_ragged: ToRagged[Candidate]
+    slices: Sequence[TaskSlice[Candidates, Result]], to_ragged: ToRagged[Candidates]
 ) -> tuple[ScoreBatch, list[int]]:
     """A batch of slices, and the indices of the slices in the order in which the batch has their candidates.
 
     Slices with the same query, whether from one request or several, are adjacent and share it.
     """
-    by_query: dict[tuple[int, ...], list[int]] = {}
+    by_query: dict[bytes, list[int]] = {}
     for index, part in enumerate(slices):
-        by_query.setdefault(tuple(part.task.query), []).append(index)
+        by_query.setdefault(part.task.query.tobytes(), []).append(index)
     order = [index for group in by_query.values() for index in group]
     batch = ScoreBatch(
-        queries=Ragged.from_token_ids(list(by_query)),
-        candidates=to_ragged([candidate for index in order for candidate in slices[index].candidates]),
+        queries=Ragged.from_token_ids([unpack_ids(query) for query in by_query]),
+        candidates=to_ragged([slices[index].candidates for index in order]),
         cu_candidates=offsets([sum(len(slices[index]) for index in group) for group in by_query.values()]),
     )
     return batch, order

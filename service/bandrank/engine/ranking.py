@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from bandrank.engine.options import Options
 from bandrank.engine.passages import BestPassage
 from bandrank.engine.policy import Plan, Role
 from bandrank.engine.reports import StageReport
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, Overloaded
-from bandrank.models.texts import WHOLE, Reach
 
 
 @dataclass(slots=True)  # not frozen, which would make a thousand of them three times as slow
@@ -70,16 +70,13 @@ async def run_plan(
     texts: Sequence[str],
     *,
     ticket: Ticket,
-    answer_by: float,
-    instruction: str = "",
-    reach: Reach = WHOLE,
+    options: Options,
     passages: bool = False,
 ) -> Ranking:
     """The ranking of candidate texts by the plan's steps.
 
-    ticket: the request's.  answer_by: monotonic seconds, at which a bounded plan answers with the scores that it has.
-    instruction: for the stages whose scorers take one.  reach: how far each stage reads a candidate.  passages: whether
-    best passages are asked for.
+    ticket: the request's.  options: for each stage; a bounded plan answers with the scores that it has at `answer_by`,
+    and another one does not look at it.  passages: whether best passages are asked for.
     Raises what `TextScorer.score` raises; a bounded plan raises Overloaded for its first step alone.
     """
     layers: list[StageScores] = []
@@ -94,17 +91,13 @@ async def run_plan(
             survivors = [layers[-1].indices[position] for position in best_first(layers[-1].scores)]
         survivors = survivors[: step.depth]
         asked = (stage.role.name, query, [texts[index] for index in survivors])
-        until = answer_by if cut else math.inf
+        of_step = options if cut else replace(options, answer_by=math.inf)
         found: list[BestPassage] = []
         try:
             if passages and stage.scorer.reads_passages:
-                scores, report, found = await stage.scorer.score_passages(
-                    *asked, ticket=ticket, answer_by=until, reach=reach, instruction=instruction
-                )
+                scores, report, found = await stage.scorer.score_passages(*asked, ticket=ticket, options=of_step)
             else:
-                scores, report = await stage.scorer.score(
-                    *asked, ticket=ticket, answer_by=until, reach=reach, instruction=instruction
-                )
+                scores, report = await stage.scorer.score(*asked, ticket=ticket, options=of_step)
         except (Overloaded, InputTooLarge):
             if not cut:
                 raise

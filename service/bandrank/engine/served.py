@@ -3,12 +3,13 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage, Passage
 from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
@@ -17,7 +18,6 @@ from bandrank.engine.text_scorer import CAUTION
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import UnknownModel
 from bandrank.metrics import Metrics
-from bandrank.models.texts import WHOLE, Reach
 
 # Of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent.
 CUT_AT = 0.98
@@ -52,22 +52,18 @@ class ServedModel:
         client: Client = ITSELF,
         strategy: str = AUTO,
         budget_s: float | None = None,
-        instruction: str = "",
-        reach: Reach = WHOLE,
+        options: Options = DEFAULT,
         passages: bool = False,
     ) -> Ranking:
         """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
-        as fit.  instruction: for scorers that take one.  reach: how far candidates are read.  passages: whether best
-        passages are asked for.
+        as fit.  options: their `answer_by` is set here.  passages: whether best passages are asked for.
         Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(
-                query, texts, client, strategy, budget_s, instruction=instruction, reach=reach, passages=passages
-            )
+            ranking = await self._rank(query, texts, client, strategy, budget_s, options=options, passages=passages)
         if not client.background:
             observe(ranking, self.engine.metrics)
         return ranking
@@ -105,8 +101,7 @@ class ServedModel:
         strategy: str,
         budget_s: float | None,
         *,
-        instruction: str = "",
-        reach: Reach = WHOLE,
+        options: Options = DEFAULT,
         passages: bool = False,
     ) -> Ranking:
         queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
@@ -115,8 +110,8 @@ class ServedModel:
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""
             scorer = self.stages[index].scorer
-            cost = scorer.estimate_rows(query, texts, reach) * scorer.lane.row_cost
-            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, reach)
+            cost = scorer.estimate_rows(query, texts, options.reach) * scorer.lane.row_cost
+            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, options.reach)
 
         plan = make_plan(
             [stage.role for stage in self.stages],
@@ -125,25 +120,17 @@ class ServedModel:
             budget_s=budget_s,
             predict_s=predict_s,
         )
-        with queue.admitted(ticket, self._expected(plan, query, texts, reach)):
-            return await run_plan(
-                plan,
-                self.stages,
-                query,
-                texts,
-                ticket=ticket,
-                answer_by=start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s),
-                instruction=instruction,
-                reach=reach,
-                passages=passages,
-            )
+        until = start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s)
+        options = replace(options, answer_by=until)
+        with queue.admitted(ticket, self._expected(plan, query, texts, options)):
+            return await run_plan(plan, self.stages, query, texts, ticket=ticket, options=options, passages=passages)
 
-    def _expected(self, plan: Plan, query: str, texts: Sequence[str], reach: Reach) -> dict[AnyLane, float]:
+    def _expected(self, plan: Plan, query: str, texts: Sequence[str], options: Options) -> dict[AnyLane, float]:
         """Rows by lane of the steps that the request is likely to need, and cannot be answered without."""
         steps = plan.steps[:1] if plan.bounded else plan.steps
         expected: dict[AnyLane, float] = {}
         for step in steps:
-            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth], reach=reach)
+            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth], options)
         return expected
 
 

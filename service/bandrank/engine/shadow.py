@@ -17,12 +17,12 @@ from bandrank.engine.agreement import agreement
 from bandrank.engine.calls import Answer, Call, rank_resolved
 from bandrank.engine.clients import SHADOW
 from bandrank.engine.memory import Account, Memory
+from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded
 from bandrank.logs import request_id as logged_request_id
 from bandrank.metrics import SHADOW_CUTOFFS, Metrics
-from bandrank.models.texts import Reach
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +32,12 @@ CANDIDATE_BYTES = 256  # of a sample for each candidate beside its text: the ans
 
 @dataclass(frozen=True)
 class Sample:
-    """An answered request that the shadow is to score. reach: of the request.  account: holds its texts."""
+    """An answered request that the shadow is to score. options: of the request.  account: holds its texts."""
 
     request_id: str
     query: str
     strategy: str
-    instruction: str
-    reach: Reach
+    options: Options
     answer: Answer
     account: Account
 
@@ -87,13 +86,13 @@ class Shadow:
         self._metrics.shadow_sampled.labels(answer.model, self.name).inc()
         account = self._memory.open(SHADOW)
         try:
-            account.hold(_size(call.query + call.instruction, answer))
+            account.hold(_size(call.query + call.options.instruction, answer))
         except InputTooLarge:
             self._count_drop(answer, "too_large")
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            self._put(Sample(request_id, call.query, call.strategy, call.instruction, call.reach, answer, account))
+            self._put(Sample(request_id, call.query, call.strategy, call.options, answer, account))
 
     async def close(self) -> None:
         """Gives up what is pending, without waiting for it, and takes no more."""
@@ -133,8 +132,7 @@ class Shadow:
                 texts,
                 client=SHADOW,
                 strategy=strategy,
-                instruction=sample.instruction,
-                reach=sample.reach,
+                options=sample.options,
             )
             if ranking.degraded:  # its time was up
                 self._count_drop(answer, "late")

@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, Protocol
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.lanes import EncodeLane
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
-from bandrank.engine.tasks import Candidate, Payload, Task, TokenIds
+from bandrank.engine.tasks import Candidates, Payload, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import NotReady
+from bandrank.models.ids import NO_IDS, Ids, RaggedIds
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import WHOLE, Reach
 
@@ -21,15 +24,15 @@ DECAY = 0.9  # the factor of older candidates at each request; about ten request
 
 
 @dataclass(frozen=True)
-class Sourced(Generic[Candidate]):
+class Sourced(Generic[Candidates]):
     """A query and its candidates in the form that a scorer's lane takes, and what it cost to get them.
 
     lengths: the number of rows of each candidate's representation.  num_tokens, truncated_tokens: for each candidate,
     the number of its token ids and of the word pieces cut from it.  cache_hits, cache_misses: candidates looked up.
     """
 
-    query: TokenIds
-    candidates: Sequence[Candidate]
+    query: Ids
+    candidates: Candidates
     lengths: Sequence[int]
     num_tokens: Sequence[int]
     truncated_tokens: Sequence[int]
@@ -38,7 +41,7 @@ class Sourced(Generic[Candidate]):
     cache_misses: int = 0
 
 
-class CandidateSource(Protocol[Candidate]):
+class CandidateSource(Protocol[Candidates]):
     """Turns the texts of a request into a scorer's input."""
 
     @property
@@ -49,8 +52,8 @@ class CandidateSource(Protocol[Candidate]):
     def miss_rate(self) -> float:
         """The part of candidates that are likely to be encoded."""
 
-    def to_ragged(self, candidates: Sequence[Candidate]) -> Ragged:
-        """The candidates of a batch, end to end."""
+    def to_ragged(self, parts: Sequence[Candidates]) -> Ragged:
+        """The candidates of a batch, part after part."""
 
     async def fetch(
         self,
@@ -59,15 +62,11 @@ class CandidateSource(Protocol[Candidate]):
         *,
         ticket: Ticket,
         recorder: Recorder,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
-    ) -> Sourced[Candidate]:
+        options: Options = DEFAULT,
+    ) -> Sourced[Candidates]:
         """The scorer's input for distinct texts.
 
-        ticket: the request's.  recorder: gets the spans of the steps.  reach: how far texts are read.
-        keep: False for texts that nobody will ask for again: no cache is asked for them or gets them, and no average
-        counts them.  instruction: for the query.
+        ticket: the request's.  recorder: gets the spans of the steps.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
@@ -85,8 +84,8 @@ class TokenIdSource:
         self._tokenizer = tokenizer
         self._queue = queue
 
-    def to_ragged(self, candidates: Sequence[TokenIds]) -> Ragged:
-        return Ragged.from_token_ids(candidates)
+    def to_ragged(self, parts: Sequence[RaggedIds]) -> Ragged:
+        return Ragged.from_ids(parts)
 
     async def fetch(
         self,
@@ -95,16 +94,12 @@ class TokenIdSource:
         *,
         ticket: Ticket,
         recorder: Recorder,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
-    ) -> Sourced[TokenIds]:
+        options: Options = DEFAULT,
+    ) -> Sourced[RaggedIds]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(
-                    query, texts, client=ticket.client, reach=reach, keep=keep, instruction=instruction
-                )
-        lengths = [len(ids) for ids in tokens.candidates]
+                tokens = await self._tokenizer.tokenize(query, texts, client=ticket.client, options=options)
+        lengths: list[int] = tokens.candidates.lengths.tolist()
         return Sourced(
             query=tokens.query,
             candidates=tokens.candidates,
@@ -141,8 +136,8 @@ class RepresentationSource:
         """The part of recent candidates that the cache lacked."""
         return self._missed / self._looked_up
 
-    def to_ragged(self, candidates: Sequence[Payload]) -> Ragged:
-        return self._codec.decode(candidates)
+    def to_ragged(self, parts: Sequence[list[Payload]]) -> Ragged:
+        return self._codec.decode([*chain.from_iterable(parts)])
 
     async def fetch(
         self,
@@ -151,22 +146,20 @@ class RepresentationSource:
         *,
         ticket: Ticket,
         recorder: Recorder,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
-    ) -> Sourced[Payload]:
+        options: Options = DEFAULT,
+    ) -> Sourced[list[Payload]]:
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
-                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, instruction=instruction)
-                keys = await self._keys(texts, reach, ticket) if keep else []
-            if keep:
-                payloads, misses = await self._payloads(keys, texts, reach, ticket, recorder)
+                tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, options=options)
+                keys = await self._keys(texts, options.reach, ticket) if options.keep else []
+            if options.keep:
+                payloads, misses = await self._payloads(keys, texts, options.reach, ticket, recorder)
             else:
                 with recorder.span("encode"):
-                    payloads, misses = await self._encode(texts, reach, ticket, keep=False), len(texts)
+                    payloads, misses = await self._encode(texts, options.reach, ticket, keep=False), len(texts)
         return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, misses)
 
-    async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[Payload]:
+    async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
         """The representations of texts without a query, which may repeat. Those that the cache lacks are encoded.
 
         Raises what `fetch` raises.
@@ -175,9 +168,9 @@ class RepresentationSource:
         async with timeout(ticket.deadline - self._queue.clock()):
             keys = await self._keys(texts, WHOLE, ticket)
             payloads, misses = await self._payloads(keys, texts, WHOLE, ticket, Recorder(self._queue.clock))
-        return self._sourced([], 0, payloads, misses)
+        return self._sourced(NO_IDS, 0, payloads, misses)
 
-    async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[Payload]:
+    async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
         """The representations of queries by themselves, in the words that queries have; no cache is asked for them.
 
         Raises what `fetch` raises.
@@ -186,8 +179,8 @@ class RepresentationSource:
         async with timeout(ticket.deadline - self._queue.clock()):
             read = [await self._tokenizer.tokenize(query, [], client=ticket.client) for query in queries]
             cut = [each.truncated_query_tokens for each in read]
-            payloads = await self._encode_ids([each.query for each in read], cut, ticket)
-        return self._sourced([], 0, payloads, len(payloads))
+            payloads = await self._encode_ids(RaggedIds.of([each.query for each in read]), cut, ticket)
+        return self._sourced(NO_IDS, 0, payloads, len(payloads))
 
     async def stored(self) -> None:
         """Returns when every computed representation is in Redis. Raises NotReady if some are not."""
@@ -198,8 +191,8 @@ class RepresentationSource:
         await self.cache.close()
 
     def _sourced(
-        self, query: TokenIds, truncated_query_tokens: int, payloads: Sequence[Payload], misses: int
-    ) -> Sourced[Payload]:
+        self, query: Ids, truncated_query_tokens: int, payloads: list[Payload], misses: int
+    ) -> Sourced[list[Payload]]:
         counts = self._codec.counts(payloads)
         return Sourced(
             query=query,
@@ -219,9 +212,9 @@ class RepresentationSource:
         limit = self._tokenizer.candidate_limit(0, reach)
         if limit >= self._tokenizer.candidate_limit(0):
             return [digest(text) for text in texts]
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach)
-        pairs = zip(texts, tokens.candidates, strict=True)
-        return [digest(text) if len(ids) < limit else cut_digest(text, limit) for text, ids in pairs]
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
+        pairs = zip(texts, tokens.candidates.lengths, strict=True)
+        return [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
 
     async def _payloads(
         self, keys: Sequence[bytes], texts: Sequence[str], reach: Reach, ticket: Ticket, recorder: Recorder
@@ -243,10 +236,12 @@ class RepresentationSource:
         return payloads, misses
 
     async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, reach=reach, keep=keep)
+        options = Options(reach, keep=keep)
+        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=options)
         return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket)
 
-    async def _encode_ids(self, texts: Sequence[TokenIds], truncated: Sequence[int], ticket: Ticket) -> list[Payload]:
-        lengths = [len(ids) for ids in texts]
-        payloads = await submit(self._queue, Task(self.encode_lane, [], texts, lengths, self._queue.clock(), ticket))
+    async def _encode_ids(self, texts: RaggedIds, truncated: Sequence[int], ticket: Ticket) -> list[Payload]:
+        lengths: list[int] = texts.lengths.tolist()
+        task = Task(self.encode_lane, NO_IDS, texts, lengths, self._queue.clock(), ticket)
+        payloads = await submit(self._queue, task)
         return self._codec.with_counts(payloads, lengths, truncated)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bandrank.engine.batching import TaskQueue, deadline_exceeded
-from bandrank.engine.tasks import Candidate, Result, Task
+from bandrank.engine.tasks import Candidates, Result, Task
 
 
-async def submit(queue: TaskQueue, task: Task[Candidate, Result], *, answer_by: float = math.inf) -> list[Result]:
+async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by: float = math.inf) -> list[Result]:
     """The results of a task, or at `answer_by` those of the leading candidates that are done by then. Cancelling the
     call frees the task's room in the queue.
 

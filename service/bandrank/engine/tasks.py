@@ -4,19 +4,27 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from bandrank.engine.tickets import Ticket
+from bandrank.models.ids import Ids
 
-TokenIds = list[int]
 Payload = bytes  # a representation as the codec writes it
 
-Candidate = TypeVar("Candidate")  # the form of a candidate that a lane takes: TokenIds or Payload
+
+class Run(Protocol):
+    """Candidates of which a part can be taken."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> Self: ...
+
+
+Candidates = TypeVar("Candidates", bound=Run)  # in the form that a lane takes: RaggedIds or list[Payload]
 Result = TypeVar("Result")  # the result of a candidate: a score or a Payload
 
 
 @dataclass(eq=False)
-class Task(Generic[Candidate, Result]):
+class Task(Generic[Candidates, Result]):
     """Candidates on their way to a result each: a score for a query, or a representation.
 
     lane: the kind of work; tasks of one lane share batches.  query: token ids; empty if candidates are only encoded.
@@ -26,9 +34,9 @@ class Task(Generic[Candidate, Result]):
     batches end in order.
     """
 
-    lane: "Lane[Candidate, Result]"
-    query: TokenIds
-    candidates: Sequence[Candidate]
+    lane: "Lane[Candidates, Result]"
+    query: Ids
+    candidates: Candidates
     rows: Sequence[float]
     arrived: float
     ticket: Ticket
@@ -74,10 +82,10 @@ class Task(Generic[Candidate, Result]):
 
 
 @dataclass(frozen=True)
-class TaskSlice(Generic[Candidate, Result]):
+class TaskSlice(Generic[Candidates, Result]):
     """The candidates of a task from index `start` up to `stop`."""
 
-    task: Task[Candidate, Result]
+    task: Task[Candidates, Result]
     start: int
     stop: int
 
@@ -85,7 +93,7 @@ class TaskSlice(Generic[Candidate, Result]):
         return self.stop - self.start
 
     @property
-    def candidates(self) -> Sequence[Candidate]:
+    def candidates(self) -> Candidates:
         return self.task.candidates[self.start : self.stop]
 
     @property
@@ -93,7 +101,7 @@ class TaskSlice(Generic[Candidate, Result]):
         return sum(self.task.rows[self.start : self.stop])
 
 
-class Lane(Protocol[Candidate, Result]):
+class Lane(Protocol[Candidates, Result]):
     """A kind of work of one scorer.
 
     name: labels its speed.  row_cost: of a row, relative to those of other lanes.
@@ -109,7 +117,9 @@ class Lane(Protocol[Candidate, Result]):
     def overlaps(self) -> bool:
         """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
 
-    def begin(self, slices: Sequence[TaskSlice[Candidate, Result]]) -> Callable[[], list[Sequence[Result] | Exception]]:
+    def begin(
+        self, slices: Sequence[TaskSlice[Candidates, Result]]
+    ) -> Callable[[], list[Sequence[Result] | Exception]]:
         """Starts a batch. The returned function waits for its end and returns each slice's results or its error.
 
         If either raises, the batch is retried in parts.

@@ -8,13 +8,15 @@ from typing import Generic, TypeAlias
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import PassageLane, ScoreLane
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
-from bandrank.engine.tasks import AnyLane, Candidate, Lane, Payload, Result, Task, TokenIds
+from bandrank.engine.tasks import AnyLane, Candidates, Lane, Payload, Result, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
+from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.readings import Reading
 from bandrank.models.texts import WHOLE, Reach
@@ -23,16 +25,16 @@ CAUTION = 1.1  # predicted times are multiplied by this before they are compared
 
 
 @dataclass(frozen=True)
-class _Scored(Generic[Candidate, Result]):
+class _Scored(Generic[Candidates, Result]):
     """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`."""
 
     results: list[Result]
     report: StageReport
-    sourced: Sourced[Candidate]
+    sourced: Sourced[Candidates]
     answered: Sequence[int]
 
 
-class TextScorer(Generic[Candidate]):
+class TextScorer(Generic[Candidates]):
     """Scores texts with one scorer; used from the event loop, by any number of served models."""
 
     def __init__(
@@ -41,7 +43,7 @@ class TextScorer(Generic[Candidate]):
         prepared: PreparedScorer,
         tokenizer: RequestTokenizer,
         queue: TaskQueue,
-        source: CandidateSource[Candidate],
+        source: CandidateSource[Candidates],
     ) -> None:
         """name: unique among the scorers of an engine."""
         self.name = name
@@ -59,32 +61,17 @@ class TextScorer(Generic[Candidate]):
         texts: Sequence[str],
         *,
         ticket: Ticket,
-        answer_by: float = math.inf,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> tuple[list[float], StageReport]:
-        """Raw scores of the leading texts: of all texts, unless `answer_by` comes first or is predicted to.
+        """Raw scores of the leading texts: of all texts, unless `options.answer_by` comes first or is predicted to.
 
         A text that comes twice is scored once: at another index of a batch its products may round differently, and the
         two would not tie.
 
-        stage: the name for the report.  ticket: the request's.  answer_by: monotonic seconds.  reach: how far texts
-        are read.  keep: whether caches may keep what the texts become.  instruction: read by scorers that take one, as
-        the report says.
+        stage: the name for the report, which says whether the instruction was read.  ticket: the request's.
         Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
-        scored = await self._score(
-            self.lane,
-            stage,
-            query,
-            texts,
-            ticket=ticket,
-            answer_by=answer_by,
-            reach=reach,
-            keep=keep,
-            instruction=instruction,
-        )
+        scored = await self._score(self.lane, stage, query, texts, ticket=ticket, options=options)
         return scored.results, scored.report
 
     @property
@@ -99,22 +86,10 @@ class TextScorer(Generic[Candidate]):
         texts: Sequence[str],
         *,
         ticket: Ticket,
-        answer_by: float = math.inf,
-        reach: Reach = WHOLE,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> tuple[list[float], StageReport, list[BestPassage]]:
         """`score`, and the best passage of each text that was scored; the scorer must read passages."""
-        scored = await self._score(
-            self._passage_lane,
-            stage,
-            query,
-            texts,
-            ticket=ticket,
-            answer_by=answer_by,
-            reach=reach,
-            keep=True,
-            instruction=instruction,
-        )
+        scored = await self._score(self._passage_lane, stage, query, texts, ticket=ticket, options=options)
         query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
         num_last = len(self.prepared.scorer.candidate_template.suffix)
         cut = scored.report.truncated_candidate_tokens
@@ -129,33 +104,22 @@ class TextScorer(Generic[Candidate]):
 
     async def _score(
         self,
-        lane: Lane[Candidate, Result],
+        lane: Lane[Candidates, Result],
         stage: str,
         query: str,
         texts: Sequence[str],
         *,
         ticket: Ticket,
-        answer_by: float,
-        reach: Reach,
-        keep: bool,
-        instruction: str,
-    ) -> "_Scored[Candidate, Result]":
+        options: Options,
+    ) -> "_Scored[Candidates, Result]":
         """The lane's results for the leading texts, as `score` says."""
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(
-            query,
-            list(index_of),
-            ticket=ticket,
-            recorder=recorder,
-            reach=reach,
-            keep=keep,
-            instruction=instruction,
-        )
-        rows = self._rows(len(sourced.query), sourced.lengths)
-        num_fitting = self._num_fitting(rows, ticket, answer_by)
+        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder, options=options)
+        rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
+        num_fitting = self._num_fitting(rows, ticket, options.answer_by)
         results: list[Result] = []
         if num_fitting:
             task = Task(
@@ -166,7 +130,7 @@ class TextScorer(Generic[Candidate]):
                 self.queue.clock(),
                 ticket,
             )
-            results = await submit(self.queue, task, answer_by=answer_by)
+            results = await submit(self.queue, task, answer_by=options.answer_by)
             end = self.queue.clock()
             taken = task.first_taken or end
             recorder.spans += [Span("queue", task.arrived, taken), Span("score", taken, end)]
@@ -182,7 +146,7 @@ class TextScorer(Generic[Candidate]):
             truncated_candidate_tokens=[sourced.truncated_tokens[index] for index in answered],
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
-            instructed=bool(instruction) and self.tokenizer.takes_instructions,
+            instructed=bool(options.instruction) and self.tokenizer.takes_instructions,
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
 
@@ -195,17 +159,12 @@ class TextScorer(Generic[Candidate]):
             return self.queue.throughput.seconds(self.source.encode_lane.name, self._estimate_encoded(texts, reach))
         return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts, reach))
 
-    def expected(
-        self, query: str, texts: Sequence[str], *, reach: Reach = WHOLE, keep: bool = True
-    ) -> dict[AnyLane, float]:
-        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted.
-
-        reach, keep: as for `score`.
-        """
+    def expected(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> dict[AnyLane, float]:
+        """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted."""
         if self.source.encode_lane is None:
-            return {self.lane: self.estimate_rows(query, texts, reach)}
-        miss_rate = self.source.miss_rate if keep else 1.0
-        return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, reach)}
+            return {self.lane: self.estimate_rows(query, texts, options.reach)}
+        miss_rate = self.source.miss_rate if options.keep else 1.0
+        return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, options.reach)}
 
     def rows(self, query_tokens: int, candidate_tokens: int) -> float:
         """Rows of a candidate of which nothing is cached. Scoring what is precomputed is not counted."""
@@ -226,7 +185,7 @@ class TextScorer(Generic[Candidate]):
         [query_tokens] = self._estimate_tokens([query], template.max_tokens)
         query_tokens = min(query_tokens + len(template.prefix) + len(template.suffix), template.max_tokens)
         most = self.tokenizer.candidate_limit(query_tokens, reach)
-        return sum(self._rows(query_tokens, self._estimate_tokens(texts, most)))
+        return sum(self.prepared.scorer.rows_of(query_tokens, self._estimate_tokens(texts, most)))
 
     def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:
         """Token ids of candidates of these lengths that are encoded without a query."""
@@ -241,10 +200,6 @@ class TextScorer(Generic[Candidate]):
         await self.source.close()
         self.tokenizer.close()
 
-    def _rows(self, query_tokens: int, lengths: Sequence[int]) -> list[float]:
-        cost = {length: self.prepared.scorer.num_rows(query_tokens, length) for length in set(lengths)}
-        return [cost[length] for length in lengths]
-
     def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
         """How many leading candidates will be scored in time, after the work that goes before."""
         if math.isinf(answer_by) or not rows:
@@ -254,4 +209,4 @@ class TextScorer(Generic[Candidate]):
         return sum(CAUTION * seconds(self.lane.name, sofar) <= time_left for sofar in accumulate(rows))
 
 
-AnyTextScorer: TypeAlias = TextScorer[TokenIds] | TextScorer[Payload]
+AnyTextScorer: TypeAlias = TextScorer[RaggedIds] | TextScorer[list[Payload]]

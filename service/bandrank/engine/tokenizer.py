@@ -1,29 +1,29 @@
 """Turns texts into token ids in a pool of threads: applies templates and counts truncation."""
 
-from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
-
 import asyncio
 import math
-from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.clients import Client
+from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
+from bandrank.models.ids import ID_BYTES, Ids, PackedIds, RaggedIds
 from bandrank.models.places import Span, places
 from bandrank.models.readings import Reading, read_pair
 from bandrank.models.texts import WHOLE, Reach, TextEncoder
 
-# What an entry takes beside its ids: digest, array object, dictionary entry and links, measured with tracemalloc on
-# CPython 3.11.
-ENTRY_BYTES = 350
+# What an entry takes beside its ids: two objects, the dictionary's entry and links (198 just after the dictionary has
+# grown, the most that tracemalloc showed on CPython 3.11), and the rounding of the objects' sizes.
+ENTRY_BYTES = 220
 
 # Texts are tokenised in slices of so many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
 # slice alone.
@@ -49,8 +49,8 @@ class TextLimits:
 class TokenizedRequest:
     """Token ids of a query and its candidates, and the number of word pieces cut from each."""
 
-    query: list[int]
-    candidates: list[list[int]]
+    query: Ids
+    candidates: RaggedIds
     truncated_query_tokens: int
     truncated_candidate_tokens: list[int]
 
@@ -95,14 +95,12 @@ class RequestTokenizer:
         candidates: Sequence[str],
         *,
         client: Client,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
+        options: Options = DEFAULT,
     ) -> TokenizedRequest:
         """Tokenises a request in the pool, slice by slice, so that small requests pass it. Cancelling the call stops it
-        after the slice under way. reach, keep, instruction: as for `tokenize_now`.  Raises what `Turns.admit` raises.
+        after the slice under way. Raises what `Turns.admit` raises.
         """
-        query_size = min(len(query), self._limits.query) + len(instruction)
+        query_size = min(len(query), self._limits.query) + len(options.instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = slices(sizes, SLICE_CHARACTERS)
@@ -111,16 +109,16 @@ class RequestTokenizer:
                 async with self._turns.slot(turn, sum(sizes[part])):
                     return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            tokenize = partial(
-                self.tokenize_now, query, candidates[first], reach=reach, keep=keep, instruction=instruction
-            )
-            request = await run(first, tokenize)
+            request = await run(first, partial(self.tokenize_now, query, candidates[first], options))
+            applied = [(request.candidates, request.truncated_candidate_tokens)]
             for part in rest:
-                apply = partial(self._apply, candidates[part], len(request.query), reach=reach, keep=keep)
-                applied = await run(part, apply)
-                request.candidates.extend(ids for ids, _ in applied)
-                request.truncated_candidate_tokens.extend(cut for _, cut in applied)
-            return request
+                apply = partial(self._apply, candidates[part], len(request.query), options)
+                applied.append(await run(part, apply))
+            return replace(
+                request,
+                candidates=RaggedIds.joined([ids for ids, _ in applied]),
+                truncated_candidate_tokens=[*chain.from_iterable(cut for _, cut in applied)],
+            )
 
     async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
         """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
@@ -156,28 +154,17 @@ class RequestTokenizer:
             async with self._turns.slot(turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def tokenize_now(
-        self,
-        query: str,
-        candidates: Sequence[str],
-        *,
-        reach: Reach = WHOLE,
-        keep: bool = True,
-        instruction: str = "",
-    ) -> TokenizedRequest:
+    def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
-
-        reach: how far each candidate is read.  keep: False leaves the cache and the averages of recent texts as they
-        are.  instruction: for scorers that take one.
         """
-        query_ids, query_cut = self._encoder.query(query[: self._limits.query], instruction)
-        applied = self._apply(candidates, len(query_ids), reach=reach, keep=keep)
+        query_ids, query_cut = self._encoder.query(query[: self._limits.query], options.instruction)
+        ids, cut = self._apply(candidates, len(query_ids), options)
         return TokenizedRequest(
             query=query_ids,
-            candidates=[ids for ids, _ in applied],
+            candidates=ids,
             truncated_query_tokens=query_cut + self._estimate_cut(len(query) - self._limits.query),
-            truncated_candidate_tokens=[cut for _, cut in applied],
+            truncated_candidate_tokens=cut,
         )
 
     def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
@@ -188,22 +175,18 @@ class RequestTokenizer:
         """Ends the pool's threads."""
         self._pool.shutdown()
 
-    def _apply(
-        self, texts: Sequence[str], query_tokens: int, *, reach: Reach, keep: bool
-    ) -> list[tuple[list[int], int]]:
-        """The token ids of each candidate, and the number of its word pieces that were cut."""
+    def _apply(self, texts: Sequence[str], query_tokens: int, options: Options) -> tuple[RaggedIds, list[int]]:
+        """The token ids of candidates, and the number of each one's word pieces that were cut."""
         limit = self._limits.candidate
         read = [text[:limit] for text in texts]
-        pieces = self._pieces(read) if keep else self._encoder.pieces(read)
-        applied = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=reach)
-        return [
-            (ids, cut + self._estimate_cut(len(text) - limit)) for (ids, cut), text in zip(applied, texts, strict=True)
-        ]
+        pieces = self._pieces(read) if options.keep else self._encoder.pieces(read)
+        ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=options.reach)
+        return ids, [lost + self._estimate_cut(len(text) - limit) for lost, text in zip(cut, texts, strict=True)]
 
     def _estimate_cut(self, characters: int) -> int:
         return max(1, math.ceil(characters * self.tokens_per_character)) if characters > 0 else 0
 
-    def _pieces(self, texts: Sequence[str]) -> list[array[int]]:
+    def _pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         keys = [digest(text) for text in texts]
         cached = self._cache.get_many(keys)
         missing = {key: text for key, text, ids in zip(keys, texts, cached, strict=True) if ids is None}
@@ -211,7 +194,7 @@ class RequestTokenizer:
         self._cache.put_many(encoded)
         if missing:
             self._characters = 0.9 * self._characters + sum(map(len, missing.values()))
-            self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values()))
+            self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values())) / ID_BYTES
         hits = sum(ids is not None for ids in cached)
         self._metrics.token_cache_lookups.labels("hit").inc(hits)
         self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)
@@ -219,5 +202,5 @@ class RequestTokenizer:
         return [encoded[key] if ids is None else ids for key, ids in zip(keys, cached, strict=True)]
 
 
-def _entry_bytes(_: bytes, ids: array[int]) -> int:
-    return ENTRY_BYTES + ids.itemsize * len(ids)
+def _entry_bytes(_: bytes, ids: PackedIds) -> int:
+    return ENTRY_BYTES + len(ids)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bandrank.engine.options import Options
 from bandrank.engine.ranking import Stage
 from bandrank.engine.reports import StageReport
 from bandrank.engine.tasks import AnyLane
@@ -25,13 +26,12 @@ class WeighedStage:
         self, query: str, texts: Sequence[str], ticket: Ticket, *, keep: bool
     ) -> tuple[list[float], StageReport]:
         """`TextScorer.score`."""
-        return await self.stage.scorer.score(
-            self.name, query, texts, ticket=ticket, keep=keep, instruction=self.instruction
-        )
+        options = Options(instruction=self.instruction, keep=keep)
+        return await self.stage.scorer.score(self.name, query, texts, ticket=ticket, options=options)
 
     def expected(self, query: str, text: str, *, keep: bool) -> dict[AnyLane, float]:
         """Rows by lane of one text, as far as its length tells."""
-        return self.stage.scorer.expected(query, [text], keep=keep)
+        return self.stage.scorer.expected(query, [text], Options(keep=keep))
 
 
 def weigh(stages: Sequence[Stage], instruction: str = "") -> list[WeighedStage]:

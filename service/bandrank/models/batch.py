@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Ints, Offsets
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ScoreBatch:
     @property
     def candidate_query(self) -> Ints:
         """(C,) the index of each candidate's query, ascending."""
-        return np.repeat(np.arange(len(self.queries)), np.diff(self.cu_candidates))
+        return np.repeat(np.arange(len(self.queries)), lengths_of(self.cu_candidates))
 
     def groups(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, slice]]:
         """Indices of queries, each with the slice of its candidates in begin .. end - 1; empty slices are left out."""

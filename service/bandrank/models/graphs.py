@@ -89,7 +89,7 @@ class GraphRunner:
         if capacity.num_rows > self._most_rows:
             return None
         plan = self._plan(packed.rows, capacity)
-        tables = [*_padded(packed, capacity.num_rows), *plan.host_tables]
+        tables = [padded(packed, capacity.num_rows), *plan.host_tables]
         with self._lock, self._device.active():
             self._idle.wait()  # @idle-wait
             bucket = self._bucket(tables, plan, capacity) if capture else self._uncaptured(tables, plan, capacity)
@@ -122,12 +122,12 @@ class GraphRunner:
     def _uncaptured(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
         inputs = self._device.buffer(transfer.num_bytes(tables))
         self._staging.refill(tables, inputs)
-        ids, positions, types, *of_plan = transfer.views(inputs, tables)
+        numbers, *of_plan = transfer.views(inputs, tables)
 
         def run() -> Tensor:
             # Scratch is allocated at each run, so that a graph's is in the memory that all graphs share.
             bound = plan.bind(of_plan)  # @bind
-            return self._compute(PackedInputs(ids, positions, types, bound, capacity.num_candidates))
+            return self._compute(PackedInputs(numbers, bound, capacity.num_candidates))
 
         return _Bucket(inputs, run)
 
@@ -162,10 +162,10 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
     return _Bucket(inputs, run, captured.release)
 
 
-def _padded(packed: PackedTokens, num_rows: int) -> list[Tensor]:
-    """Ids, positions and token types, with token 0 at position 0 in unused rows."""
-    fill = num_rows - packed.rows.num_rows
-    return [torch.from_numpy(np.pad(part, (0, fill))) for part in packed.of_rows]  # @padding
+def padded(packed: PackedTokens, num_rows: int) -> Tensor:
+    """(3, num_rows) ids, positions and token types, with token 0 at position 0 in unused rows."""
+    fill = np.zeros((3, num_rows - packed.rows.num_rows), np.int64)
+    return torch.from_numpy(np.concatenate([packed.numbers, fill], 1))  # @padding
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

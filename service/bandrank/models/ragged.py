@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank_kernels.arrays import Ints, Offsets, offsets
+from bandrank.models.ids import Ids, RaggedIds
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,20 @@ class Ragged:
     cu_seqlens: Offsets
 
     def __post_init__(self) -> None:
-        if self.cu_seqlens[0] != 0 or self.cu_seqlens[-1] != len(self.values) or (np.diff(self.cu_seqlens) < 0).any():
+        ends_fit = self.cu_seqlens[0] == 0 and self.cu_seqlens[-1] == len(self.values)
+        if not ends_fit or self.lengths.min(initial=0) < 0:
             raise ValueError(f"cu_seqlens must ascend from 0 to {len(self.values)}, got {self.cu_seqlens}")
 
     @classmethod
-    def from_token_ids(cls, sequences: Sequence[Sequence[int]]) -> Self:
-        """Sequences of token ids, as int64 in host memory."""
-        flat = np.fromiter((token for sequence in sequences for token in sequence), np.int64)
-        return cls(torch.from_numpy(flat), offsets([len(sequence) for sequence in sequences]))
+    def from_ids(cls, parts: Sequence[RaggedIds]) -> Self:
+        """The token ids of all parts, as int64 in host memory."""
+        ids = RaggedIds.joined(parts)
+        return cls(torch.from_numpy(ids.values.astype(np.int64)), ids.cu_seqlens)
+
+    @classmethod
+    def from_token_ids(cls, sequences: Sequence[Sequence[int] | Ids]) -> Self:
+        """Sequences of token ids that come one by one, as int64 in host memory."""
+        return cls.from_ids([RaggedIds.of(sequences)])
 
     @classmethod
     def from_tensors(cls, sequences: Sequence[Tensor]) -> Self:
@@ -54,7 +61,7 @@ class Ragged:
     @property
     def lengths(self) -> Ints:
         """(n,) the length of each sequence."""
-        return np.diff(self.cu_seqlens)
+        return lengths_of(self.cu_seqlens)
 
     @property
     def max_seqlen(self) -> int:

@@ -5,13 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.protocol import Encoder
+from bandrank.models.ids import ID_BYTES, PackedIds, RaggedIds, pack_ids, unpack_ids
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.ragged import Ragged
 from bandrank.models.wording import PLAIN, Wording
+from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 # The least cost of a candidate, in rows of an encoder of 6 x 384: it is read from a cache, laid out in a batch, and
@@ -40,6 +43,22 @@ class TokenTemplate:
         room = self.room(limit)
         cut = sum(piece != self.sentence_token for piece in pieces[room:])
         return [*self.prefix, *pieces[:room], *self.suffix], cut
+
+    def apply_all(self, pieces: Sequence[PackedIds], *, limit: int | None = None) -> tuple[RaggedIds, list[int]]:
+        """`apply`, of all texts at once."""
+        if not pieces:
+            return RaggedIds.of([]), []
+        room = self.room(limit)
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces)) // ID_BYTES
+        kept = np.minimum(lengths, room)
+        cut: list[int] = (lengths - kept).tolist()
+        if (kept < lengths).any():
+            if self.sentence_token is not None:
+                cut = [int((unpack_ids(each)[room:] != self.sentence_token).sum()) for each in pieces]
+            pieces = [each[: ID_BYTES * room] for each in pieces]
+        prefix, suffix = pack_ids(self.prefix), pack_ids(self.suffix)
+        values = unpack_ids(prefix + (suffix + prefix).join(pieces) + suffix)
+        return RaggedIds(values, offsets(kept + self.num_added)), cut
 
     def room(self, limit: int | None = None) -> int:
         """The most pieces of a text within `limit`, or max_tokens."""
@@ -158,6 +177,11 @@ class Scorer(nn.Module, ABC):
         """
         del query_tokens
         return candidate_rows
+
+    def rows_of(self, query_tokens: int, lengths: Sequence[int]) -> list[float]:
+        """`num_rows` of each of several candidates."""
+        cost = {length: self.num_rows(query_tokens, length) for length in set(lengths)}
+        return [cost[length] for length in lengths]
 
     def initialise(self, encoder: Encoder) -> Self:
         """Copies the weights of a trained encoder, as a start for training; other weights keep their random values."""

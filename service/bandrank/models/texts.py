@@ -1,15 +1,14 @@
 """From texts to the token ids that a scorer reads."""
 
-from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
-
 import re
 import string
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tokenizers import Tokenizer
 
+from bandrank.models.ids import Ids, PackedIds, RaggedIds, pack_ids
 from bandrank.models.scorer import Scorer
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -56,7 +55,7 @@ class TextEncoder:
         """Whether the scorer reads an instruction beside the query."""
         return bool(self.scorer.query_template.wording.instructed)
 
-    def query(self, text: str, instruction: str = "") -> tuple[list[int], int]:
+    def query(self, text: str, instruction: str = "") -> tuple[Ids, int]:
         """Token ids of a query, and the number of its word pieces that did not fit. What follows the text is kept.
 
         instruction: for scorers that take one; others do not read it.
@@ -66,32 +65,33 @@ class TextEncoder:
         # Unlike that of one text, the encoding of a batch releases the interpreter lock.
         (whole,) = self.tokenizer.encode_batch_fast([before + text + after], add_special_tokens=False)
         if not after or len(whole.ids) <= template.room():
-            return template.apply(whole.ids)
+            ids, cut = template.apply(whole.ids)
+            return np.array(ids, np.int32), cut
         begun, closing = self.tokenizer.encode_batch_fast([before + text, after], add_special_tokens=False)
         room = max(0, template.room() - len(closing.ids))
-        return template.apply([*begun.ids[:room], *closing.ids])[0], len(begun.ids) - room
+        ids, _ = template.apply([*begun.ids[:room], *closing.ids])
+        return np.array(ids, np.int32), len(begun.ids) - room
 
-    def pieces(self, texts: Sequence[str]) -> list[array[int]]:
+    def pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""
         sentence_token = self.scorer.candidate_template.sentence_token
         if sentence_token is None:
             before, _ = self.scorer.candidate_template.wording.around()
             encodings = self.tokenizer.encode_batch_fast([before + text for text in texts], add_special_tokens=False)
-            return [array("i", encoding.ids) for encoding in encodings]
+            return [pack_ids(encoding.ids) for encoding in encodings]
         marked = []
         for text in texts:
             sentences = self.tokenizer.encode_batch_fast(SENTENCE_END.split(text.strip()), add_special_tokens=False)
-            marked.append(array("i", [token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
+            marked.append(pack_ids([token for sentence in sentences for token in (sentence_token, *sentence.ids)]))
         return marked
 
     def candidates(
-        self, pieces: Sequence[Sequence[int]], *, query_tokens: int, reach: Reach = WHOLE
-    ) -> list[tuple[list[int], int]]:
-        """Token ids of candidates that share a sequence with a query of `query_tokens` token ids, each with the number
-        of its pieces that did not fit. The query is never cut to make room for a candidate.
+        self, pieces: Sequence[PackedIds], *, query_tokens: int, reach: Reach = WHOLE
+    ) -> tuple[RaggedIds, list[int]]:
+        """Token ids of candidates that share a sequence with a query of `query_tokens` token ids, and the number of
+        each one's pieces that did not fit. The query is never cut to make room for a candidate.
         """
-        limit = self.candidate_limit(query_tokens, reach)
-        return [self.scorer.candidate_template.apply(each, limit=limit) for each in pieces]
+        return self.scorer.candidate_template.apply_all(pieces, limit=self.candidate_limit(query_tokens, reach))
 
     def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
         """The most token ids of a candidate beside a query of `query_tokens`."""

@@ -119,7 +119,7 @@ def plan_tables(rows: PackedRows, tile_rows: int) -> GradientTables:
     A tile writes 1 + 2 * (1 + query_rows) vectors. The tiles of a query's candidates are consecutive, and so are those
     of the query: each total is the sum of two runs of equal steps.
     """
-    query_lengths, lengths, owner = np.diff(rows.cu_queries), np.diff(rows.cu_candidates), rows.candidate_query
+    query_lengths, lengths, owner = rows.query_lengths, rows.candidate_lengths, rows.candidate_query
     counts, query_counts = np.maximum(1, -(-lengths // tile_rows)), -(-query_lengths // tile_rows)
     query_of_tile = np.concatenate([np.repeat(owner, counts), np.repeat(np.arange(rows.num_queries), query_counts)])
     steps = 3 + 2 * query_lengths

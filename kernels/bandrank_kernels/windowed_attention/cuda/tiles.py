@@ -7,6 +7,7 @@ from bandrank_kernels.arrays import Ints, indices_within
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
 TILE_INTS = 8
+BEGIN, INDEX, NUM_TILES = 3, 6, 7  # fields in which the tiles of a sequence differ, and the number of these tiles
 QUERY_TILE = -1
 UNUSED_TILE = -2
 
@@ -21,45 +22,54 @@ def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None)
     to return, the last of them unused, so that a captured graph has one grid size.
     Returns (num_tiles, TILE_INTS) int32. Raises ValueError if there are more than `capacity`, or rows beyond int32.
     """
-    lengths, first_rows = np.diff(rows.cu_queries), rows.first_query_row + rows.cu_queries[:-1]
-    queries = np.stack([np.full(rows.num_queries, QUERY_TILE), first_rows, lengths, first_rows, lengths], 1)
-    candidates = _candidates(rows)
-    counts = np.concatenate([_tile_counts(candidates, tile_rows), -(-lengths // tile_rows)])
-    return _cut(rows, np.concatenate([candidates, queries]), counts, tile_rows, capacity)
+    return _cut(np.concatenate([_candidates(rows, tile_rows), _queries(rows, tile_rows)]), tile_rows, capacity)
 
 
 def plan_candidate_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None) -> Tiles:
     """Tiles of the candidates alone, as `plan_tiles` makes them."""
-    candidates = _candidates(rows)
-    return _cut(rows, candidates, _tile_counts(candidates, tile_rows), tile_rows, capacity)
+    return _cut(_candidates(rows, tile_rows), tile_rows, capacity)
 
 
-def _candidates(rows: PackedRows) -> Ints:
-    """(num_candidates, 5): the fields that all tiles of a candidate share, in the order of `Tile`."""
-    query_lengths, lengths = np.diff(rows.cu_queries), np.diff(rows.cu_candidates)
-    candidates, owner = np.arange(rows.num_candidates), rows.candidate_query
+def _candidates(rows: PackedRows, tile_rows: int) -> Tiles:
+    """(num_candidates, TILE_INTS): the first tile of each candidate."""
+    lengths, owner = rows.candidate_lengths, rows.candidate_query
+    candidates = np.arange(rows.num_candidates)
     # The row that a tile of an empty candidate may read is its [CLS].
     first_rows = np.where(lengths > 0, rows.first_candidate_row + rows.cu_candidates[:-1], candidates)
     query_rows = rows.first_query_row + rows.cu_queries[:-1]
-    return np.stack([candidates, first_rows, lengths, query_rows[owner], query_lengths[owner]], 1)
+    counts = np.maximum(1, -(-lengths // tile_rows))
+    of_query = query_rows[owner], rows.query_lengths[owner]
+    return _first_tiles(rows, len(owner), candidates, first_rows, lengths, 0, *of_query, 0, counts)
 
 
-def _tile_counts(candidates: Ints, tile_rows: int) -> Ints:
-    return np.maximum(1, -(-candidates[:, 2] // tile_rows))
+def _queries(rows: PackedRows, tile_rows: int) -> Tiles:
+    """(num_queries, TILE_INTS): the first tile of each query."""
+    lengths, first_rows = rows.query_lengths, rows.first_query_row + rows.cu_queries[:-1]
+    counts = -(-lengths // tile_rows)
+    return _first_tiles(rows, len(lengths), QUERY_TILE, first_rows, lengths, 0, first_rows, lengths, 0, counts)
 
 
-def _cut(rows: PackedRows, sequences: Ints, counts: Ints, tile_rows: int, capacity: int | None) -> Tiles:
-    """Cuts each sequence into as many tiles as `counts` says."""
+def _first_tiles(rows: PackedRows, num_sequences: int, *fields: Ints | int) -> Tiles:
+    """The first tile of each sequence, from the fields of `Tile`: each a number for all, or an array with one for each.
+
+    The last field, the number of a sequence's tiles, may be 0.
+    """
     if rows.num_rows > np.iinfo(np.int32).max:
         raise ValueError(f"row numbers must fit in int32, got {rows.num_rows} rows")
-    num_tiles = np.repeat(counts, counts)
-    index = indices_within(counts)
-    candidate, first_row, num_rows, query_row, query_rows = np.repeat(sequences, counts, axis=0).T
-    tiles = np.stack([candidate, first_row, num_rows, index * tile_rows, query_row, query_rows, index, num_tiles], 1)
-    if capacity is None:
-        return tiles.astype(np.int32)
-    if len(tiles) > capacity:
-        raise ValueError(f"{len(tiles)} tiles do not fit in a launch of {capacity}")
-    padded = np.full((capacity, TILE_INTS), UNUSED_TILE, np.int32)
-    padded[: len(tiles)] = tiles
-    return padded
+    tiles = np.empty((num_sequences, TILE_INTS), np.int32)
+    for column, field in enumerate(fields):
+        tiles[:, column] = field
+    return tiles
+
+
+def _cut(first: Tiles, tile_rows: int, capacity: int | None) -> Tiles:
+    """All tiles of the sequences whose first ones these are."""
+    counts = first[:, NUM_TILES].astype(np.int64)
+    total = int(counts.sum())
+    if capacity is not None and total > capacity:
+        raise ValueError(f"{total} tiles do not fit in a launch of {capacity}")
+    tiles = np.full((total if capacity is None else capacity, TILE_INTS), UNUSED_TILE, np.int32)
+    tiles[:total] = np.repeat(first, counts, axis=0)
+    tiles[:total, INDEX] = indices_within(counts)
+    tiles[:total, BEGIN] = tiles[:total, INDEX] * tile_rows
+    return tiles

@@ -20,6 +20,7 @@ from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
+from bandrank.engine.options import Options
 from bandrank.engine.policy import AUTO
 from bandrank.models.texts import Reach
 
@@ -158,8 +159,7 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         call,
         strategy=request.strategy or AUTO,
         budget_s=budget_s,
-        instruction=request.instruction or "",
-        reach=reach,
+        options=Options(reach, request.instruction or ""),
         passages=request.spans,
     )
 

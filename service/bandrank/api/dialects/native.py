@@ -15,6 +15,7 @@ from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
 from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
+from bandrank.engine.options import Options
 from bandrank.engine.policy import AUTO
 from bandrank.engine.registry import CallCandidate, Unresolved
 from bandrank.models.texts import Reach
@@ -166,8 +167,7 @@ def read(request: RerankRequest, max_candidates: int) -> Call:
         return_texts=bool(request.return_documents),
         raw_scores=bool(request.raw_scores),
         first_stage_weight=request.first_stage_weight,
-        instruction=request.instruction or "",
-        reach=Reach(request.max_tokens_per_candidate),
+        options=Options(Reach(request.max_tokens_per_candidate), request.instruction or ""),
         passages=bool(request.return_passages),
     )
 

@@ -18,6 +18,7 @@ from bandrank.api.dialects.fields import Flag, Limit, Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
+from bandrank.engine.options import Options
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InvalidInput
 from bandrank.models.texts import Reach
@@ -100,7 +101,7 @@ def read(request: PairsRequest, max_candidates: int) -> Call:
         model=request.model,
         any_model=True,
         raw_scores=request.use_activation is False or request.activation is False,
-        reach=Reach(request.max_tokens_per_doc),
+        options=Options(Reach(request.max_tokens_per_doc)),
     )
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
-from bandrank_kernels.arrays import Ints, indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, offsets, ranges
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows
 
@@ -16,40 +16,45 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 class PackedTokens:
     """The inputs of a cross-encoder in host memory.
 
-    ids, positions, token_types: (num_rows,).  rows: the layout of the rows.
+    numbers: (3, num_rows) ids, positions and token types.  rows: the layout of the rows.
     """
 
-    ids: Ints
-    positions: Ints
-    token_types: Ints
+    numbers: Ints
     rows: PackedRows
-
-    @property
-    def of_rows(self) -> tuple[Ints, Ints, Ints]:
-        """The three arrays with a number for each row."""
-        return self.ids, self.positions, self.token_types
 
 
 @dataclass(frozen=True)
 class PackedInputs:
     """The inputs of a cross-encoder on the device, with the plan of their attention.
 
-    ids, positions, token_types: (num_rows,) int64.  num_candidates: the number of [CLS] rows, which come first. Both
-    counts include unused rows and candidates of a bucket.
+    numbers: (3, num_rows) int64, ids, positions and token types.  num_candidates: the number of [CLS] rows, which come
+    first. Both counts include unused rows and candidates of a bucket.
     """
 
-    ids: Tensor
-    positions: Tensor
-    token_types: Tensor
+    numbers: Tensor
     plan: AttentionPlan
     num_candidates: int
+
+    @property
+    def ids(self) -> Tensor:
+        """(num_rows,)"""
+        return self.numbers[0]
+
+    @property
+    def positions(self) -> Tensor:
+        """(num_rows,)"""
+        return self.numbers[1]
+
+    @property
+    def token_types(self) -> Tensor:
+        """(num_rows,)"""
+        return self.numbers[2]
 
     @classmethod
     def of(cls, packed: PackedTokens, plan: AttentionPlan, device: torch.device) -> "PackedInputs":
         """Copies tokens and plan tables to the device in one transfer."""
-        host = [*map(torch.from_numpy, packed.of_rows), *plan.host_tables]
-        ids, positions, token_types, *tables = to_device(host, device)
-        return cls(ids, positions, token_types, plan.bind(tables), packed.rows.num_candidates)
+        numbers, *tables = to_device([torch.from_numpy(packed.numbers), *plan.host_tables], device)
+        return cls(numbers, plan.bind(tables), packed.rows.num_candidates)
 
 
 def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_token: int | None) -> PackedTokens:
@@ -62,20 +67,20 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
     owner = batch.candidate_query
     query_ids, query_lengths = batch.queries.values.numpy(), batch.queries.lengths
     candidate_ids, candidate_lengths = batch.candidates.values.numpy(), batch.candidates.lengths
-    candidate_positions = indices_within(candidate_lengths) + np.repeat(query_lengths[owner] + 1, candidate_lengths)
-    candidate_of_row = np.repeat(np.arange(len(owner)), candidate_lengths)
+    candidate_positions = ranges(query_lengths[owner] + 1, candidate_lengths)
 
     if pattern.shares_queries:
         query_positions = indices_within(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
     else:
-        query_ids = _copies(query_ids, batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])
+        query_ids = query_ids[ranges(batch.queries.cu_seqlens[:-1][owner], query_lengths[owner])]
         query_lengths = query_lengths[owner]
         query_positions = indices_within(query_lengths) + 1
         query_types = np.zeros_like(query_ids)
         owner = np.arange(len(owner))
         if sentence_token is not None:
             is_global = candidate_ids == sentence_token
+            candidate_of_row = np.repeat(owner, candidate_lengths)
             # A stable sort by candidate moves each candidate's sentence tokens behind its copy of the query.
             query_of_row = np.concatenate([np.repeat(owner, query_lengths), candidate_of_row[is_global]])
             order = np.argsort(query_of_row, kind="stable")
@@ -86,16 +91,10 @@ def pack(batch: ScoreBatch, pattern: AttentionPattern, *, cls_id: int, sentence_
             candidate_ids, candidate_positions = candidate_ids[~is_global], candidate_positions[~is_global]
             candidate_lengths = np.bincount(candidate_of_row[~is_global], minlength=len(owner))
 
-    num_candidates = len(owner)
-    zeros = np.zeros(num_candidates, np.int64)
-    return PackedTokens(
-        ids=np.concatenate([zeros + cls_id, query_ids, candidate_ids]),
-        positions=np.concatenate([zeros, query_positions, candidate_positions]),
-        token_types=np.concatenate([zeros, query_types, np.ones_like(candidate_ids)]),
-        rows=PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner),
-    )
-
-
-def _copies(values: Ints, starts: Ints, lengths: Ints) -> Ints:
-    """The runs values[start : start + length], end to end."""
-    return np.asarray(values[np.repeat(starts, lengths) + indices_within(lengths)])
+    rows = PackedRows(offsets(query_lengths), offsets(candidate_lengths), owner)
+    queries, candidates = slice(rows.first_query_row, rows.first_candidate_row), slice(rows.first_candidate_row, None)
+    numbers = np.zeros((3, rows.num_rows), np.int64)
+    numbers[0, : rows.num_candidates] = cls_id
+    numbers[0, queries], numbers[1, queries], numbers[2, queries] = query_ids, query_positions, query_types
+    numbers[0, candidates], numbers[1, candidates], numbers[2, candidates] = candidate_ids, candidate_positions, 1
+    return PackedTokens(numbers, rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Ints, indices_within, offsets
+from bandrank_kernels.arrays import Ints, indices_within, lengths_of, offsets, ranges
 from bandrank_kernels.transfer import to_device
 
 
@@ -52,21 +52,33 @@ def split(batch: ScoreBatch, max_tokens: int, *, leading: int = 1, closing: int 
     fit, the next one starts half a passage later, and the last one ends with the candidate. Each ends with a copy of
     the candidate's last `closing` tokens, which are [SEP] or the end of a prompt.
     """
-    room = max_tokens - leading - np.repeat(batch.queries.lengths, np.diff(batch.cu_candidates))
-    lengths = batch.candidates.lengths
+    room = max_tokens - leading - np.repeat(batch.queries.lengths, lengths_of(batch.cu_candidates))
+    lengths, cu_seqlens = batch.candidates.lengths, batch.candidates.cu_seqlens
     if (lengths <= room).all():
         return Passages(batch, np.arange(len(batch.candidates)))
-    pieces: list[Tensor] = []
-    candidate: list[int] = []
-    for index in range(len(batch.candidates)):
-        tokens = batch.candidates[index]
-        for begin, end in passage_bounds(len(tokens), int(room[index]), closing=closing):
-            whole = end == len(tokens)
-            pieces.append(tokens[begin:end] if whole else torch.cat([tokens[begin:end], tokens[-closing:]]))
-            candidate.append(index)
-    per_candidate = np.bincount(candidate, minlength=len(batch.candidates))
-    cu_candidates = offsets(per_candidate)[batch.cu_candidates]
-    return Passages(ScoreBatch(batch.queries, Ragged.from_tensors(pieces), cu_candidates), np.array(candidate))
+    candidate, begin, end = _bounds(lengths, room, closing)
+    # A passage is two runs of its candidate's tokens, of which the second, its closing, is empty in a last one.
+    starts = np.stack([cu_seqlens[candidate] + begin, cu_seqlens[candidate + 1] - closing], 1)
+    sizes = np.stack([end - begin, np.where(end == lengths[candidate], 0, closing)], 1)
+    tokens = batch.candidates.values.numpy()[ranges(starts.ravel(), sizes.ravel())]
+    passages = Ragged(torch.from_numpy(tokens), offsets(sizes.sum(1)))
+    cu_candidates = np.searchsorted(candidate, batch.cu_candidates)
+    return Passages(ScoreBatch(batch.queries, passages, cu_candidates), candidate)
+
+
+def _bounds(lengths: Ints, room: Ints, closing: int) -> tuple[Ints, Ints, Ints]:
+    """(num_passages,) the candidate of each passage, where it begins and where it ends: the `passage_bounds` of all
+    candidates. lengths, room: (num_candidates,).
+    """
+    is_long = lengths > room
+    if (without := room[is_long & (room <= closing)]).size:
+        raise _no_room(int(without[0]))
+    step = np.maximum(1, (room + 1 - closing) // 2)
+    count = np.where(is_long, 1 - (room - lengths) // step, 1)  # one more than steps until the rest fits
+    candidate, number = np.repeat(np.arange(len(lengths)), count), indices_within(count)
+    begin = number * step[candidate]
+    is_last = number == count[candidate] - 1
+    return candidate, begin, np.where(is_last, lengths[candidate], begin + room[candidate] - closing)
 
 
 def most_tokens(num_passages: int, room: int) -> int:
@@ -83,10 +95,14 @@ def passage_bounds(num_tokens: int, room: int, *, closing: int = 1) -> list[tupl
     if num_tokens <= room:
         return [(0, num_tokens)]
     if room <= closing:
-        raise ValueError(f"no room for a passage: {room} tokens beside the query")
+        raise _no_room(room)
     bounds = []
     begin = 0
     while begin + room < num_tokens:
         bounds.append((begin, begin + room - closing))
         begin += max(1, (room + 1 - closing) // 2)
     return [*bounds, (begin, num_tokens)]
+
+
+def _no_room(room: int) -> ValueError:
+    return ValueError(f"no room for a passage: {room} tokens beside the query")

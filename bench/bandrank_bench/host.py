@@ -1,0 +1,147 @@
+"""The host's part of a request on a GPU, without one: from cached token ids to inputs ready to be copied to the device.
+
+Run as `python -m bandrank_bench host`. The batch is that of a sparse cross-encoder with heads of 32 numbers in float16,
+planned for the bucket that a CUDA graph replays. The GPU computes the batch before meanwhile: what the host takes
+beyond that time is lost.
+"""
+
+import argparse
+import math
+import random
+import time
+import timeit
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.clients import ITSELF
+from bandrank.engine.engine import GPU_BATCH_ROWS
+from bandrank.engine.lanes import ScoreLane, collate
+from bandrank.engine.tasks import AnySlice, Task
+from bandrank.engine.tickets import Ticket
+from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.graphs import padded
+from bandrank.models.ids import pack_ids, unpack_ids
+from bandrank.models.layers import passages
+from bandrank.models.layers.packing import pack
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.prepared import prepare
+from bandrank.models.ragged import Ragged
+from bandrank_bench import machine
+from bandrank_bench.output import bullets, say, table
+from bandrank_kernels import transfer
+from bandrank_kernels.windowed_attention import Capacity
+from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
+
+CPU = torch.device("cpu")
+HOPPER = (9, 0)
+QUERY_TOKENS = 11
+SHAPES = {"W0": (10, 75), "W1": (100, 75), "short": (1000, 9)}  # candidates, and token ids of each with its [SEP]
+CONFIG = CrossEncoderConfig(
+    encoder=EncoderConfig(30522, 64, 1, 2, 64, 512), cls_id=101, sep_id=102, pattern=sparse(4), max_tokens=512
+)
+REPEATS, CALLS_S = 15, 0.02  # samples of each stage, and the seconds of calls that one is the mean of
+AIM_US = 250  # of W1
+# All stages together at commit 738f842, when token ids were lists of Python's integers: by the same measurement, on
+# 2026-11-23, in the same minute as the page of that day and on its machine.
+BEFORE = {"W0": 249.0, "W1": 589.0, "short": 1631.0}
+
+Stages = dict[str, Callable[[], object]]
+
+
+def stages(num_candidates: int, num_tokens: int) -> Stages:
+    """What becomes of a request of so many candidates, in order: each stage a call that can be repeated."""
+    rng = random.Random(0)
+    scorer = CrossEncoder(CONFIG)
+    template, encoder = scorer.candidate_template, CONFIG.encoder
+    lane = ScoreLane("host", prepare(scorer, device=CPU, dtype=torch.float32), Ragged.from_ids)
+    queue = TaskQueue(max_waiting_rows=math.inf, max_wait_s=math.inf, clock=time.monotonic)
+    query, *pieces = (
+        pack_ids([rng.randrange(1000, encoder.vocab_size) for _ in range(length)])
+        for length in (QUERY_TOKENS, *[num_tokens - 1] * num_candidates)
+    )
+    ids, _ = template.apply_all(pieces)
+
+    def queued() -> list[AnySlice]:
+        rows = scorer.rows_of(QUERY_TOKENS, ids.lengths.tolist())
+        queue.put(Task(lane, unpack_ids(query), ids, rows, time.monotonic(), Ticket(ITSELF, math.inf)))
+        return queue.take_batch(GPU_BATCH_ROWS)
+
+    slices = queued()
+    batch, _ = collate(slices, Ragged.from_ids)
+    parts = passages.split(batch, CONFIG.max_tokens)
+    packed = pack(parts.batch, CONFIG.pattern, cls_id=CONFIG.cls_id, sentence_token=None)
+    capacity = Capacity.of(packed.rows)
+
+    def planned() -> CudaPlan:
+        return CudaPlan(
+            packed.rows,
+            CONFIG.pattern,
+            device=CPU,
+            dtype=torch.float16,
+            head_dim=encoder.head_dim,
+            capability=HOPPER,
+            capacity=Capacity.of(packed.rows),
+        )
+
+    plan = planned()
+    tables = [padded(packed, capacity.num_rows), *plan.host_tables]
+    buffer = torch.empty(transfer.num_bytes(tables), dtype=torch.uint8)
+    return {
+        "template: pieces to token ids": lambda: template.apply_all(pieces),
+        "queue: put and taken": queued,
+        "batch: one of all slices": lambda: collate(slices, Ragged.from_ids),
+        "passages: of long candidates": lambda: passages.split(batch, CONFIG.max_tokens),
+        "rows: ids, positions, types": lambda: pack(
+            parts.batch, CONFIG.pattern, cls_id=CONFIG.cls_id, sentence_token=None
+        ),
+        "plan: tiles of both kernels": planned,
+        "buffer: padded and laid out": lambda: transfer.write(
+            [padded(packed, capacity.num_rows), *plan.host_tables], buffer
+        ),
+    }
+
+
+def measure(stages: Stages, repeats: int) -> dict[str, float]:
+    """Microseconds of each stage: the median of samples."""
+    measured = {}
+    for name, stage in stages.items():
+        stage()
+        number = max(1, round(CALLS_S / min(timeit.repeat(stage, number=1, repeat=3))))
+        measured[name] = median(timeit.repeat(stage, number=number, repeat=repeats)) / number * 1e6
+    return measured
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-host.md"))
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    options = parser.parse_args(arguments)
+    measured = {name: measure(stages(*shape), options.repeats) for name, shape in SHAPES.items()}
+    options.out.write_text(page(measured), encoding="utf-8")
+    say(f"wrote {options.out}")
+    return 0
+
+
+def page(measured: Mapping[str, Mapping[str, float]]) -> str:
+    """The page in Markdown."""
+    head = [f"{count} x {num_tokens}" for count, num_tokens in SHAPES.values()]
+    names = [*measured["W1"]]
+    rows = [[name, *(f"{times[name]:.0f}" for times in measured.values())] for name in names]
+    rows.append(["together", *(f"{sum(times.values()):.0f}" for times in measured.values())])
+    rows.append(["together, before token ids were arrays", *(f"{BEFORE[name]:.0f}" for name in measured)])
+    parts = [
+        "# The host's part of a request",
+        f"Written by `python -m bandrank_bench host`, without a GPU: microseconds of each stage from cached token ids "
+        f"to inputs in the buffer from which they are copied to the device, as the median of {REPEATS} samples. "
+        f"Columns are candidates and the token ids of each; the query has {QUERY_TOKENS}. The aim is {AIM_US} us for "
+        f"100 x 75. The last line is of 2026-11-23, on an AMD EPYC (family 26, model 2) with 2 logical CPUs.",
+        bullets(machine.describe()),
+        table(["stage, us", *head], rows),
+    ]
+    return "\n\n".join(parts) + "\n"

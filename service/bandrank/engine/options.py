@@ -1,0 +1,24 @@
+"""How a request wants its texts read and scored."""
+
+import math
+from dataclasses import dataclass
+
+from bandrank.models.texts import WHOLE, Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What holds for all texts of a request, in every stage that scores them.
+
+    reach: how far candidates are read.  instruction: beside the query, for scorers that take one.  keep: False for
+    texts that nobody will ask for again: no cache is asked for them or gets them, and no average counts them.
+    answer_by: monotonic seconds, at which the leading texts that are scored by then are enough.
+    """
+
+    reach: Reach = WHOLE
+    instruction: str = ""
+    keep: bool = True
+    answer_by: float = math.inf
+
+
+DEFAULT = Options()

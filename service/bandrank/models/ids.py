@@ -1,0 +1,79 @@
+"""Token ids in host memory: int32 from the tokenizer to the batch, and never one by one."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
+
+Ids = npt.NDArray[np.int32]  # (n,) of one text
+PackedIds = bytes  # the same as they lie in memory: what a cache keeps with the least beside them, and joins fastest
+ID_BYTES = 4
+NO_IDS: Ids = np.empty(0, np.int32)
+
+
+def pack_ids(ids: Sequence[int]) -> PackedIds:
+    """The token ids of a text. Raises OverflowError for one that int32 cannot hold."""
+    return array("i", ids).tobytes()
+
+
+def unpack_ids(packed: PackedIds) -> Ids:
+    """The token ids of a text, not to be written to."""
+    return np.frombuffer(packed, np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class RaggedIds(Sequence[Ids]):
+    """The token ids of n texts, end to end; a slice of them copies nothing.
+
+    values: (total,), those of text i are values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,).
+    """
+
+    values: Ids
+    cu_seqlens: Offsets
+
+    @classmethod
+    def of(cls, texts: Sequence[Sequence[int] | Ids]) -> Self:
+        """Those of texts that come one by one."""
+        values = np.concatenate([NO_IDS, *(np.asarray(text, np.int32) for text in texts)])
+        return cls(values, offsets([len(text) for text in texts]))
+
+    @classmethod
+    def joined(cls, parts: Sequence["RaggedIds"]) -> "RaggedIds":
+        """The texts of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        values = np.concatenate([NO_IDS, *(part.values for part in parts)])
+        return cls(values, offsets(np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)])))
+
+    @overload
+    def __getitem__(self, index: int) -> Ids: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Ids | Self:
+        """One text's ids, or the consecutive texts of a slice without a step."""
+        if isinstance(index, slice):
+            begin, end, step = index.indices(len(self))
+            assert step == 1, "texts are cut in runs. This is a bug."
+            bounds = self.cu_seqlens[begin : max(begin, end) + 1]
+            return type(self)(self.values[bounds[0] : bounds[-1]], bounds - bounds[0])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"text {index} of {len(self)}")
+        begin, end = self.cu_seqlens[index % len(self)], self.cu_seqlens[index % len(self) + 1]
+        return self.values[begin:end]
+
+    def __len__(self) -> int:
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """(n,) the number of each text's token ids."""
+        return lengths_of(self.cu_seqlens)
+
+    def tolist(self) -> list[list[int]]:
+        """The same as Python's integers."""
+        return [ids.tolist() for ids in self]
