@@ -181,3 +181,9 @@ def test_shipped_scorers_keep_their_order(name: str) -> None:
     exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
 
     assert torch.corrcoef(torch.stack([near, exact]))[0, 1] > 0.99
+
+
+def test_int8_is_for_a_cpu() -> None:
+    """Before anything is moved there."""
+    with pytest.raises(ValueError, match="int8 is for a CPU, not for meta"):
+        prepare(tiny_cross_encoder(), device=torch.device("meta"), dtype=torch.int8)

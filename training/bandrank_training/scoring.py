@@ -106,12 +106,15 @@ def score_offline(
 ) -> OfflineScorer:
     """A scorer of the model as it is served: behind the fast one to whose scores its own are added, if there is one.
 
-    max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint.
+    max_candidate_tokens: as in OfflineScorer.  Raises BadCheckpoint, and BadInput for a dtype that cannot be computed.
     """
     models = [model]
     while fusion := models[0].fusion:
         models.insert(0, load_model(fusion.scorer))
-    prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
+    try:
+        prepared = [(each, prepare(each.scorer, device=placement.device, dtype=placement.dtype)) for each in models]
+    except ValueError as error:  # int8 that cannot be computed
+        raise BadInput(str(error)) from error
     return OfflineScorer(prepared, max_candidate_tokens=max_candidate_tokens)
 
 

@@ -180,17 +180,20 @@ def prepare(
     The caller may still read the scorer's templates, costs and weights, but must not change it.
     backend: of the kernels; "auto" and "cuda" fall back to plain torch where they cannot run, or where a trial shows
     that they compute something else, and give the reason in `why_no_kernels`.
-    dtype: int8 is for the CPU kernels (`quantise`), all other computation is then in float32.
+    dtype: int8 is for the CPU kernels (`quantise`), all other computation is then in float32. Raises ValueError where
+    they cannot compute it.
     graphs: whether batches are replayed from CUDA graphs where possible, or the device to capture them on.
     """
+    if dtype == torch.int8 and device.type != "cpu":
+        raise ValueError(f"int8 is for a CPU, not for {device}")
+    floats = torch.float32 if dtype == torch.int8 else dtype
     scorer.to(device).eval().requires_grad_(requires_grad=False)
     for name, module in scorer.named_children():
         if name not in KEPT:
-            module.to(torch.float32 if dtype == torch.int8 else dtype)
+            module.to(floats)
     if dtype == torch.int8:
         quantise(scorer)
-        head_dim = scorer.encoder.config.head_dim
-        backend = "vectorized" if why_not_native(device, torch.float32, head_dim) else "native"
+        backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
     without_kernels = _why_no_kernels(scorer, backend)
     if without_kernels is None and (distrust := _why_distrusted(scorer)):
         without_kernels, backend = distrust, "vectorized"
