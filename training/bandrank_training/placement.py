@@ -28,8 +28,8 @@ class Placement:
             "--dtype",
             choices=DTYPES,
             default="float32",
-            help="of weights and activations; bfloat16 saves time where the machine has it natively, int8 on any CPU with a "
-            "compiler (default: float32)",
+            help="of weights and activations; bfloat16 saves time where the machine has it natively, int8 on a CPU "
+            "(default: float32)",
         )
 
     @classmethod
