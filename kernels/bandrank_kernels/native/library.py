@@ -57,13 +57,12 @@ SIGNATURES: dict[str, list[type]] = {
 class Library:
     """The functions of one built variant. While one runs, other Python threads run too.
 
-    variant: its name.  lanes, panel: the numbers of a register, and the outputs that are packed together.
+    variant: its name.  panel: the outputs of a layer that are packed together.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
         self.path, self.variant = path, variant
         functions = ctypes.CDLL(str(path))
-        self.lanes: int = functions.bandrank_lanes()
         self.panel: int = functions.bandrank_panel()
 
         def typed(name: str) -> Callable[..., None]:

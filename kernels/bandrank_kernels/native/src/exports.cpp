@@ -45,7 +45,6 @@ void store_some(float* to, Floats values, int64_t room) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-int bandrank_lanes() { return LANES; }
 int bandrank_panel() { return PANEL; }
 
 void bandrank_pack(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* panels, int32_t* sums) {
