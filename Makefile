@@ -56,7 +56,7 @@ $(VENV)/fuzz.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 # A compiler, and servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
-PROGRAMS := g++ g++ prometheus redis-server
+PROGRAMS := g++ prometheus redis-server
 .PHONY: programs
 programs:
 	@missing=$$(for name in $(PROGRAMS); do command -v $$name >/dev/null || echo $$name; done); \

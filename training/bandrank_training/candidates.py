@@ -1,5 +1,6 @@
 """Candidates to re-rank: a first stage's run, judged pools, or candidate lists. They keep the first stage's order."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from bandrank_training.collection import BadCollection, Qrels, numbered_lines, read_run
@@ -16,6 +17,11 @@ def top(run: dict[str, dict[str, float]], depth: int) -> dict[str, Ranking]:
 def first_stage(path: Path, depth: int) -> dict[str, Ranking]:
     """The best `depth` documents of each query of a TREC run file. Raises BadCollection."""
     return top(read_run(path), depth)
+
+
+def ids_of(rankings: Mapping[str, Ranking]) -> Candidates:
+    """The documents of each ranking, without their scores."""
+    return {query_id: [document_id for document_id, _ in ranking] for query_id, ranking in rankings.items()}
 
 
 def pools(qrels: Qrels) -> Candidates:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from bandrank_training.candidates import Candidates, Ranking, first_stage, pools, read_candidates
+from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.placement import Placement
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             f"{collection.name} {args.split}: no query has a document of relevance {args.min_relevance}"
         )
     rankings = _rankings(args, collection, qrels)
-    values = measure(_ids(rankings), qrels, min_relevance=args.min_relevance)
+    values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance)
     args.out.mkdir(parents=True, exist_ok=True)
     kind = "pool" if args.pool else "run" if args.run else "candidates"
@@ -87,7 +87,7 @@ def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) ->
     """The rankings of the queries that have candidates."""
     by_first_stage = first_stage(args.run, args.depth) if args.run else {}
     listed = (
-        pools(qrels) if args.pool else read_candidates(args.candidates) if args.candidates else _ids(by_first_stage)
+        pools(qrels) if args.pool else read_candidates(args.candidates) if args.candidates else ids_of(by_first_stage)
     )
     candidates = {query_id: listed[query_id] for query_id in qrels if listed.get(query_id)}
     if not candidates:
@@ -97,10 +97,6 @@ def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) ->
     scorer = score_offline(load_start(args.model), Placement.of(args))
     progress = tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None)
     return dict(progress)
-
-
-def _ids(rankings: dict[str, Ranking]) -> Candidates:
-    return {query_id: [document_id for document_id, _ in ranking] for query_id, ranking in rankings.items()}
 
 
 def _source(args: argparse.Namespace) -> str:

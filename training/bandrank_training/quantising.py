@@ -18,7 +18,7 @@ from bandrank.models.loading import LoadedModel
 from bandrank.models.quantised import why_not_quantised
 from bandrank.models.shipped import shipped
 from bandrank_training.bm25 import BM25
-from bandrank_training.candidates import Candidates, Ranking
+from bandrank_training.candidates import Candidates, Ranking, ids_of
 from bandrank_training.collection import Collection, Qrels, open_collection
 from bandrank_training.evaluation import rerank
 from bandrank_training.measures import MEASURES, judged, means, measure
@@ -114,8 +114,8 @@ def _compare(args: argparse.Namespace, collection: Collection) -> Row:
     return Row(
         collection.name,
         len(qrels),
-        exact=means(measure(_ids(exact), qrels))[MEASURES[0]],
-        near=means(measure(_ids(near), qrels))[MEASURES[0]],
+        exact=means(measure(ids_of(exact), qrels))[MEASURES[0]],
+        near=means(measure(ids_of(near), qrels))[MEASURES[0]],
         overlap=float(np.mean([_overlap(exact[query_id], near[query_id]) for query_id in candidates])),
         tau=float(np.mean([_tau(*pair) for pair in both])),
         largest=max(changes),
@@ -138,10 +138,6 @@ def _rankings(
     scorer = score_offline(model, Placement(CPU.device, DTYPES[dtype]))
     ranked: Iterator[tuple[str, Ranking]] = rerank(scorer, collection, candidates)
     return dict(tqdm(ranked, f"{collection.name} in {dtype}", len(candidates), unit="query", disable=None))
-
-
-def _ids(rankings: dict[str, Ranking]) -> Candidates:
-    return {query_id: [document_id for document_id, _ in ranking] for query_id, ranking in rankings.items()}
 
 
 def _overlap(one: Ranking, other: Ranking) -> float:

@@ -9,12 +9,13 @@ from torch import Tensor
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.windowed_attention.banded import plan_blocks
-from bandrank_kernels.windowed_attention.native import NativeLocalPlan
+from bandrank_kernels.windowed_attention.native import attend_tasks, tasks_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import attend_masked, dense_mask
 from bandrank_kernels.windowed_attention.rows import PackedRows
+from bandrank_kernels.windowed_attention.spans import Spans
 
 NO_KERNELS = "the kernels know no window that limits all rows of a text"
 
@@ -61,6 +62,16 @@ class DenseLocalPlan(_TextsPlan):
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_masked(qkv, self._mask)
+
+
+class NativeLocalPlan(_TextsPlan):
+    """By the CPU kernels."""
+
+    def __init__(self, cu_seqlens: Offsets, window: int) -> None:
+        self._tasks = tasks_of(Spans(cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None]), None, window)
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        return attend_tasks(self._tasks, qkv, len(qkv))
 
 
 def _as_candidates(cu_seqlens: Offsets, window: int) -> tuple[PackedRows, AttentionPattern]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bandrank_kernels.arrays import Ints, indices_within
+from bandrank_kernels.arrays import indices_within
 from bandrank_kernels.native.library import native, why_no_native
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
@@ -45,15 +45,17 @@ class NativePlan(AttentionPlan):
         self._rows, self._pattern = rows, pattern
         cls, candidate = cls_spans(rows), candidate_spans(rows)
         query = query_spans(rows).take(rows.candidate_query)  # one entry per candidate
-        self._cls_tasks = _tasks(cls, _keys(cls, (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate)))
+        self._cls_tasks = tasks_of(
+            cls, _keys(cls, (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate))
+        )
         if pattern.shares_queries:
-            query_tasks = _tasks(query_spans(rows), query_spans(rows))
+            query_tasks = tasks_of(query_spans(rows), query_spans(rows))
         else:
             seen = _keys(query, (cls, pattern.query_to_cls), (candidate, pattern.query_to_candidate))
-            query_tasks = _tasks(query, seen)
+            query_tasks = tasks_of(query, seen)
         others = [(cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)]
         own = candidate if pattern.window is None else None
-        candidate_tasks = _tasks(candidate, _keys(own, *others), pattern.window)
+        candidate_tasks = tasks_of(candidate, _keys(own, *others), pattern.window)
         self._tasks = np.concatenate([self._cls_tasks, query_tasks, candidate_tasks])
 
     def attend(self, qkv: Tensor) -> Tensor:
@@ -68,20 +70,6 @@ class NativePlan(AttentionPlan):
     @cached_property
     def _cls_groups(self) -> list[SequenceGroup]:
         return plan_cls_groups(self._rows, self._pattern, device=torch.device("cpu"), dtype=torch.float32)
-
-
-class NativeLocalPlan(AttentionPlan):
-    """Each row of a text attends to the rows at most `window` away; texts lie end to end."""
-
-    def __init__(self, cu_seqlens: Ints, window: int) -> None:
-        texts = Spans(cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None])
-        self._tasks = _tasks(texts, None, window)
-
-    def attend(self, qkv: Tensor) -> Tensor:
-        return attend_tasks(self._tasks, qkv, len(qkv))
-
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("texts by themselves have no [CLS] rows in front")
 
 
 def attend_tasks(tasks: Tasks, qkv: Tensor, num_rows: int) -> Tensor:
@@ -111,7 +99,7 @@ def _keys(first: Spans | None, *others: tuple[Spans, bool]) -> Spans | None:
     return first
 
 
-def _tasks(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:
+def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:
     """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
     with a window the rows of the span that are at most so far away.
     """
