@@ -1,16 +1,17 @@
 """Compiles the CPU kernels: `python -m bandrank_kernels.native.build` into this package, for every variant."""
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from bandrank_kernels.native.variants import VARIANTS, Variant
 
+log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "src"
 BUILT = Path(__file__).parent / "built"
 # No option here lets the compiler change the order of sums or drop NaN: the same source gives the same bits.
@@ -60,13 +61,18 @@ def build(variant: Variant, folder: Path) -> Path:
             made.replace(target)
     except OSError as error:
         raise CannotBuild(f"{folder} cannot be written: {error.strerror or error}") from error
+    log.info("CPU kernels built: %s", target)
     return target
 
 
-def candidates(variant: Variant) -> Iterator[Path]:
-    """Where a variant's library may be: in the package, or in the user's cache."""
-    yield BUILT / file_name(variant)
-    yield user_cache() / file_name(variant)
+def find(variant: Variant) -> Path:
+    """A variant's library: that in the package, or else in the user's cache, or else a new build there.
+
+    Raises CannotBuild.
+    """
+    name = file_name(variant)
+    existing = (path for path in (BUILT / name, user_cache() / name) if path.is_file())
+    return next(existing, None) or build(variant, user_cache())
 
 
 def user_cache() -> Path:

@@ -2,14 +2,12 @@
 
 import ctypes
 import functools
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from bandrank_kernels.native import build
-from bandrank_kernels.native.variants import Variant, usable_variants
+from bandrank_kernels.native.variants import usable_variants
 
-log = logging.getLogger(__name__)
 ADDRESS, LONG = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -76,27 +74,16 @@ class Library:
 
 @functools.cache
 def load() -> Library | str:
-    """The library of the best variant that this processor runs; or, as a clause, why there is none.
-
-    A library in the package goes before one in the user's cache, and that before a new build.
-    """
+    """The library of the best variant that this processor runs; or, as a clause, why there is none."""
     if not usable_variants():
         return "this processor has no AVX2, or is not asked on this system"
     best = usable_variants()[0]
-    for path in build.candidates(best):
-        if path.is_file():
-            return _open(path, best)
     try:
-        path = build.build(best, build.user_cache())
+        path = build.find(best)
     except build.CannotBuild as error:
         return str(error)
-    log.info("CPU kernels built: %s", path)
-    return _open(path, best)
-
-
-def _open(path: Path, variant: Variant) -> Library | str:
     try:
-        return Library(path, variant.name)
+        return Library(path, best.name)
     except OSError as error:
         return f"{path} cannot be loaded: {error}"
 
