@@ -71,6 +71,10 @@ class Library:
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
         self.attend, self.dense = typed("attend"), typed("dense")
 
+    def padded(self, outputs: int) -> int:
+        """The outputs of a layer's whole panels."""
+        return -(-outputs // self.panel) * self.panel
+
 
 @functools.cache
 def load() -> Library | str:

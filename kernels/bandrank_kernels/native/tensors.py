@@ -42,7 +42,7 @@ class Int8Weights:
         if inputs % MULTIPLE:
             raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
         library = native()
-        padded = -(-outputs // library.panel) * library.panel
+        padded = library.padded(outputs)
         panels, sums = torch.empty(padded * inputs, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
         rows = rows.contiguous()
         library.pack(rows.data_ptr(), outputs, inputs, panels.data_ptr(), sums.data_ptr())
@@ -121,8 +121,7 @@ class Dense:
     def of(cls, layer: nn.Linear) -> "Dense":
         """The same layer as torch's."""
         weight = layer.weight.detach().float()
-        panel = native().panel
-        padded = -(-len(weight) // panel) * panel
+        padded = native().padded(len(weight))
         transposed = weight.new_zeros(weight.shape[1], padded)
         transposed[:, : len(weight)] = weight.T
         return cls(len(weight), transposed, _padded(layer.bias, padded))

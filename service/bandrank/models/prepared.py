@@ -106,9 +106,9 @@ class PreparedScorer:
 
     def score(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 raw scores, as from `Scorer.score`."""
-        run = self._replay()
         if self._splits:
             return torch.cat(self._workers.run(self.scorer.score, self._parts(batch)))
+        run = self._replay()
         if run is None:
             return self.scorer.score(batch)
         return cast("Capturable", self.scorer).score_packed(batch, run)
