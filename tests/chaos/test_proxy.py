@@ -51,7 +51,7 @@ def attacked(proxy: RunningService, name: str, *, timed: bool) -> None:
     """Attacks a proxy, and checks what a second client saw meanwhile. timed: its waiting as well."""
     attack = PROXY_ATTACKS[name]
     with witness(proxy, of="proxy") as testimony:
-        statuses = attack.run(proxy.url)
+        statuses = attack.from_elsewhere(proxy.url)
 
     assert testimony.wrong == []
     assert statuses <= attack.allowed
