@@ -7,16 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 from chaos import attacks, bodies, doors, framing, ids, promises, timing
+from chaos.attacking import attack_and_check
 from chaos.table import ATTACKS, VECTORS
 from support.models import save_bi_encoder
 from support.server import RunningService, running_service
 from support.soak_pool import tiny_cross_encoder
-from support.witness import witness
 
 __all__ = ["attacks", "bodies", "doors", "framing", "ids", "promises", "timing"]  # which fill the table
-
-MOST_MEMORY = 3 * 2**29
-MOST_P99_S, MOST_PROBE_S = 1.0, 0.1
 
 
 @pytest.fixture(scope="module")
@@ -34,26 +31,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 @pytest.mark.parametrize("name", [name for name, attack in ATTACKS.items() if attack.quick])
 def test_a_quick_attack_spoils_nothing(name: str, service: RunningService) -> None:
     """It gets one of the answers that it may get; the second client's answers are right, and memory is bounded."""
-    attacked(service, name, timed=False)
+    attack_and_check(service, ATTACKS[name], timed=False)
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_noticed_by_nobody_else(name: str, service: RunningService) -> None:
     """The second client's requests have a p99 below a second as well, and its probes are answered within a tenth."""
-    attacked(service, name, timed=True)
-
-
-def attacked(service: RunningService, name: str, *, timed: bool) -> None:
-    """Attacks a service, and checks what a second client saw meanwhile. timed: its waiting as well."""
-    attack = ATTACKS[name]
-    with witness(service) as testimony:
-        statuses = attack.from_elsewhere(service.url)
-
-    assert testimony.wrong == []
-    assert statuses <= attack.allowed
-    assert testimony.most_memory < MOST_MEMORY
-    assert service.process.poll() is None
-    if timed:
-        assert testimony.p99_s < MOST_P99_S
-        assert max(testimony.probes_s) < MOST_PROBE_S
+    attack_and_check(service, ATTACKS[name], timed=True)
