@@ -15,24 +15,32 @@ std::vector<float> floats(int64_t count) {
     return result;
 }
 
+// A layer; the last three of its inputs have the copies.
 struct Layer {
     std::vector<int8_t> panels;
-    std::vector<int32_t> sums;
-    std::vector<float> scales, bias;
+    std::vector<int32_t> sums, sources;
+    std::vector<float> scales, bias, shares, offsets;
     Weights weights;
 
-    Layer(int64_t outputs, int64_t inputs)
-        : panels(padded(outputs) * inputs), sums(padded(outputs)), scales(floats(padded(outputs))),
-          bias(floats(padded(outputs))) {
-        std::vector<int8_t> rows(outputs * inputs);
+    Layer(int64_t outputs, int64_t inputs, int64_t copies = 0)
+        : panels(padded(outputs) * (inputs + copies)), sums(padded(outputs)), sources(copies),
+          scales(floats(padded(outputs))), bias(floats(padded(outputs))), shares(inputs + copies, 1.0f),
+          offsets(inputs + copies, 0.5f) {
+        std::vector<int8_t> rows(outputs * (inputs + copies));
         for (int8_t& each : rows) each = (int8_t)(numbers() % 255 - 127);
-        bandrank_pack(rows.data(), outputs, inputs, panels.data(), sums.data());
-        weights = {outputs, inputs, panels.data(), scales.data(), sums.data(), bias.data(), nullptr};
+        bandrank_pack(rows.data(), outputs, inputs + copies, panels.data(), sums.data());
+        for (int64_t i = 0; i < copies; ++i) {
+            sources[i] = (int32_t)(inputs - 1 - i % 3);
+            shares[inputs + i] = shares[sources[i]] = 0.25f;
+            offsets[inputs + i] = 0.375f;
+        }
+        Split split{copies, sources.data(), copies ? shares.data() : nullptr, copies ? offsets.data() : nullptr};
+        weights = {outputs, inputs, split, panels.data(), scales.data(), sums.data(), bias.data()};
     }
 };
 
 void try_layers(int64_t rows, int64_t size, int64_t inner) {
-    Layer out(size, size), up(inner, size), down(size, inner), odd(inner + 1, size);
+    Layer out(size, size), up(inner, size, 16), down(size, inner), odd(inner + 1, size, 32);
     std::vector<float> x = floats(rows * size), hidden = floats(rows * size), norm = floats(size), result(rows * size);
     std::vector<float> wide(rows * (inner + 1)), strided = floats(rows * (size + 3));
     bandrank_linear(strided.data(), size + 3, rows, &odd.weights, 1, wide.data());
@@ -53,6 +61,25 @@ void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t windo
                     (int64_t)tasks.size(), out.data());
 }
 
+// Layers of sequences: the first rows are their [CLS] and a query of eight rows.
+void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
+    const int64_t size = 32, count = (int64_t)lengths.size(), before = count + 8;
+    Layer qkv(3 * size, size, 16), out(size, size), up(48, size), down(size, 48);
+    std::vector<float> norm = floats(size);
+    PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
+                  {norm.data(), nullptr, 1e-12f}};
+    std::vector<Sequence> sequences;
+    int64_t rows = before;
+    for (int64_t i = 0; i < count; rows += lengths[i++])
+        sequences.push_back({{rows, lengths[i]}, {count, 8}, i % 4 == 3 ? -1 : i});
+    std::vector<float> hidden = floats(rows * size), first(before * 3 * size), cls(before * size), to(rows * size);
+    bandrank_linear(hidden.data(), size, before, &qkv.weights, 0, first.data());
+    Pattern pattern{window, 1, 1, 1, 1};
+    for (const PostNorm* each : {(const PostNorm*)&rest, (const PostNorm*)nullptr})
+        bandrank_sequences(hidden.data(), first.data(), &qkv.weights, each, 2, 16, &pattern, sequences.data(), count,
+                           cls.data(), each ? to.data() : nullptr);
+}
+
 }  // namespace
 
 int main() {
@@ -63,5 +90,9 @@ int main() {
     for (int64_t head_dim : {16, 32, 48, 256})
         for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 33, 128})
             for (int64_t window : {0, 1, 4, 500}) try_attention(2, head_dim, count, window);
+    for (int64_t window : {-1, 0, 1, 4, 500}) {
+        try_sequences({}, window);
+        try_sequences({0, 1, 3, 5, 0, 127, 128, 129, 60, 60, 60, 256, 300}, window);
+    }
     std::puts("clean");
 }

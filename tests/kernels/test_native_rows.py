@@ -8,7 +8,7 @@ from support.native import each_variant, needs_native
 from torch import Tensor
 from torch.nn import functional
 
-from bandrank_kernels.native.tensors import Dense, Int8Weights, PostNorm, linear
+from bandrank_kernels.native.tensors import Dense, Int8Weights, PostNorm, Split, linear
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 ROWS = [1, 5, 6, 7, 95, 96, 97, 200]  # around a tile and a block
@@ -21,12 +21,12 @@ def some(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def int8_layer(inputs: int, outputs: int, *, seed: int = 1, smooth: Tensor | None = None) -> tuple[Int8Weights, Tensor]:
+def int8_layer(inputs: int, outputs: int, *, seed: int = 1, split: Split | None = None) -> tuple[Int8Weights, Tensor]:
     """A packed layer, and its weights in float64 with the bias as the last column."""
     rows = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8, generator=torch.Generator().manual_seed(seed))
     scales, bias = some(outputs, seed=seed).abs() / 500, some(outputs, seed=seed + 1)
     wide = torch.cat([rows.double() * scales.double()[:, None], bias.double()[:, None]], 1)
-    return Int8Weights.pack(rows, scales, bias, smooth), wide
+    return Int8Weights.pack(rows, scales, bias, split), wide
 
 
 def quantised(x: Tensor) -> Tensor:
@@ -118,13 +118,40 @@ def test_gelu_is_the_erf_form() -> None:
     torch.testing.assert_close(linear(x, weights, gelu=True), functional.gelu(linear(x, weights)), rtol=2e-6, atol=5e-6)
 
 
-def test_smoothing_moves_scale_from_rows_to_weights() -> None:
-    """Rows are multiplied by it before they are quantised."""
-    smooth = some(48).abs() + 0.1
-    weights, wide = int8_layer(48, 65, smooth=smooth)
-    x = some(20, 48)
+def test_a_large_input_leaves_the_others_their_precision() -> None:
+    """Split in as many bytes, it and the others are rounded to steps that are as fine as if it were not there."""
+    num_bytes = torch.ones(48, dtype=torch.int64)
+    num_bytes[[3, 40]] = torch.tensor([13, 5])
+    weights, wide = int8_layer(48, 65, split=Split.of(num_bytes))
+    plain, _ = int8_layer(48, 65)
+    x = some(200, 48).clamp(-2, 2)
+    x[:, 3], x[:, 40] = 26 * torch.rand(200), -10 * torch.rand(200)
+    exact = x.double() @ wide[:, :-1].T + wide[:, -1]
 
-    assert_close_but_for_ties(linear(x, weights).double(), product(x * smooth, wide), x * smooth, wide)
+    error, coarse = ((linear(x, each).double() - exact).square().mean().sqrt() for each in (weights, plain))
+
+    step = 4 / 255
+    expected = step * wide[:, :-1].square().sum(1).mean().sqrt() / math.sqrt(12)
+    assert 0.8 < error / expected < 1.2
+    assert coarse > 4 * error
+
+
+def test_the_bytes_of_a_split_input_add_up_to_it() -> None:
+    """At each multiple of a step: no other rounding is right."""
+    num_bytes = torch.ones(16, dtype=torch.int64)
+    num_bytes[0] = 17
+    rows, scales = torch.ones(1, 16, dtype=torch.int8), torch.ones(1)
+    weights = Int8Weights.pack(rows, scales, None, Split.of(num_bytes))
+    x = torch.zeros(2000, 16)
+    x[:, 0], x[:, 1], x[:, 2] = torch.arange(2000) - 1000.0, 127.5, -127.5  # steps of one
+
+    assert torch.equal(linear(x, weights)[:, 0], x[:, 0])
+
+
+def test_copies_fill_registers() -> None:
+    """The error says how many there are."""
+    with pytest.raises(ValueError, match="multiple of 16, got 3"):
+        Split.of(torch.tensor([1, 4, 1]))
 
 
 def test_a_layer_needs_whole_registers() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bandrank.models import quantised
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.int8_linear import Int8Linear
+from bandrank.models.layers.int8_linear import Int8Linear, split_for
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
@@ -144,6 +144,36 @@ def test_a_layer_keeps_what_was_stored_as_int8() -> None:
     torch.testing.assert_close(int8.weight_rows(), layer.weight.detach(), rtol=1e-6, atol=0)
     assert torch.equal(int8.bias_rows(slice(1, 3)), layer.bias.detach()[1:3])
     assert torch.equal(Int8Linear.of(Linear(32, 5, bias=False)).bias_rows(), torch.zeros(5))
+
+
+def test_inputs_are_split_where_some_are_much_larger() -> None:
+    """As many bytes go to each as its size asks for; rows without such inputs stay as they are."""
+    rows = torch.randn(100, 64, generator=torch.Generator().manual_seed(0))
+    assert split_for(rows) is None
+    rows[:, 5] += 30
+    rows[:, 9] -= 60
+
+    split = split_for(rows)
+
+    assert split is not None
+    assert set(split.sources.tolist()) == {5, 9}
+    assert split.sources.tolist().count(9) > split.sources.tolist().count(5)
+
+
+def test_layers_are_adapted_to_what_they_are_given() -> None:
+    """A scorer whose norms let one input grow has it split in the layers behind them, the last one's too."""
+    plain, large = tiny_cross_encoder(), tiny_cross_encoder()
+    for block in large.encoder.layers:
+        block.attention_norm.bias.data[7] += 50
+        block.out_norm.bias.data[7] += 50
+
+    def copies(scorer: Scorer) -> list[int]:
+        blocks = prepared(scorer, torch.int8).scorer.encoder.layers
+        splits = [layer.packed.split for layer in (*(each.up for each in blocks), *(each.qkv for each in blocks[1:]))]
+        return [0 if split is None else split.sources.tolist().count(7) for split in splits]
+
+    assert max(copies(plain)) <= 2
+    assert min(copies(large)) >= 6
 
 
 def test_a_scorer_has_as_many_parameters_as_before() -> None:

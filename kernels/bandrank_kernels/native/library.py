@@ -11,28 +11,34 @@ from bandrank_kernels.native.variants import usable_variants
 ADDRESS, LONG = ctypes.c_void_p, ctypes.c_int64
 
 
+class SplitStruct(ctypes.Structure):
+    """`Split` of rows.h."""
+
+    _fields_ = (("copies", LONG), ("sources", ADDRESS), ("shares", ADDRESS), ("offsets", ADDRESS))
+
+
 class WeightsStruct(ctypes.Structure):
     """`Weights` of gemm.h."""
 
     _fields_ = (
         ("outputs", LONG),
         ("inputs", LONG),
+        ("split", SplitStruct),
         ("panels", ADDRESS),
         ("scales", ADDRESS),
         ("sums", ADDRESS),
         ("bias", ADDRESS),
-        ("smooth", ADDRESS),
     )
 
 
 class NormStruct(ctypes.Structure):
-    """`Norm` of exports.cpp."""
+    """`Norm` of layers.h."""
 
     _fields_ = (("weight", ADDRESS), ("bias", ADDRESS), ("eps", ctypes.c_float))
 
 
 class PostNormStruct(ctypes.Structure):
-    """`PostNorm` of exports.cpp."""
+    """`PostNorm` of layers.h."""
 
     _fields_ = (
         ("out", ctypes.POINTER(WeightsStruct)),
@@ -43,10 +49,26 @@ class PostNormStruct(ctypes.Structure):
     )
 
 
+class PatternStruct(ctypes.Structure):
+    """`Pattern` of layers.h."""
+
+    _fields_ = (
+        ("window", LONG),
+        ("cls_to_query", LONG),
+        ("cls_to_rows", LONG),
+        ("rows_to_cls", LONG),
+        ("rows_to_query", LONG),
+    )
+
+
 SIGNATURES: dict[str, list[type]] = {
     "pack": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS],
     "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
     "post_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PostNormStruct), ADDRESS],
+    "sequences": [
+        *(ADDRESS, ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct)),
+        *(LONG, LONG, ctypes.POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
+    ],
     "attend": [ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, ADDRESS],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
 }
@@ -69,7 +91,7 @@ class Library:
             return function  # type: ignore[no-any-return]
 
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
-        self.attend, self.dense = typed("attend"), typed("dense")
+        self.sequences, self.attend, self.dense = typed("sequences"), typed("attend"), typed("dense")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer's whole panels."""

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from bandrank_kernels.native.library import NormStruct, PostNormStruct, WeightsStruct, native
+from bandrank_kernels.native.library import NormStruct, PostNormStruct, SplitStruct, WeightsStruct, native
 from bandrank_kernels.native.threads import in_parts
 
 BLOCK_ROWS = 96  # rows that the kernels take through a layer together
@@ -20,11 +20,42 @@ MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a who
 
 
 @dataclass(frozen=True, eq=False)
+class Split:
+    """Inputs of a layer that are kept in several bytes each, because they are much larger than the others.
+
+    An input in m bytes makes the steps of its row no coarser than one of an m-th of its size, and is itself rounded to
+    these finer steps (outlier channel splitting, Zhao et al. 2019, arXiv 1901.09504).
+
+    sources: (copies,) int32, the input of each byte behind the first ones.  shares: (inputs + copies,) float32, 1 / m
+    of each byte.  offsets: the same shape, (1/2 + j) / m of the j-th byte of an input.
+    """
+
+    sources: Tensor
+    shares: Tensor
+    offsets: Tensor
+
+    @classmethod
+    def of(cls, num_bytes: Tensor) -> "Split":
+        """num_bytes: (inputs,) int64, at least 1 each. Raises ValueError unless the copies fill whole registers."""
+        inputs = torch.arange(len(num_bytes))
+        sources = inputs.repeat_interleave(num_bytes - 1)
+        if len(sources) % MULTIPLE:
+            raise ValueError(f"the copies of inputs have to be a multiple of {MULTIPLE}, got {len(sources)}")
+        shares = 1 / num_bytes[torch.cat([inputs, sources])].float()
+        earlier = (num_bytes - 1).cumsum(0) - (num_bytes - 1)  # copies of the inputs before
+        index = torch.cat([torch.zeros_like(inputs), torch.arange(len(sources)) - earlier[sources] + 1])
+        return cls(sources.int(), shares, (0.5 + index) * shares)
+
+    def struct(self) -> SplitStruct:
+        """What the kernels are given; valid as long as this object."""
+        return SplitStruct(len(self.sources), *(each.data_ptr() for each in (self.sources, self.shares, self.offsets)))
+
+
+@dataclass(frozen=True, eq=False)
 class Int8Weights:
     """The weights of a linear layer as bytes, with a scale for each output, as the kernels want them.
 
-    panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  smooth: (inputs,) float32 that
-    rows are multiplied by before they are quantised, and the weights divided by; or None.
+    panels: int8.  scales, bias: float32.  sums: int32, of the bytes of each output.  split: of the inputs, or None.
     """
 
     outputs: int
@@ -33,27 +64,27 @@ class Int8Weights:
     scales: Tensor
     sums: Tensor
     bias: Tensor
-    smooth: Tensor | None = None
+    split: Split | None = None
 
     @classmethod
-    def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, smooth: Tensor | None = None) -> "Int8Weights":
+    def pack(cls, rows: Tensor, scales: Tensor, bias: Tensor | None, split: Split | None = None) -> "Int8Weights":
         """From (outputs, inputs) int8 rows and their (outputs,) scales. Raises ValueError for odd sizes."""
         outputs, inputs = rows.shape
         if inputs % MULTIPLE:
             raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
+        rows = rows.contiguous() if split is None else torch.cat([rows, rows[:, split.sources]], 1)
         library = native()
         padded = library.padded(outputs)
-        panels, sums = torch.empty(padded * inputs, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
-        rows = rows.contiguous()
-        library.pack(rows.data_ptr(), outputs, inputs, panels.data_ptr(), sums.data_ptr())
-        return cls(outputs, inputs, panels, _padded(scales, padded), sums, _padded(bias, padded), smooth)
+        panels, sums = torch.empty(padded * rows.shape[1], dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
+        library.pack(rows.data_ptr(), *rows.shape, panels.data_ptr(), sums.data_ptr())
+        return cls(outputs, inputs, panels, _padded(scales, padded), sums, _padded(bias, padded), split)
 
     @cached_property
     def struct(self) -> WeightsStruct:
         """What the kernels are given; valid as long as this object."""
-        smooth = None if self.smooth is None else self.smooth.data_ptr()
+        split = SplitStruct() if self.split is None else self.split.struct()
         tensors = (self.panels, self.scales, self.sums, self.bias)
-        return WeightsStruct(self.outputs, self.inputs, *(each.data_ptr() for each in tensors), smooth)
+        return WeightsStruct(self.outputs, self.inputs, split, *(each.data_ptr() for each in tensors))
 
 
 def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
@@ -107,6 +138,15 @@ class PostNorm:
 
         in_parts(len(hidden), BLOCK_ROWS, run)
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Layer:
+    """A layer of BERT's in int8. qkv: the queries, keys and values of all heads.  rest: what follows the attention."""
+
+    qkv: Int8Weights
+    rest: PostNorm
+    heads: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -71,7 +71,7 @@ class NativeLocalPlan(_TextsPlan):
         self._tasks = tasks_of(Spans(cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None]), None, window)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        return attend_tasks(self._tasks, qkv, len(qkv))
+        return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
 
 
 def _as_candidates(cu_seqlens: Offsets, window: int) -> tuple[PackedRows, AttentionPattern]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.arrays import indices_within
-from bandrank_kernels.native.library import native, why_no_native
+from bandrank_kernels.native.library import PatternStruct, native, why_no_native
+from bandrank_kernels.native.tensors import Int8Layer, linear
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
@@ -56,13 +57,68 @@ class NativePlan(AttentionPlan):
         others = [(cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)]
         own = candidate if pattern.window is None else None
         candidate_tasks = tasks_of(candidate, _keys(own, *others), pattern.window)
+        self._query_tasks = query_tasks
         self._tasks = np.concatenate([self._cls_tasks, query_tasks, candidate_tasks])
 
+    def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
+        if not self._pattern.shares_queries:
+            return None
+        out = torch.empty_like(hidden)
+        attended = self._attend_before(hidden, layer, out)
+        out[: len(attended)] = layer.rest(attended, hidden[: len(attended)])
+        return out
+
+    def layer_first(self, hidden: Tensor, layer: Int8Layer, num_candidates: int) -> Tensor | None:
+        if not self._pattern.shares_queries:
+            return None
+        attended = self._attend_before(hidden, layer, None)
+        return layer.rest(attended[:num_candidates], hidden[:num_candidates])
+
+    def _attend_before(self, hidden: Tensor, layer: Int8Layer, out: Tensor | None) -> Tensor:
+        """(rows before the first sequence, hidden_size) what the heads give for them.
+
+        out: (rows, hidden_size), for the layer's output for the rows of sequences; None to leave it out, and what the
+        heads give for queries.
+        """
+        hidden, size = hidden.contiguous(), hidden.shape[1]
+        before = self._rows.first_candidate_row if self._rows.num_candidates else 0
+        qkv, attended = linear(hidden[:before], layer.qkv), hidden.new_empty(before, size)
+        if out is not None and before:
+            attend_tasks(self._query_tasks, qkv.view(before, 3, layer.heads, -1), attended)
+        addresses = hidden.data_ptr(), qkv.data_ptr()
+        rest, to = (None, None) if out is None else (layer.rest.struct, out.data_ptr())
+        table, pattern = self._sequences
+
+        def run(begin: int, end: int) -> None:
+            part = table[begin:end]
+            sizes, results = (layer.heads, size // layer.heads), (attended.data_ptr(), to)
+            native().sequences(
+                *addresses, layer.qkv.struct, rest, *sizes, pattern, part.ctypes.data, len(part), *results
+            )
+
+        in_parts(len(table), 1, run)
+        return attended
+
+    @cached_property
+    def _sequences(self) -> tuple[Tasks, PatternStruct]:
+        """A row for each candidate, as `Sequence` in layers.h: its rows, those of its query, and its [CLS] row; and who
+        sees whom. In a batch of queries alone these are the sequences.
+        """
+        rows, pattern = self._rows, self._pattern
+        own, query, cls = candidate_spans(rows), query_spans(rows).take(rows.candidate_query), cls_spans(rows).starts
+        window = -1 if pattern.window is None else pattern.window
+        if rows.num_candidates == 0:
+            own, none = query_spans(rows), np.zeros((rows.num_queries, 1), np.int64)
+            query, cls, window = Spans(none, none), none - 1, -1
+        table = np.concatenate([own.starts, own.lengths, query.starts, query.lengths, cls], 1)
+        seen = pattern.cls_to_query, pattern.cls_to_candidate, pattern.candidate_to_cls, pattern.candidate_to_query
+        return np.ascontiguousarray(table, np.int64), PatternStruct(window, *seen)
+
     def attend(self, qkv: Tensor) -> Tensor:
-        return attend_tasks(self._tasks, qkv, len(qkv))
+        return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
 
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
-        return attend_tasks(self._cls_tasks, qkv, num_candidates)
+        return attend_tasks(self._cls_tasks, qkv, qkv.new_empty(num_candidates, *qkv.shape[2:]))
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         return attend_cls_groups(self._cls_groups, query, rows, scale)
@@ -72,15 +128,15 @@ class NativePlan(AttentionPlan):
         return plan_cls_groups(self._rows, self._pattern, device=torch.device("cpu"), dtype=torch.float32)
 
 
-def attend_tasks(tasks: Tasks, qkv: Tensor, num_rows: int) -> Tensor:
-    """(num_rows, num_heads, head_dim) the attention of all tasks, which have the first `num_rows` rows for queries.
+def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor) -> Tensor:
+    """`out`, with the attention of all tasks. Rows of no task are not written.
 
-    qkv: (rows, 3, num_heads, head_dim) float32, any stride between rows. Rows of no task are undefined.
+    qkv: (rows, 3, num_heads, head_dim) float32, any stride between rows.  out: as many rows as have tasks, from the
+    first one on, of num_heads * head_dim numbers.
     """
     heads, head_dim = qkv.shape[2:]
     if qkv.stride()[2:] != (head_dim, 1):
         qkv = qkv.contiguous()
-    out = qkv.new_empty(num_rows, heads, head_dim)
     query, key, value = (each.data_ptr() for each in qkv.unbind(1))
     table, stride, to = tasks.ctypes.data, qkv.stride(0), out.data_ptr()
 

@@ -6,6 +6,8 @@ from typing import Self
 
 from torch import Tensor
 
+from bandrank_kernels.native.tensors import Int8Layer
+
 
 class AttentionPlan(ABC):
     """The index tensors, masks and tile lists that all layers share, made once per batch on one device.
@@ -38,6 +40,19 @@ class AttentionPlan(ABC):
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
         """(num_candidates, num_heads, head_dim) what `attend` gives for the [CLS] rows, which come first."""
         return self.attend(qkv)[:num_candidates]
+
+    def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
+        """(num_rows, hidden_size) the output of a whole layer, if this plan computes it in one; otherwise None.
+
+        hidden: (num_rows, hidden_size) float32, its input.
+        """
+        del hidden, layer
+        return None
+
+    def layer_first(self, hidden: Tensor, layer: Int8Layer, num_candidates: int) -> Tensor | None:
+        """(num_candidates, hidden_size) what `layer` gives for the [CLS] rows, which come first."""
+        del hidden, layer, num_candidates
+        return None
 
     @abstractmethod
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:

@@ -9,11 +9,10 @@ import torch
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.ragged import Ragged
+from bandrank.models.sample import sample_request
 from bandrank.models.scorer import Scorer
-from bandrank_kernels.arrays import offsets
 
-CANDIDATES, TOKENS, QUERY_TOKENS, ROUNDS = 16, 75, 10, 4
+ROUNDS = 4
 
 
 def measure(scorer: Scorer, device: torch.device, dtypes: Sequence[torch.dtype]) -> dict[torch.dtype, float]:
@@ -23,7 +22,7 @@ def measure(scorer: Scorer, device: torch.device, dtypes: Sequence[torch.dtype])
     Raises ValueError for a dtype that it cannot compute in here.
     """
     prepared = [prepare(copy.deepcopy(scorer), device=device, dtype=dtype) for dtype in dtypes]
-    batch = _request(scorer)
+    batch = sample_request(scorer)
     with torch.inference_mode():
         for each in prepared:
             each(batch)
@@ -35,15 +34,3 @@ def _seconds(prepared: PreparedScorer, batch: ScoreBatch) -> float:
     begin = time.perf_counter()
     prepared(batch)
     return time.perf_counter() - begin
-
-
-def _request(scorer: Scorer) -> ScoreBatch:
-    """Random tokens, always the same: a query and its candidates."""
-    numbers = np.random.default_rng(0)
-    length = min(TOKENS, scorer.candidate_limit(QUERY_TOKENS))
-
-    def texts(count: int, tokens: int) -> Ragged:
-        ids = numbers.integers(scorer.encoder.config.vocab_size, size=count * tokens)
-        return Ragged(torch.from_numpy(ids), tokens * np.arange(count + 1))
-
-    return ScoreBatch(texts(1, QUERY_TOKENS), texts(CANDIDATES, length), offsets([CANDIDATES]))

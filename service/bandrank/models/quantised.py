@@ -1,15 +1,25 @@
 """Scorers whose encoder computes in int8, on a CPU."""
 
-from torch import nn
+from collections import defaultdict
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
 
 from bandrank.models.layers.int8_linear import Int8Linear, why_not_int8
 from bandrank.models.layers.linear import Linear
+from bandrank.models.sample import sample_request
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.native.library import why_no_native
+
+SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
     """Replaces the linear layers of the encoder's blocks; embeddings, norms and heads stay in float32.
+
+    A sample request shows which inputs of a layer are much larger than the others, as some always are in most encoders
+    (Dettmers et al. 2022, arXiv 2208.07339).
 
     Raises ValueError as `why_not_quantised` says.
     """
@@ -20,6 +30,8 @@ def quantise(scorer: Scorer) -> None:
             for name, layer in list(parent.named_children()):
                 if isinstance(layer, Linear):
                     setattr(parent, name, Int8Linear.of(layer))
+    for layer, rows in _inputs_of_layers(scorer).items():
+        layer.adapt(rows)
 
 
 def why_not_quantised(scorer: Scorer) -> str | None:
@@ -30,6 +42,25 @@ def why_not_quantised(scorer: Scorer) -> str | None:
     if not layers:
         return "it has no encoder with linear layers"
     return next((reason for layer in layers if (reason := why_not_int8(layer))), None)
+
+
+def _inputs_of_layers(scorer: Scorer) -> dict[Int8Linear, Tensor]:
+    """Some rows of the inputs of each layer, as it computes the sample request."""
+    inputs: dict[nn.Module, list[Tensor]] = defaultdict(list)
+    layers = [layer for block in _blocks(scorer) for layer in block.modules() if isinstance(layer, Int8Linear)]
+
+    def keep(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        inputs[layer].append(arguments[0].flatten(0, -2))
+
+    hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
+    batch = sample_request(scorer, SAMPLES)
+    try:
+        with torch.inference_mode():
+            scorer.score(replace(batch, candidates=scorer.encode_candidates(batch.candidates)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {layer: torch.cat(inputs[layer]) for layer in layers if layer in inputs}
 
 
 def _blocks(scorer: Scorer) -> list[nn.Module]:

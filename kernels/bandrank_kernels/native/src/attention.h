@@ -19,11 +19,17 @@ struct Task {
 };
 static_assert(sizeof(Task) == 11 * sizeof(int64_t), "a row of the table of tasks");
 
-// Rows of one head, `stride` numbers apart.
+// Rows of one head, `stride` numbers apart: those from `begin` on, and the ones before in another place.
 struct Rows {
-    const float* first;
-    int64_t stride;
-    const float* operator[](int64_t row) const { return first + row * stride; }
+    const float* from_begin;
+    int64_t stride, begin = 0;
+    const float* from_zero = nullptr;
+    const float* operator[](int64_t row) const {
+        return row < begin ? from_zero + row * stride : from_begin + (row - begin) * stride;
+    }
+    Rows operator+(int64_t column) const {
+        return {from_begin + column, stride, begin, from_zero ? from_zero + column : nullptr};
+    }
 };
 
 struct AttentionScratch {
@@ -40,39 +46,58 @@ inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
             for (int64_t d = 0; d < head_dim; d += LANES) store(to + d, load<Floats>(from[row] + d));
 }
 
-// One query row; keys and values: (count, head_dim). weights: room for `count` and a register.
-inline void attend_row(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
-                       float* weights, float* out) {
-    const float scale = 1.0f / std::sqrt((float)head_dim);
-    Floats highest = all(-INFINITY);
-    for (int64_t j = 0; j < count; j += LANES) {
-        Floats products[LANES] = {};
-        for (int i = 0; i < LANES; ++i) {
-            const float* key = keys + std::min(j + i, count - 1) * head_dim;
-            for (int64_t d = 0; d < head_dim; d += LANES) products[i] += load<Floats>(query + d) * load<Floats>(key + d);
+// The softmax of one query row over the keys that it has met: their largest logit, the sum of exp(logit - largest), and
+// the sum of the values with these weights, `head_dim` numbers.
+struct Softmax {
+    float top, norm;
+    float* sums;
+
+    Softmax(float* sums, int64_t head_dim) : top(-INFINITY), norm(0.0f), sums(sums) {
+        std::fill(sums, sums + head_dim, 0.0f);
+    }
+
+    // keys, values: (count, head_dim), at least one.  weights: room for `count` and a register.
+    void meet(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
+              float* weights) {
+        const float scale = 1.0f / std::sqrt((float)head_dim);
+        Floats highest = all(top);
+        for (int64_t j = 0; j < count; j += LANES) {
+            Floats products[LANES] = {};
+            for (int i = 0; i < LANES; ++i) {
+                const float* key = keys + std::min(j + i, count - 1) * head_dim;
+                for (int64_t d = 0; d < head_dim; d += LANES)
+                    products[i] += load<Floats>(query + d) * load<Floats>(key + d);
+            }
+            transpose(products);
+            Floats logits{};
+            for (int i = 0; i < LANES; ++i) logits += products[i];
+            store(weights + j, logits * scale);
+            highest = larger(logits * scale, highest);  // what follows the last key repeats it
         }
-        transpose(products);
-        Floats logits{};
-        for (int i = 0; i < LANES; ++i) logits += products[i];
-        store(weights + j, logits * scale);
-        highest = larger(logits * scale, highest);  // what follows the last key repeats it
+        const float before = top;
+        top = bandrank::highest(highest);
+        const float shrink = exp_of_negative(all(before - top))[0];
+        Floats total{}, none{};
+        for (int64_t j = 0; j < count; j += LANES) {
+            Floats w = exp_of_negative(load<Floats>(weights + j) - all(top));
+            for (int i = 0; i < LANES; ++i)
+                if (j + i >= count) w[i] = none[i];
+            total += w;
+            store(weights + j, w);
+        }
+        norm = norm * shrink + sum(total);
+        for (int64_t d = 0; d < head_dim; d += LANES) {
+            Floats weighted = load<Floats>(sums + d) * shrink;
+            for (int64_t j = 0; j < count; ++j) weighted += weights[j] * load<Floats>(values + j * head_dim + d);
+            store(sums + d, weighted);
+        }
     }
-    Floats top = all(bandrank::highest(highest));
-    Floats norm{}, none{};
-    for (int64_t j = 0; j < count; j += LANES) {
-        Floats w = exp_of_negative(load<Floats>(weights + j) - top);
-        for (int i = 0; i < LANES; ++i)
-            if (j + i >= count) w[i] = none[i];
-        norm += w;
-        store(weights + j, w);
+
+    void finish(int64_t head_dim, float* out) const {
+        const float inverse = 1.0f / norm;
+        for (int64_t d = 0; d < head_dim; d += LANES) store(out + d, load<Floats>(sums + d) * inverse);
     }
-    float inverse = 1.0f / sum(norm);
-    for (int64_t d = 0; d < head_dim; d += LANES) {
-        Floats total{};
-        for (int64_t j = 0; j < count; ++j) total += weights[j] * load<Floats>(values + j * head_dim + d);
-        store(out + d, total * inverse);
-    }
-}
+};
 
 // LANES query rows at a time, one in each lane; the last lanes repeat the last row.
 inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
@@ -141,18 +166,36 @@ inline void attend_rows(Rows q, const Task& task, const float* keys, const float
     }
 }
 
-// The rows of one task, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
-inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Rows out, AttentionScratch& scratch) {
+// Copies the keys and values of a task to where they are one behind the other, and returns their number.
+inline int64_t gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
     const int64_t total = task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count;
     scratch.keys.resize(total * head_dim);
     scratch.values.resize(total * head_dim);
     scratch.weights.resize((total + 1) * LANES);
-    float *keys = scratch.keys.data(), *values = scratch.values.data();
-    gather(k, task, head_dim, keys);
-    gather(v, task, head_dim, values);
+    gather(k, task, head_dim, scratch.keys.data());
+    gather(v, task, head_dim, scratch.values.data());
+    return total;
+}
+
+// Lets the query row of a task without a band meet its keys.
+inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Softmax& softmax,
+                 AttentionScratch& scratch) {
+    if (const int64_t total = gather(k, v, head_dim, task, scratch))
+        softmax.meet(q[task.queries.first], scratch.keys.data(), scratch.values.data(), total, head_dim,
+                     scratch.weights.data());
+}
+
+// The rows of one task, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Rows out, AttentionScratch& scratch) {
+    const int64_t total = gather(k, v, head_dim, task, scratch);
+    const float *keys = scratch.keys.data(), *values = scratch.values.data();
     if (task.queries.count < FEW && task.band.count == 0) {
-        for (int64_t row = task.queries.first; row < task.queries.first + task.queries.count; ++row)
-            attend_row(q[row], keys, values, total, head_dim, scratch.weights.data(), (float*)out[row]);
+        for (int64_t row = task.queries.first; row < task.queries.first + task.queries.count; ++row) {
+            float sums[MOST_NUMBERS];
+            Softmax softmax(sums, head_dim);
+            softmax.meet(q[row], keys, values, total, head_dim, scratch.weights.data());
+            softmax.finish(head_dim, (float*)out[row]);
+        }
     } else {
         attend_rows(q, task, keys, values, head_dim, out, scratch);
     }

@@ -14,13 +14,23 @@ struct Quantisation {
     int32_t zero;
 };
 
-// The bytes of a row, whose range is divided into 255 equal steps and contains zero. `smooth` (n numbers, or null) is
-// multiplied in first. NaN or infinity in the row make the scale NaN, so that they reach everything made of the row.
-inline Quantisation quantise(const float* x, const float* smooth, int64_t n, uint8_t* bytes) {
+// An input of much larger numbers than the others would make the steps of all of them coarse. It is kept as m bytes, the
+// j-th of which is floor((x / step + 1/2 + j) / m): together they are x / step to the nearest, by Hermite's identity, and
+// the steps need to reach no further than x / m (outlier channel splitting, Zhao et al. 2019, arXiv 1901.09504).
+struct Split {
+    int64_t copies;          // bytes of a row behind those of its inputs: the second and later ones, j > 0
+    const int32_t* sources;  // (copies,) the input of each
+    const float* shares;     // (inputs + copies,) 1 / m of each byte, or null without copies
+    const float* offsets;    // (inputs + copies,) (1/2 + j) / m
+};
+
+// The bytes of a row of n inputs, whose range is divided into 255 equal steps and contains zero. NaN or infinity in the
+// row make the scale NaN, so that they reach everything made of the row.
+inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint8_t* bytes) {
     Floats low{}, high{}, poison{};
     auto at = [&](int64_t i) {
         Floats v = load<Floats>(x + i);
-        return smooth ? v * load<Floats>(smooth + i) : v;
+        return split.shares ? v * load<Floats>(split.shares + i) : v;
     };
     for (int64_t i = 0; i < n; i += LANES) {
         Floats v = at(i);
@@ -31,10 +41,16 @@ inline Quantisation quantise(const float* x, const float* smooth, int64_t n, uin
     float least = lowest(low), range = highest(high) - least;
     float step = range > 0.0f ? range / 255.0f : 1.0f, inverse = 1.0f / step;
     int32_t zero = (int32_t)(-least * inverse + 0.5f);
-    Floats offset = all((float)zero + 0.5f);
-    for (int64_t i = 0; i < n; i += LANES) {
-        Floats shifted = smaller(larger(at(i) * inverse + offset, Floats{}), all(255.0f));
+    auto keep = [&](int64_t i, Floats v) {
+        Floats offset = (split.shares ? load<Floats>(split.offsets + i) : all(0.5f)) + (float)zero;
+        Floats shifted = smaller(larger(v * inverse + offset, Floats{}), all(255.0f));
         store(bytes + i, __builtin_convertvector(to_ints(shifted), Bytes));
+    };
+    for (int64_t i = 0; i < n; i += LANES) keep(i, at(i));
+    for (int64_t i = 0; i < split.copies; i += LANES) {
+        Floats v;
+        for (int lane = 0; lane < LANES; ++lane) v[lane] = x[split.sources[i + lane]];
+        keep(n + i, v * load<Floats>(split.shares + n + i));
     }
     return {step + sum(poison), zero};
 }

@@ -39,18 +39,20 @@ inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // t
 inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
 
-// Sums, minima and maxima over the lanes, always in the same order.
-template <class Combine>
+// Sums, minima and maxima over the lanes, always in the same order: halves, quarters, and so on.
+template <int WIDTH = LANES / 2, class Combine>
 inline float across(Floats x, Combine combine) {
-    float lanes[LANES];
-    store(lanes, x);
-    for (int width = LANES / 2; width; width /= 2)
-        for (int lane = 0; lane < width; ++lane) lanes[lane] = combine(lanes[lane], lanes[lane + width]);
-    return lanes[0];
+    Ints other;
+    for (int lane = 0; lane < LANES; ++lane) other[lane] = (lane + WIDTH) % LANES;
+    Floats combined = combine(x, __builtin_shuffle(x, other));
+    if constexpr (WIDTH > 1)
+        return across<WIDTH / 2>(combined, combine);
+    else
+        return combined[0];
 }
-inline float sum(Floats x) { return across(x, [](float a, float b) { return a + b; }); }
-inline float lowest(Floats x) { return across(x, [](float a, float b) { return a < b ? a : b; }); }
-inline float highest(Floats x) { return across(x, [](float a, float b) { return a > b ? a : b; }); }
+inline float sum(Floats x) { return across(x, [](Floats a, Floats b) { return a + b; }); }
+inline float lowest(Floats x) { return across(x, smaller); }
+inline float highest(Floats x) { return across(x, larger); }
 
 // Turns LANES vectors of LANES numbers about: lane j of vector i becomes lane i of vector j.
 inline void transpose(Floats* rows) {

@@ -14,7 +14,7 @@ from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.patterns import plan_within
 from bandrank.models.layers.positions import Rotary
-from bandrank_kernels.native.tensors import PostNorm
+from bandrank_kernels.native.tensors import Int8Layer, PostNorm
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
@@ -118,10 +118,22 @@ class Block(nn.Module, ABC):
 class PostNormBlock(Block):
     """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019).
 
-    With int8 layers and GELU, all behind the attention is one call of the CPU kernels.
+    With int8 layers and GELU, all behind the attention is one call of the CPU kernels; the whole layer is, where the
+    attention's plan can.
     """
 
     _fused: PostNorm | None = None
+    _whole: Int8Layer | None = None
+
+    def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        out = None if self._whole is None else plan_within(plan, self.window).layer(hidden, self._whole)
+        return super().forward(hidden, positions, plan) if out is None else out
+
+    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
+        out = None
+        if self._whole is not None:
+            out = plan_within(plan, self.window).layer_first(hidden, self._whole, num_candidates)
+        return super().forward_cls(hidden, positions, plan, num_candidates) if out is None else out
 
     def prepare_for(self, execution: Execution) -> None:
         del execution  # the kinds of its layers decide
@@ -131,6 +143,8 @@ class PostNormBlock(Block):
             out, up, down = packed
             before, behind = ((norm.weight, norm.bias, norm.eps) for norm in (self.attention_norm, self.out_norm))
             self._fused = PostNorm(out, up, down, before, behind)
+            if isinstance(self.qkv, Int8Linear) and self.rotary is None:
+                self._whole = Int8Layer(self.qkv.packed, self._fused, self.num_heads)
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
         return super()._after_attention(attended, hidden) if self._fused is None else self._fused(attended, hidden)

@@ -1,0 +1,23 @@
+"""A request of random tokens, for what has to be seen of a scorer before there are real ones."""
+
+import numpy as np
+import torch
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank_kernels.arrays import offsets
+
+TOKENS, QUERY_TOKENS = 75, 10
+
+
+def sample_request(scorer: Scorer, candidates: int = 16) -> ScoreBatch:
+    """A query and its candidates, as token ids: always the same for the same vocabulary."""
+    numbers = np.random.default_rng(0)
+    length = min(TOKENS, scorer.candidate_limit(QUERY_TOKENS))
+
+    def texts(count: int, tokens: int) -> Ragged:
+        ids = numbers.integers(scorer.encoder.config.vocab_size, size=count * tokens)
+        return Ragged(torch.from_numpy(ids), tokens * np.arange(count + 1))
+
+    return ScoreBatch(texts(1, QUERY_TOKENS), texts(candidates, length), offsets([candidates]))

@@ -1,0 +1,127 @@
+"""Whole layers by the CPU kernels against their parts in turn, in every variant that this processor runs."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.drawn_layouts import layouts, patterns
+from support.layouts import packed_rows
+from support.native import each_variant, needs_native
+from torch import Tensor
+
+from bandrank_kernels.arrays import offsets
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, PostNorm, linear
+from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
+
+pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
+SIZE, HEADS, INNER = 64, 4, 96
+CHUNK = 128  # rows
+LONG = [127, 128, 129, 256, 300]
+
+
+def some(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers, the same for the same seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def some_layer() -> Int8Layer:
+    """Always the same, with logits of some units."""
+
+    def weights(outputs: int, inputs: int, seed: int) -> Int8Weights:
+        rows = (50 * some(outputs, inputs, seed=seed)).round().clamp(-127, 127).to(torch.int8)
+        return Int8Weights.pack(rows, torch.full((outputs,), 0.03 * inputs**-0.5), some(outputs, seed=seed + 1))
+
+    norm = (some(SIZE, seed=7).abs() + 0.5, some(SIZE, seed=8), 1e-12)
+    rest = PostNorm(weights(SIZE, SIZE, 1), weights(INNER, SIZE, 3), weights(SIZE, INNER, 5), norm, norm)
+    return Int8Layer(weights(3 * SIZE, SIZE, 9), rest, HEADS)
+
+
+def plan_of(rows: PackedRows, pattern: AttentionPattern) -> AttentionPlan:
+    """By the CPU kernels."""
+    return plan_attention(
+        rows, pattern, device=torch.device("cpu"), dtype=torch.float32, head_dim=SIZE // HEADS, backend="native"
+    )
+
+
+def in_turn(rows: PackedRows, pattern: AttentionPattern, hidden: Tensor, layer: Int8Layer) -> Tensor:
+    """The layer's parts, each over all rows."""
+    qkv = linear(hidden, layer.qkv).view(len(hidden), 3, HEADS, SIZE // HEADS)
+    return layer.rest(plan_of(rows, pattern).attend(qkv).flatten(1), hidden)
+
+
+def assert_whole_is_its_parts(rows: PackedRows, pattern: AttentionPattern) -> None:
+    """The same bits, but for candidates in several chunks or tasks: their [CLS] is put together from parts, and without
+    a window the last few rows are not on their own.
+    """
+    hidden, layer = some(rows.num_rows, SIZE), some_layer()
+    expected = in_turn(rows, pattern, hidden, layer)
+
+    whole = plan_of(rows, pattern).layer(hidden, layer)
+    first = plan_of(rows, pattern).layer_first(hidden, layer, rows.num_candidates)
+
+    assert whole is not None
+    assert first is not None
+    assert torch.equal(first, whole[: rows.num_candidates])
+    long = np.flatnonzero(rows.candidate_lengths > CHUNK)
+    near = [*long, *(row for each in long if pattern.window is None for row in rows.candidate_rows(each))]
+    torch.testing.assert_close(whole[near], expected[near], rtol=0, atol=0.02)  # a step of a byte or two
+    whole[near] = expected[near]
+    assert torch.equal(whole, expected)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:
+    """Any pattern that shares queries on any layout, empty ones included; of others there is none."""
+    pattern = data.draw(patterns())
+    rows = data.draw(layouts(pattern))
+    if pattern.shares_queries:
+        assert_whole_is_its_parts(rows, pattern)
+    else:
+        hidden = some(rows.num_rows, SIZE)
+        assert plan_of(rows, pattern).layer(hidden, some_layer()) is None
+        assert plan_of(rows, pattern).layer_first(hidden, some_layer(), rows.num_candidates) is None
+
+
+@pytest.mark.parametrize("window", [0, 4, 200, None])
+def test_long_candidates_are_taken_in_chunks(window: int | None) -> None:
+    """And short ones between them together."""
+    rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
+    assert_whole_is_its_parts(rows, AttentionPattern.sparse(window))
+
+
+def test_texts_are_sequences() -> None:
+    """A batch of queries alone, as encoders of single texts have it."""
+    rows = PackedRows(offsets([7, 0, 300, 60, 60, 60]), offsets([]), np.zeros(0, np.int64))
+    assert_whole_is_its_parts(rows, AttentionPattern.sparse(None))
+
+
+def test_a_long_candidate_has_the_same_bits_in_any_company() -> None:
+    """Alone and between others, its [CLS] too."""
+    together, alone = packed_rows([6], [[40, 300, 500]], shared=True), packed_rows([6], [[300]], shared=True)
+    hidden, layer, pattern = some(together.num_rows, SIZE), some_layer(), AttentionPattern.sparse(4)
+    own = [1, *range(3, 9), *together.candidate_rows(1)]
+
+    both, one = plan_of(together, pattern).layer(hidden, layer), plan_of(alone, pattern).layer(hidden[own], layer)
+
+    assert both is not None
+    assert one is not None
+    assert torch.equal(one, both[own])
+
+
+def test_nan_stays_with_its_candidate() -> None:
+    """Whatever shares a chunk with it."""
+    rows, pattern, layer = packed_rows([3], [[40, 5, 20, 300]], shared=True), AttentionPattern.sparse(4), some_layer()
+    hidden = some(rows.num_rows, SIZE)
+    right = plan_of(rows, pattern).layer(hidden, layer)
+    poisoned = [1, *rows.candidate_rows(1)]
+    hidden[rows.candidate_rows(1).start] = torch.nan
+
+    out = plan_of(rows, pattern).layer(hidden, layer)
+
+    assert out is not None
+    assert right is not None
+    others = [row for row in range(rows.num_rows) if row not in poisoned]
+    assert torch.equal(out[others], right[others])
+    assert out[poisoned].isnan().all()
