@@ -105,7 +105,7 @@ class ServedModel:
         passages: bool = False,
     ) -> Ranking:
         queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
-        ticket = Ticket(client, start + timeout_s)
+        ticket = Ticket(client, start + timeout_s, priority=options.priority)
 
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""

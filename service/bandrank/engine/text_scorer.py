@@ -147,8 +147,16 @@ class TextScorer(Generic[Candidates]):
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
             instructed=bool(options.instruction) and self.tokenizer.takes_instructions,
+            pair_exceeded=self._exceeds(options.reach.pair, sourced),
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
+
+    def _exceeds(self, most: int | None, sourced: Sourced[Candidates]) -> bool:
+        """Whether a candidate makes a pair of more token ids with the query than `most`."""
+        if most is None:
+            return False
+        longest = max(sourced.num_tokens, default=0)
+        return self.prepared.scorer.pair_tokens(len(sourced.query), longest) > most
 
     def predict_s(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
         """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.
