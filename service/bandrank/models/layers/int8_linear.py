@@ -2,13 +2,13 @@
 
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 
+from bandrank.models.layers.int8_rows import int8_rows
 from bandrank.models.layers.linear import ALL, Activation, Linear, LinearLayer
 from bandrank_kernels.native.tensors import MULTIPLE, Int8Weights, linear
 
-LARGEST = 127
+NOT_FINITE = "a weight is not finite"
 
 
 class Int8Linear(LinearLayer):
@@ -32,13 +32,11 @@ class Int8Linear(LinearLayer):
     @classmethod
     def of(cls, layer: Linear) -> Self:
         """The nearest such layer: the largest weight of each output keeps its value. Weights that were stored as int8
-        rows come out as they were stored. Raises ValueError as `why_not_int8` says.
+        rows come out as they were stored. Raises ValueError for a weight that is not finite, and for odd sizes.
         """
-        if reason := why_not_int8(layer):
-            raise ValueError(reason)
-        weight = layer.weight.detach().float()
-        scales = (weight.abs().amax(1) / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-        rows = (weight / scales[:, None]).round().to(torch.int8)
+        rows, scales = int8_rows(layer.weight)
+        if not scales.isfinite().all():
+            raise ValueError(NOT_FINITE)
         return cls(rows, scales, None if layer.bias is None else layer.bias.detach().float())
 
     def forward(self, x: Tensor, activation: Activation = "none") -> Tensor:
@@ -53,7 +51,6 @@ class Int8Linear(LinearLayer):
 
 
 def why_not_int8(layer: Linear) -> str | None:
-    """Why a layer cannot be computed in int8, as a clause; None if it can."""
-    if layer.in_features % MULTIPLE:
-        return f"a layer has {layer.in_features} inputs, no multiple of {MULTIPLE}"
-    return None if layer.weight.isfinite().all() else "a weight is not finite"
+    """Why a layer of finite weights cannot be computed in int8, as a clause; None if it can."""
+    odd = layer.in_features % MULTIPLE
+    return f"a layer has {layer.in_features} inputs, no multiple of {MULTIPLE}" if odd else None
