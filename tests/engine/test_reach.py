@@ -178,7 +178,8 @@ async def test_a_short_reach_costs_little() -> None:
     """What a request is expected to need counts the tokens that are read."""
     async with served(tiny_cross_encoder(positions=64)) as model:
         scorer = model.stages[0].scorer
-        rows = [scorer.estimate_rows(QUERY, ["a" * 10_000] * 5, reach) for reach in (WHOLE, Reach(8), Reach(8, 1))]
+        reaches = WHOLE, Reach(8), Reach(8, 1)
+        rows = [scorer.estimate_rows(QUERY, ["a" * 10_000] * 5, Options(reach)) for reach in reaches]
 
     assert rows[0] > 100 * rows[1]
     assert rows[1] == rows[2]

@@ -110,8 +110,8 @@ class ServedModel:
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""
             scorer = self.stages[index].scorer
-            cost = scorer.estimate_rows(query, texts, options.reach) * scorer.lane.row_cost
-            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, options.reach)
+            cost = scorer.estimate_rows(query, texts, options) * scorer.lane.row_cost
+            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, options)
 
         plan = make_plan(
             [stage.role for stage in self.stages],
