@@ -46,6 +46,7 @@ void store_some(float* to, Floats values, int64_t room) {
 extern "C" {
 
 int bandrank_panel() { return PANEL; }
+int bandrank_block_rows() { return BLOCK_ROWS; }
 
 void bandrank_pack(const int8_t* weight, int64_t outputs, int64_t inputs, int8_t* panels, int32_t* sums) {
     pack(weight, outputs, inputs, panels, sums);
