@@ -152,7 +152,7 @@ def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture
                 "encoder": "bert, 2 layers of 32, 4 heads",
                 "reads": "[CLS] QUERY [SEP] and [CLS] CANDIDATE [SEP]",
                 "length": "128 tokens of a query, 128 of a candidate",
-                "pooling": "mean, compared by cosine",
+                "pooling": "mean, compared by cosine: its module Normalize",
                 "precision": "torch.float32",
             },
         ),
@@ -161,6 +161,21 @@ def test_check_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture
         found = {line[:20].split()[-1]: line[21:] for line in capsys.readouterr().out.splitlines()}
         assert found.items() >= facts.items()
         assert int(found["parameters"].replace(",", "")) > 10_000
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [([], "cosine: the default, as its files do not say"), (["--similarity", "dot"], "dot: as asked for")],
+)
+def test_check_says_why_vectors_are_compared_so(
+    flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the folder says nothing, and where the settings do."""
+    folder = save_bi_encoder(tmp_path / "bi_encoder", normalize=False)
+    capsys.readouterr()
+
+    assert main(["check", "--model", str(folder), "--device", "cpu", *flags]) == 0
+    assert f"mean, compared by {told}\n" in capsys.readouterr().out
 
 
 def test_scores_that_overflow_are_an_error_that_says_why(

@@ -51,12 +51,13 @@ def test_a_folder_is_served_under_its_last_part(tmp_path: Path, monkeypatch: pyt
 
 def test_a_file_lists_models(tmp_path: Path) -> None:
     """They keep the file's order, and the settings give the fields that a model leaves out."""
-    two = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
-    path = toml(tmp_path / "models.toml", ONE, two | {"cascade_depth": 3, "dtype": "float16"})
+    two: dict[str, Any] = {"name": "two", "model": "org/two", "revision": "r", "fast_model": "f", "fast_revision": "s"}
+    two |= {"cascade_depth": 3, "dtype": "float16", "similarity": "cosine"}
+    path = toml(tmp_path / "models.toml", ONE, two)
 
-    assert served(path, cascade_depth=9, dtype="bfloat16") == (
-        ModelSettings(name="one", model="org/one", cascade_depth=9, dtype="bfloat16"),
-        ModelSettings(**two, cascade_depth=3, dtype="float16"),
+    assert served(path, cascade_depth=9, dtype="bfloat16", similarity="dot") == (
+        ModelSettings(name="one", model="org/one", cascade_depth=9, dtype="bfloat16", similarity="dot"),
+        ModelSettings(**two),
     )
 
 

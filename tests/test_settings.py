@@ -15,6 +15,7 @@ OTHER_VALUES = {
     "revision": "main",
     "first_stage_weight": 0.25,
     "unknown_model": "refuse",
+    "similarity": "dot",
     "models": "models.toml",
     "shadow_model": "org/shadow",
     "shadow_strategy": "cascade",

@@ -163,14 +163,11 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     tell("device", ", ".join(describe(engine.device) for engine in serving.models.engines))
     tell("dtype", ", ".join(sorted({str(model.dtype) for model in models.values()})))
     for name, scorer in stages.items():
-        reason = scorer.prepared.why_no_kernels
         tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
         for fact, value in scorer.prepared.scorer.facts(scorer.tokenizer.text_of).items():
             tell(f"{name} {fact}", value)
-        overflows = scorer.prepared.scorer.overflows_float16
-        tell(f"{name} precision", f"{scorer.prepared.dtype}{'; float16 may overflow' if overflows else ''}")
-        native = scorer.prepared.native
-        tell(f"{name} attention", native or ("CUDA kernels" if reason is None else f"plain torch: {reason}"))
+        tell(f"{name} precision", scorer.prepared.precision)
+        tell(f"{name} attention", scorer.prepared.attention)
 
     async def test() -> None:
         try:

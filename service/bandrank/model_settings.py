@@ -12,6 +12,7 @@ from bandrank.dtypes import DtypeName
 from bandrank.errors import BadSetting
 
 Dtype = Literal["auto", DtypeName]
+Similarity = Literal["auto", "cosine", "dot"]
 
 
 class ModelSettings(BaseModel, frozen=True, extra="forbid"):
@@ -29,6 +30,7 @@ class ModelSettings(BaseModel, frozen=True, extra="forbid"):
     cascade_depth: PositiveInt
     dtype: Dtype
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
+    similarity: Similarity = "auto"
     aliases: tuple[str, ...] = ()
 
 
@@ -37,18 +39,19 @@ class _ModelsFile(BaseModel, extra="forbid"):
 
 
 def read_models(
-    path: Path, *, cascade_depth: int, dtype: Dtype, first_stage_weight: float = 0.0
+    path: Path, *, cascade_depth: int, dtype: Dtype, first_stage_weight: float = 0.0, similarity: Similarity = "auto"
 ) -> tuple[ModelSettings, ...]:
     """The models in a TOML file, in its order, or the checkpoints in a folder, sorted by name.
 
     A file has a table [[models]] for each model, with `name`, `model` and any other field of ModelSettings. The path of
     a folder is relative to the file; a folder beside it goes before a shipped name or a hub id of the same spelling.
-    cascade_depth, dtype, first_stage_weight: the defaults of each model.  Raises BadSetting.
+    cascade_depth, dtype, first_stage_weight, similarity: the defaults of each model.  Raises BadSetting.
     """
     shared: dict[str, Any] = {
         "cascade_depth": cascade_depth,
         "dtype": dtype,
         "first_stage_weight": first_stage_weight,
+        "similarity": similarity,
     }
     if path.is_dir():
         folders = sorted(config.parent for config in path.glob("*/config.json"))

@@ -20,7 +20,7 @@ from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
-from bandrank.model_settings import Dtype, ModelSettings
+from bandrank.model_settings import Dtype, ModelSettings, Similarity
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.placement import usable_device
 from bandrank.settings import Settings
@@ -77,16 +77,17 @@ def load_models(settings: Settings) -> list[ModelFiles]:
     """Loads the models that the settings name, those that are served first. A scorer that adds to another's scores
     brings that other scorer along.
 
-    Models that name the same scorer in the same dtype share it. Raises BadCheckpoint and BadSetting.
+    Models that name the same scorer in the same dtype, and with the same similarity, share it. Raises BadCheckpoint and
+    BadSetting.
     """
 
     @cache
-    def load(model: str, revision: str, dtype: Dtype) -> LoadedModel:
+    def load(model: str, revision: str, dtype: Dtype, similarity: Similarity) -> LoadedModel:
         del dtype  # part of the key, because a loaded scorer computes in one dtype
-        return load_model(model, revision or None)
+        return load_model(model, revision or None, similarity=None if similarity == "auto" else similarity)
 
     def load_files(each: ModelSettings) -> ModelFiles:
-        main = load(each.model, each.revision, each.dtype)
+        main = load(each.model, each.revision, each.dtype, each.similarity)
         partner = main.fusion.scorer if main.fusion is not None else ""
         if partner and each.fast_model not in {"", partner}:
             raise BadSetting(
@@ -94,7 +95,7 @@ def load_models(settings: Settings) -> list[ModelFiles]:
                 f"must be {partner}, or not be set: {main.name} adds to its scores; for another one set the model too",
             )
         name = each.fast_model or partner
-        fast = load(name, each.fast_revision, each.dtype) if name else None
+        fast = load(name, each.fast_revision, each.dtype, each.similarity) if name else None
         return ModelFiles(
             each.name,
             main,

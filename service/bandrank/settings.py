@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, CliSettingsSource, SettingsConfigDic
 from bandrank.dtypes import PayloadDtype
 from bandrank.errors import BadSetting
 from bandrank.logs import LogFormat
-from bandrank.model_settings import Dtype, ModelSettings, read_models, read_toml, refusal
+from bandrank.model_settings import Dtype, ModelSettings, Similarity, read_models, read_toml, refusal
 
 PREFIX = "BANDRANK_"
 # Variables of the demo, of the soak test and of the fuzzer.
@@ -47,6 +47,9 @@ class Settings(BaseModel):
     """Candidates that go on to the accurate scorer where no budget says otherwise."""
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
     """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
+    similarity: Similarity = "auto"
+    """By what a sentence-transformers bi-encoder compares vectors that no module normalises. `auto`: as its folder
+    says, or is known of it, else by the cosine, as that library does."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
@@ -196,6 +199,7 @@ class Settings(BaseModel):
             cascade_depth=self.cascade_depth,
             dtype=self.dtype,
             first_stage_weight=self.first_stage_weight,
+            similarity=self.similarity,
         )
 
     def shadow_among(self, served: Sequence[ModelSettings]) -> ModelSettings | None:
@@ -210,7 +214,13 @@ class Settings(BaseModel):
             raise BadSetting(
                 "shadow_model", f"must not have the name of a served model, {name!r}; rename the folder of one of them"
             )
-        return ModelSettings(name=name, model=self.shadow_model, cascade_depth=self.cascade_depth, dtype=self.dtype)
+        return ModelSettings(
+            name=name,
+            model=self.shadow_model,
+            cascade_depth=self.cascade_depth,
+            dtype=self.dtype,
+            similarity=self.similarity,
+        )
 
 
 class _Flags(Settings, BaseSettings):

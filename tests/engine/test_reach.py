@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder
+from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.precomputing import tiny_colbert, tiny_mix_encoder
 from support.redis_server import RedisServer
 from support.serving import served
@@ -148,11 +148,38 @@ async def test_of_a_scorer_without_passages_one_is_the_whole(scorer: Scorer) -> 
     assert limited.candidates == expected.candidates
 
 
+def left_of(text: str, most: int, query: str | None = None) -> int:
+    """How many tokens of a text the tokenizers library leaves where it, or a pair with a query, may have so many."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.enable_truncation(most)
+    encoding = tokenizer.encode(text) if query is None else tokenizer.encode(query, text)
+    return encoding.sequence_ids.count(0 if query is None else 1)
+
+
+@pytest.mark.parametrize("most", [6, 9, 11, 12, 20, 40, 1000])
+@pytest.mark.parametrize("kind", ["cross-encoder", "bi-encoder"])
+async def test_a_pair_of_so_many_tokens_is_cut_as_the_tokenizer_would(kind: str, most: int) -> None:
+    """The longer text first; but for the query, which is never cut, and then the answer says that pairs have more."""
+    texts = texts_of(6)
+    query = QUERY if kind == "cross-encoder" else None
+    left = [left_of(text, most, query) for text in texts]
+    async with served(SCORERS[kind](), settings=no_cache()) as model:
+        limited = await model.rank(QUERY, texts, options=Options(Reach(pair=most)))
+        expected = await model.rank(QUERY, [cut(text, num_words) for text, num_words in zip(texts, left, strict=True)])
+
+    assert scores(limited) == pytest.approx(scores(expected), abs=TOLERANCE)
+    (stage,) = limited.reports
+    assert stage.truncated_candidate_tokens == [length - kept for length, kept in zip(LENGTHS, left, strict=True)]
+    query_tokens = len(tiny_tokenizer().encode(QUERY).ids)
+    assert stage.pair_exceeded == (most < 3 + 2 * 4 if kind == "cross-encoder" else most < query_tokens)
+
+
 async def test_a_short_reach_costs_little() -> None:
     """What a request is expected to need counts the tokens that are read."""
     async with served(tiny_cross_encoder(positions=64)) as model:
         scorer = model.stages[0].scorer
-        rows = [scorer.estimate_rows(QUERY, ["a" * 10_000] * 5, reach) for reach in (WHOLE, Reach(8), Reach(8, 1))]
+        reaches = WHOLE, Reach(8), Reach(8, 1)
+        rows = [scorer.estimate_rows(QUERY, ["a" * 10_000] * 5, Options(reach)) for reach in reaches]
 
     assert rows[0] > 100 * rows[1]
     assert rows[1] == rows[2]

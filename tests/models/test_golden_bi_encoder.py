@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 import torch
 from support.bert_likes import tiny, unigram_tokenizer
-from support.models import edit_json, random_text, save_bi_encoder, tiny_hf_encoder
+from support.models import edit_json, random_text, save_bi_encoder, tiny_hf_encoder, write_json
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertModel
@@ -54,9 +54,11 @@ def our_scores(scorer: BiEncoder, tokenizer: Tokenizer, query: str, candidates: 
 def test_scores_are_those_of_sentence_transformers(
     tmp_path: Path, pooling: Literal["mean", "cls"], normalize: bool
 ) -> None:
-    """Pooling by mean or [CLS], then the cosine where the folder normalises, else the dot product."""
+    """Pooling by mean or [CLS], then the cosine where the folder normalises, else the dot product that it names."""
     bert = tiny_hf_encoder(num_layers=3)
-    model = load_model(str(save_bi_encoder(tmp_path, bert, pooling=pooling, normalize=normalize, max_seq_length=512)))
+    folder = save_bi_encoder(tmp_path, bert, pooling=pooling, normalize=normalize, max_seq_length=512)
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": None if normalize else "dot"})
+    model = load_model(str(folder))
     assert isinstance(model.scorer, BiEncoder)
     rng = random.Random(0)
     query = random_text(rng, 5)

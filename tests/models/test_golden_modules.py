@@ -2,7 +2,7 @@
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.hf.known import trained_for_dot
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.texts import TextEncoder
@@ -56,9 +57,9 @@ def saved(folder: Path, name: str, *, pooling: str = "mean", dense: str = "", co
     return folder / "saved"
 
 
-def expected(folder: Path) -> torch.Tensor:
-    """(queries, texts) similarities by the library."""
-    theirs = SentenceTransformer(str(folder), device="cpu")
+def expected(folder: Path, **more: Any) -> torch.Tensor:
+    """(queries, texts) similarities by the library. more: of its model."""
+    theirs = SentenceTransformer(str(folder), device="cpu", **more)
     with torch.inference_mode():
         queries = theirs.encode_query(QUERIES, convert_to_tensor=True, batch_size=1)
         return theirs.similarity(queries, theirs.encode_document(TEXTS, convert_to_tensor=True, batch_size=1))
@@ -74,9 +75,12 @@ def found(model: LoadedModel) -> torch.Tensor:
     return scores.view(len(QUERIES), len(TEXTS))
 
 
-def assert_alike(folder: Path) -> LoadedModel:
-    """Our similarities are the library's, which differ from each other, from a checkpoint of ours too."""
-    model, similarities = load_model(str(folder)), expected(folder)
+def assert_alike(folder: Path, model: LoadedModel | None = None, **more: Any) -> LoadedModel:
+    """Our similarities are the library's, which differ from each other, from a checkpoint of ours too.
+
+    model: as it was loaded otherwise than by the folder alone.  more: of the library's model.
+    """
+    model, similarities = model or load_model(str(folder)), expected(folder, **more)
     assert isinstance(model.scorer, BiEncoder)
     close = CLOSE * max(1.0, float(similarities.abs().max()))
     torch.testing.assert_close(found(model), similarities, rtol=0, atol=close)
@@ -100,6 +104,52 @@ def test_every_family(name: str, tmp_path: Path) -> None:
 def test_every_pooling(pooling: str, cosine: bool, tmp_path: Path) -> None:
     """By the names of the library."""
     assert_alike(saved(tmp_path, "MPNet", pooling=pooling, cosine=cosine))
+
+
+def silent(folder: Path, *, named: bool) -> Path:
+    """A folder that does not say how its vectors are compared. named: whether it says that it does not."""
+    saved(folder, "MPNet", pooling="cls", cosine=False)
+    library = folder / "saved" / "config_sentence_transformers.json"
+    edit_json(library, {"similarity_fn_name": None}, remove=() if named else ("similarity_fn_name",))
+    return folder / "saved"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_without_a_word_vectors_are_compared_by_the_cosine(named: bool, tmp_path: Path) -> None:
+    """As the library's own `similarity` does; no module normalises them."""
+    model = assert_alike(silent(tmp_path, named=named))
+
+    assert isinstance(model.scorer, BiEncoder)
+    assert (model.scorer.config.similarity, model.scorer.why_similarity) == (
+        "cosine",
+        "the default, as its files do not say",
+    )
+
+
+@pytest.mark.parametrize("known", ["msmarco-distilbert-base-tas-b", "multi-qa-mpnet-base-dot-v1"])
+def test_known_models_are_compared_as_their_cards_say(known: str, tmp_path: Path) -> None:
+    """By the dot product, though their files do not say so: by the name of the folder, or of a copy on the hub."""
+    folder = silent(tmp_path, named=False).rename(tmp_path / known)
+    model = assert_alike(folder, similarity_fn_name="dot")
+
+    assert isinstance(model.scorer, BiEncoder)
+    assert model.scorer.why_similarity == "known of this model"
+    assert trained_for_dot(f"somebody/{known}")
+    assert trained_for_dot(f"{folder}/")
+    assert not trained_for_dot(f"{known}-tuned")
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_similarity_that_is_asked_for_goes_before_what_the_folder_says(
+    similarity: Literal["cosine", "dot"], tmp_path: Path
+) -> None:
+    """But for vectors that a module normalises, which have but one."""
+    folder = saved(tmp_path / "open", "MPNet", cosine=False)
+    edit_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
+    assert_alike(folder, load_model(str(folder), similarity=similarity), similarity_fn_name=similarity)
+
+    normalised = saved(tmp_path / "normalised", "MPNet")
+    assert_alike(normalised, load_model(str(normalised), similarity=similarity), similarity_fn_name=similarity)
 
 
 @pytest.mark.parametrize("dense", DENSE)

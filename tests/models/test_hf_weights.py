@@ -81,7 +81,7 @@ def test_a_bi_encoder(tmp_path: Path) -> None:
 
     assert isinstance(scorer, BiEncoder)
     config = scorer.config
-    assert (config.pooling, config.similarity, config.max_tokens) == ("cls", "dot", 99)
+    assert (config.pooling, config.similarity, config.max_tokens) == ("cls", "cosine", 99)
 
 
 def test_a_bi_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> None:
@@ -132,12 +132,13 @@ def test_a_cross_encoder_saved_by_sentence_transformers_6(tmp_path: Path) -> Non
     assert some_scores(scorer) == some_scores(before)
 
 
-def test_a_cosine_that_the_folder_asks_for(tmp_path: Path) -> None:
-    """A folder without Normalize whose similarity is the cosine is scored by the cosine."""
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_a_similarity_that_the_folder_asks_for(similarity: str, tmp_path: Path) -> None:
+    """A folder without Normalize is scored by the similarity that it names."""
     folder = save_bi_encoder(tmp_path, normalize=False)
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": similarity})
 
-    assert hf.load(folder).config.similarity == "cosine"
+    assert hf.load(folder).config.similarity == similarity
 
 
 def test_a_colbert(tmp_path: Path) -> None:

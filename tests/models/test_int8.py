@@ -1,10 +1,12 @@
 """Scorers in int8 on a CPU: near float32, the same bits in any company, and refused where they cannot be computed."""
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
+from support.deberta import tiny_deberta_config
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.native import needs_native
 from support.scorers import LookupScorer
@@ -12,10 +14,12 @@ from support.variants import VARIANTS, random_texts
 from torch import Tensor
 
 from bandrank.models import quantised
+from bandrank.models.architectures import CrossEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.layers.int8_linear import Int8Linear, split_for
+from bandrank.models.layers.int8_linear import Int8Linear
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.layers.splitting import split_for
 from bandrank.models.loading import load_model
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.quantised import why_not_quantised
@@ -23,6 +27,7 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import FAST
 from bandrank.settings import Settings
+from bandrank_kernels.native.library import native
 
 pytestmark = needs_native
 CPU = torch.device("cpu")
@@ -188,13 +193,16 @@ def test_a_scorer_has_as_many_parameters_as_before() -> None:
 
 
 def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason, before anything is changed."""
+    """With the reason."""
     odd = tiny_cross_encoder()
     odd.encoder.layers[1].down = Linear(20, 32)
     assert why_not_quantised(odd) == "a layer has 20 inputs, no multiple of 16"
     bad = tiny_cross_encoder()
     bad.encoder.layers[0].up.weight.data[3, 3] = torch.nan
     assert why_not_quantised(bad) == "a weight is not finite"
+    bad.encoder.layers[0].up.weight.data[3, 3] = torch.inf
+    with pytest.raises(ValueError, match="cross_encoder cannot compute in int8: a weight is not finite"):
+        prepared(bad, torch.int8)
     assert why_not_quantised(LookupScorer({})) == "it has no encoder with linear layers"
     monkeypatch.setattr(quantised, "why_no_native", lambda: "there is no compiler")
     with pytest.raises(ValueError, match=r"cross_encoder cannot compute in int8: .* there is no compiler"):
@@ -211,6 +219,28 @@ def test_shipped_scorers_keep_their_order(name: str) -> None:
     exact, near = (scores(prepared(scorer, dtype), batch) for dtype in (torch.float32, torch.int8))
 
     assert torch.corrcoef(torch.stack([near, exact]))[0, 1] > 0.99
+
+
+def tiny_deberta() -> CrossEncoder:
+    """A cross-encoder whose attention is plain torch everywhere."""
+    return CrossEncoder(replace(tiny_cross_encoder().config, encoder=tiny_deberta_config())).eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"),
+    [
+        ("sparse", "CPU kernels"),
+        ("odd heads", "plain torch: heads of 8 numbers are no multiple of 16 up to 256"),
+        ("deberta", "plain torch: the kernels do not compute disentangled attention"),
+    ],
+)
+def test_what_computes_is_told_truly(name: str, attention: str) -> None:
+    """The linear layers are computed by the CPU kernels, and the attention by those or by torch."""
+    others = {"odd heads": lambda: tiny_cross_encoder(num_heads=4), "deberta": tiny_deberta}
+    scorer = prepared((NATIVE | others)[name](), torch.int8)
+
+    assert scorer.attention == attention
+    assert scorer.precision.startswith(f"torch.int8 by CPU kernels, {native().variant}")
 
 
 def test_int8_is_for_a_cpu() -> None:

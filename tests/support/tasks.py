@@ -42,7 +42,12 @@ CLIENT = Client("client")
 
 
 def task_of(
-    rows: Sequence[float], *, deadline: float = math.inf, lane: Lane[Any, Any] = LANE, client: Client = CLIENT
+    rows: Sequence[float],
+    *,
+    deadline: float = math.inf,
+    lane: Lane[Any, Any] = LANE,
+    client: Client = CLIENT,
+    priority: int = 0,
 ) -> AnyTask:
     """The task of a request whose candidates cost these rows; their token ids are their indices in the task."""
     return Task(
@@ -51,7 +56,7 @@ def task_of(
         candidates=[[index] for index in range(len(rows))],
         rows=rows,
         arrived=0.0,
-        ticket=Ticket(client, deadline),
+        ticket=Ticket(client, deadline, priority),
     )
 
 

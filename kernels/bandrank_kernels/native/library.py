@@ -77,13 +77,15 @@ SIGNATURES: dict[str, list[type]] = {
 class Library:
     """The functions of one built variant. While one runs, other Python threads run too.
 
-    variant: its name.  panel: the outputs of a layer that are packed together.
+    variant: its name.  panel: the outputs of a layer that are packed together.  block_rows: the rows that go through a
+    chain of layers together.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
         self.path, self.variant = path, variant
         functions = ctypes.CDLL(str(path))
         self.panel: int = functions.bandrank_panel()
+        self.block_rows: int = functions.bandrank_block_rows()
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from bandrank_kernels.native.library import NormStruct, PostNormStruct, SplitStruct, WeightsStruct, native
 from bandrank_kernels.native.threads import in_parts
 
-BLOCK_ROWS = 96  # rows that the kernels take through a layer together
 MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
 
 
@@ -100,7 +99,7 @@ def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
         part = x[begin:end]
         native().linear(part.data_ptr(), x.stride(0), len(part), weights.struct, int(gelu), out[begin:].data_ptr())
 
-    in_parts(len(x), BLOCK_ROWS, run)
+    in_parts(len(x), native().block_rows, run)
     return out
 
 
@@ -136,7 +135,7 @@ class PostNorm:
             before, behind, to = (each[begin:].data_ptr() for each in (attended, hidden, out))
             native().post_norm(before, behind, end - begin, self.struct, to)
 
-        in_parts(len(hidden), BLOCK_ROWS, run)
+        in_parts(len(hidden), native().block_rows, run)
         return out
 
 

@@ -121,9 +121,9 @@ class TaskQueue:
             if cost:
                 before_s = self._seconds_before(ticket, cost)
                 self._check_wait(before_s, seconds, rows)
-                self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - seconds)
+                self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - ticket.deference * seconds)
             line = self._line_of(ticket.client)
-            ticket.turn, ticket.promised = line.turn_of(cost), cost > 0
+            ticket.turn, ticket.promised = line.turn_of(ticket.deference * cost), cost > 0
             ticket.expected_cost, ticket.expected_s = cost, seconds
             line.tickets.add(ticket)
         try:
@@ -153,9 +153,9 @@ class TaskQueue:
             self._check_end(before_s, self._left_s(ticket) - seconds)
             line = self._line_of(ticket.client)
             if ticket.turn is None:
-                ticket.turn = line.turn_of(cost)
+                ticket.turn = line.turn_of(ticket.deference * cost)
             elif not ticket.promised:
-                ticket.turn += cost
+                ticket.turn += ticket.deference * cost
             ticket.promised = True
             ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
             ticket.expected_s = max(0.0, ticket.expected_s - seconds)
@@ -259,7 +259,7 @@ class TaskQueue:
         line = self._lines.get(ticket.client)
         clock, own_cost, seconds = self._latest_start, 0.0, 0.0
         if line is not None:
-            turn = line.turn_of(cost) if ticket.turn is None else ticket.turn
+            turn = line.turn_of(ticket.deference * cost) if ticket.turn is None else ticket.turn
             rows, expected_s, own_cost = line.before(turn, ticket)
             seconds = self.throughput.total(rows) + expected_s
             clock = line.clock if len(line) else max(line.clock, clock)

@@ -6,8 +6,9 @@ behind the others, so that its requests go first as long as it asks for less tha
 
 Within a line: a request's turn is the work that the line had been handed when it arrived, plus its own work. A small
 one passes a large one that came before it, and a large one is passed only by those that arrive while the line is handed
-as much work as it has itself, so that its delay is in proportion to its size and nothing starves. Work is counted in
-rows times what a row of the lane costs.
+as much work as it has itself, so that its delay is in proportion to its size and nothing starves. A later priority
+counts as more work of its own, when the turn is given and never after: it passes nothing that is admitted, and what
+goes before it is known when it is admitted. Work is counted in rows times what a row of the lane costs.
 """
 
 import heapq
@@ -59,7 +60,7 @@ class Line:
         return bool(self._waiting or self.tickets)
 
     def turn_of(self, cost: float) -> float:
-        """The turn of a request of this cost that arrives now."""
+        """The turn of a request that arrives now and lets so much work go first, its own included."""
         return self._handed_out + cost
 
     def put(self, task: AnyTask, turn: float) -> None:

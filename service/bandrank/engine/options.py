@@ -13,12 +13,14 @@ class Options:
     reach: how far candidates are read.  instruction: beside the query, for scorers that take one.  keep: False for
     texts that nobody will ask for again: no cache is asked for them or gets them, and no average counts them.
     answer_by: monotonic seconds, at which the leading texts that are scored by then are enough.
+    priority: among the requests of the client, as in Ticket.
     """
 
     reach: Reach = WHOLE
     instruction: str = ""
     keep: bool = True
     answer_by: float = math.inf
+    priority: int = 0
 
 
 DEFAULT = Options()

@@ -26,7 +26,8 @@ class StageReport:
     num_tokens: token ids of the query and of each scored candidate, including cached ones.
     truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
     cache_hits, cache_misses: candidates looked up, if the scorer precomputes.  instructed: whether the scorer read an
-    instruction beside the query.
+    instruction beside the query.  pair_exceeded: whether a candidate and the query had more token ids than the request
+    allows a pair, because a query is never cut.
     """
 
     stage: str
@@ -40,6 +41,7 @@ class StageReport:
     cache_hits: int = 0
     cache_misses: int = 0
     instructed: bool = False
+    pair_exceeded: bool = False
 
     @property
     def total_s(self) -> float:

@@ -105,13 +105,13 @@ class ServedModel:
         passages: bool = False,
     ) -> Ranking:
         queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
-        ticket = Ticket(client, start + timeout_s)
+        ticket = Ticket(client, start + timeout_s, priority=options.priority)
 
         def predict_s(index: int) -> float:
             """After the work that goes before the stage's."""
             scorer = self.stages[index].scorer
-            cost = scorer.estimate_rows(query, texts, options.reach) * scorer.lane.row_cost
-            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, options.reach)
+            cost = scorer.estimate_rows(query, texts, options) * scorer.lane.row_cost
+            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, options)
 
         plan = make_plan(
             [stage.role for stage in self.stages],

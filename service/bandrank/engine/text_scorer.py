@@ -19,7 +19,7 @@ from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.readings import Reading
-from bandrank.models.texts import WHOLE, Reach
+from bandrank.models.texts import Reach
 
 CAUTION = 1.1  # predicted times are multiplied by this before they are compared with a budget
 
@@ -147,22 +147,31 @@ class TextScorer(Generic[Candidates]):
             cache_hits=sourced.cache_hits,
             cache_misses=sourced.cache_misses,
             instructed=bool(options.instruction) and self.tokenizer.takes_instructions,
+            pair_exceeded=self._exceeds(options.reach.pair, sourced),
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
 
-    def predict_s(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
+    def _exceeds(self, most: int | None, sourced: Sourced[Candidates]) -> bool:
+        """Whether a candidate makes a pair of more token ids with the query than `most`."""
+        if most is None:
+            return False
+        longest = max(sourced.num_tokens, default=0)
+        return self.prepared.scorer.pair_tokens(len(sourced.query), longest) > most
+
+    def predict_s(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> float:
         """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.
 
         If the scorer precomputes: the seconds to encode all of them, which is most of its work.
         """
         if self.source.encode_lane is not None:
-            return self.queue.throughput.seconds(self.source.encode_lane.name, self._estimate_encoded(texts, reach))
-        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts, reach))
+            encoded = self._estimate_encoded(texts, options.reach)
+            return self.queue.throughput.seconds(self.source.encode_lane.name, encoded)
+        return self.queue.throughput.seconds(self.lane.name, self.estimate_rows(query, texts, options))
 
     def expected(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> dict[AnyLane, float]:
         """Rows by lane that texts of these lengths are likely to need. Scoring what is precomputed is not counted."""
         if self.source.encode_lane is None:
-            return {self.lane: self.estimate_rows(query, texts, options.reach)}
+            return {self.lane: self.estimate_rows(query, texts, options)}
         miss_rate = self.source.miss_rate if options.keep else 1.0
         return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, options.reach)}
 
@@ -179,12 +188,12 @@ class TextScorer(Generic[Candidates]):
         async with timeout(ticket.deadline - self.queue.clock()):
             return await self.tokenizer.read(query, candidate, client=ticket.client, instruction=instruction)
 
-    def estimate_rows(self, query: str, texts: Sequence[str], reach: Reach = WHOLE) -> float:
+    def estimate_rows(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
         template = self.prepared.scorer.query_template
         [query_tokens] = self._estimate_tokens([query], template.max_tokens)
         query_tokens = min(query_tokens + len(template.prefix) + len(template.suffix), template.max_tokens)
-        most = self.tokenizer.candidate_limit(query_tokens, reach)
+        most = self.tokenizer.candidate_limit(query_tokens, options.reach)
         return sum(self.prepared.scorer.rows_of(query_tokens, self._estimate_tokens(texts, most)))
 
     def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:

@@ -1,5 +1,6 @@
 """A request's place among the others, from its admission to its last score."""
 
+import math
 from dataclasses import dataclass
 
 from bandrank.engine.clients import Client
@@ -9,14 +10,23 @@ from bandrank.engine.clients import Client
 class Ticket:
     """Whom a request is from, when it is due, and its turn, which all its tasks share.
 
-    deadline: monotonic seconds.  turn: among the requests of its client; None until it is admitted.
-    expected_cost, expected_s: work that is to come and is not queued yet.  promised: whether what it needs
-    further is refused only if it would be late.
+    deadline: monotonic seconds.  priority: from 0; a later one lets other requests of its client go first.
+    turn: among the requests of its client; None until it is admitted.  expected_cost, expected_s: work that is to come
+    and is not queued yet.  promised: whether what it needs further is refused only if it would be late.
     """
 
     client: Client
     deadline: float
+    priority: int = 0
     turn: float | None = None
     expected_cost: float = 0.0
     expected_s: float = 0.0
     promised: bool = False
+
+    @property
+    def deference(self) -> float:
+        """How many times its own work the request gives others of its client, those that are smaller, to go first.
+
+        It grows with the priority, but slowly, so that no request starves: 1 for a priority of 0, 2 for 1, 11 for 999.
+        """
+        return 1 + math.log2(1 + self.priority)

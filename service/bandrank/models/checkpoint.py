@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -23,6 +23,7 @@ from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 
 FORMAT = 1
+AnyScorer = TypeVar("AnyScorer", bound=Scorer)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def mark_fit(folder: Path, dtypes: Sequence[DtypeName]) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def assemble(architecture: type[Scorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> Scorer:
+def assemble(architecture: type[AnyScorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> AnyScorer:
     """A scorer of this config with these weights, in eval mode. Raises BadCheckpoint if names or shapes do not fit.
 
     config: an instance of the architecture's `config_class`.  source: named in the error.

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
+from bandrank.models.layers.int8_rows import int8_rows
+
 SCALE = ".row_scale"  # what the name of an int8 matrix is followed by in the name of its scales
-LARGEST = 127
 
 
 def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, Tensor]:
@@ -17,9 +17,7 @@ def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, T
     packed: dict[str, Tensor] = {}
     for name, weight in weights.items():
         if weight.dim() == 2 and any(part in name for part in int8):
-            scale = weight.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / LARGEST
-            packed[name] = (weight / scale).round().to(torch.int8)
-            packed[name + SCALE] = scale.squeeze(1)
+            packed[name], packed[name + SCALE] = int8_rows(weight)
         else:
             packed[name] = weight.half()
             if not packed[name].isfinite().all():

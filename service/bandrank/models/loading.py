@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 
 from bandrank.dtypes import DtypeName
 from bandrank.models import checkpoint, hf
+from bandrank.models.architectures.bi_encoder import Similarity
 from bandrank.models.fusion import Fusion
 from bandrank.models.hf.files import find_folder, load_tokenizer
 from bandrank.models.scorer import Scorer
@@ -29,9 +30,10 @@ class LoadedModel:
     fit: tuple[DtypeName, ...] = ()
 
 
-def load_model(model: str, revision: str | None = None) -> LoadedModel:
+def load_model(model: str, revision: str | None = None, *, similarity: Similarity | None = None) -> LoadedModel:
     """Loads a shipped checkpoint by its name, or a folder or hub id in bandrank's format or one that models/hf reads.
 
+    similarity: by what a sentence-transformers bi-encoder compares vectors, whatever its folder says.
     Raises BadCheckpoint.
     """
     folder = shipped(model) or find_folder(model, revision)
@@ -39,4 +41,5 @@ def load_model(model: str, revision: str | None = None) -> LoadedModel:
         fusion = checkpoint.load_fusion(folder)
         fit = checkpoint.load_fit(folder)
         return LoadedModel(model, folder, checkpoint.load(folder), load_tokenizer(folder), fusion, fit)
-    return LoadedModel(model, folder, hf.load(folder), load_tokenizer(folder))
+    scorer = hf.load(folder, name=model, similarity=similarity)
+    return LoadedModel(model, folder, scorer, load_tokenizer(folder))

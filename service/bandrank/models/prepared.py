@@ -82,9 +82,20 @@ class PreparedScorer:
         return cls(scorer, weight.device, weight.dtype, _why_no_kernels(scorer), "it is being trained")
 
     @property
-    def native(self) -> str | None:
-        """Which CPU kernels it runs on, in a few words; None if on none."""
-        return f"CPU kernels, {native().variant}" if self.dtype == torch.int8 else None
+    def precision(self) -> str:
+        """What it computes in, in a few words."""
+        by = f" by CPU kernels, {native().variant}" if self.dtype == torch.int8 else ""
+        return f"{self.dtype}{by}{'; float16 may overflow' if self.scorer.overflows_float16 else ''}"
+
+    @property
+    def attention(self) -> str:
+        """What computes its attention, in a few words."""
+        if self.why_no_kernels is None:
+            return "CUDA kernels"
+        if self.dtype != torch.int8:
+            return f"plain torch: {self.why_no_kernels}"
+        reason = _why_no_native_attention(self.scorer)
+        return "CPU kernels" if reason is None else f"plain torch: {reason}"
 
     @property
     def graph_bytes(self) -> int:
@@ -219,17 +230,26 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
     encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
-    if encoder.config.causal:
-        return "they have no causal attention"
+    if reason := _why_no_attention(encoder):
+        return reason
     if backend == "native":
         return "the CPU kernels run"
     if backend not in {"auto", "cuda"}:
         return f"{backend!r} was asked for"
-    if encoder.config.why_no_kernels is not None:
-        return encoder.config.why_no_kernels
     return why_no_kernels(
         scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
     )
+
+
+def _why_no_native_attention(scorer: Scorer) -> str | None:
+    """Why the CPU kernels do not compute the attention of a scorer in int8, as a clause; None if they do."""
+    encoder = scorer.encoder
+    return _why_no_attention(encoder) or why_not_native(encoder.device, encoder.dtype, encoder.config.head_dim)
+
+
+def _why_no_attention(encoder: Encoder) -> str | None:
+    """Why no kernels at all compute the attention of an encoder's family, as a clause; None if some do."""
+    return "they have no causal attention" if encoder.config.causal else encoder.config.why_no_kernels
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:

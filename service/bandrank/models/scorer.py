@@ -143,6 +143,12 @@ class Scorer(nn.Module, ABC):
         del num_passages
         return self.candidate_limit(query_tokens)
 
+    def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
+        """The token ids of the longest sequence that a query and a candidate of so many are read in: of both together,
+        or, by a scorer that precomputes, of the longer one.
+        """
+        return max(query_tokens, candidate_tokens) if self.precomputes else query_tokens + candidate_tokens
+
     @property
     def overflows_float16(self) -> bool:
         """Whether its encoder's states are known to go beyond the range of float16."""

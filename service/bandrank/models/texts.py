@@ -25,11 +25,13 @@ class Reach:
     """How far each candidate of a request is to be read; None: as far as the scorer reads.
 
     tokens: the word pieces of its text, sentence tokens included.  passages: those of a scorer that splits long
-    candidates (MaxP); for any other scorer the whole candidate is one.
+    candidates (MaxP); for any other scorer the whole candidate is one.  pair: the token ids of a candidate and
+    the query together, special tokens included; of a candidate alone, for a scorer that encodes them apart.
     """
 
     tokens: int | None = None
     passages: int | None = None
+    pair: int | None = None
 
 
 WHOLE = Reach()
@@ -102,4 +104,17 @@ class TextEncoder:
             limit = min(limit, reach.tokens + self.scorer.candidate_template.num_added)
         if reach.passages is not None:
             limit = min(limit, self.scorer.passages_limit(query_tokens, reach.passages))
+        if reach.pair is not None:
+            limit = min(limit, self._pair_limit(query_tokens, reach.pair))
         return limit
+
+    def _pair_limit(self, query_tokens: int, most: int) -> int:
+        """The most token ids of a candidate where it and the query may have `most`. As where the longer text of a pair
+        is cut first, half of them are left to the candidate beside a longer query, which is not cut here.
+        """
+        if self.scorer.precomputes:
+            return most
+        added = self.scorer.candidate_template.num_added
+        room = most - self.scorer.pair_tokens(query_tokens, added)
+        query_pieces = query_tokens - self.scorer.query_template.num_added
+        return added + max(room, (room + query_pieces + 1) // 2)

@@ -1,13 +1,16 @@
 """Cohere's clients, v1 and v2, and those that read the same answer: Jina's, vLLM's, Xinference's, Elasticsearch's."""
 
 import json
+from operator import itemgetter
 from typing import Any
 
 import pytest
 from support.app import assert_error, running_app
 from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask
+from support.models import tiny_cross_encoder
 from support.scorers import encoded_lookup, lookup
 
+from bandrank.api.dialects import cohere, pair_scores
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -135,6 +138,9 @@ async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
         ({"return_documents": "yes"}, "return_documents"),
         ({"return_documents": 1}, "return_documents"),
         ({"budget_ms": 0}, "budget_ms"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": [2]}, "truncate_prompt_tokens"),
+        ({"priority": "high"}, "priority"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str) -> None:
@@ -158,8 +164,11 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
     ("fields", "warned"),
     [
         ({"relevant_spans": {"mode": "enabled", "threshold": 0.1}}, ["results"]),
-        ({"relevant_spans": {}, "truncate_prompt_tokens": 512}, ["results", "truncate_prompt_tokens"]),
-        ({"priority": 999, "truncate_prompt_tokens": [2]}, ["truncate_prompt_tokens", "priority"]),
+        ({"relevant_spans": {}, "truncate_prompt_tokens": 512}, ["results"]),
+        ({"truncate_prompt_tokens": 3}, ["truncate_prompt_tokens"]),
+        ({"truncate_prompt_tokens": 10**400, "priority": 2**63 - 1}, None),
+        ({"truncate_prompt_tokens": 512, "truncation_side": "left"}, ["truncate_prompt_tokens"]),
+        ({"priority": 999, "truncate_prompt_tokens": 4, "truncation_side": "right"}, None),
         ({"priority": 0, "truncate_prompt_tokens": -1, "max_tokens_per_doc": 512}, None),
         ({"relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}, None),
     ],
@@ -171,6 +180,38 @@ async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], war
     warnings = answer["meta"].get("warnings")
     assert (warnings and [warning.split()[0].rstrip(":") for warning in warnings]) == warned
     assert all(result.keys() == {"index", "relevance_score"} for result in answer["results"])
+
+
+@pytest.mark.parametrize(("sent", "means"), [(None, 0), (0, 0), (7, 7), (-7, 0)])
+def test_a_priority_is_the_requests(sent: int | None, means: int) -> None:
+    """In both of vLLM's dialects; nothing goes before 0, which its clients may ask for."""
+    pairs = pair_scores.PairsRequest.model_validate({"text_1": "who", "text_2": WORDS, "priority": sent})
+
+    assert cohere.read(cohere.CohereRequest.model_validate(BODY | {"priority": sent}), 10).options.priority == means
+    assert pair_scores.read(pairs, 10).options.priority == means
+
+
+async def test_pairs_are_cut_to_the_tokens_that_a_prompt_may_have() -> None:
+    """As if the documents had been sent so, in both of vLLM's dialects; from the left nothing is cut."""
+    texts = ["the man was " * 10, "she", "there who is it " * 5]
+    async with running_app(tiny_cross_encoder()) as running:
+
+        async def scores(path: str, **body: Any) -> list[float]:
+            answer = (await running.client.post(path, json=body)).json()
+            found = answer.get("results") or answer["data"]
+            return [each.get("relevance_score", each.get("score")) for each in sorted(found, key=itemgetter("index"))]
+
+        rerank, cut = {"query": "who is it", "documents": texts}, {"truncate_prompt_tokens": 6 + 7}
+        pairs = {"text_1": "who is it", "text_2": texts}
+        expected = await scores("/rerank", query="who is it", documents=[" ".join(text.split()[:7]) for text in texts])
+        whole = await scores("/rerank", **rerank)
+        asked = [await scores("/rerank", **rerank, **cut), await scores("/score", **pairs, **cut)]
+        left = [await scores("/rerank", **rerank, **cut, truncation_side="left")]
+        left.append(await scores("/score", **pairs, **cut, truncation_side="left"))
+
+    assert asked == [pytest.approx(expected, abs=1e-6)] * 2
+    assert left == [pytest.approx(whole, abs=1e-6)] * 2
+    assert expected != pytest.approx(whole, abs=1e-3)
 
 
 async def test_our_own_options_may_be_added() -> None:

@@ -105,7 +105,8 @@ async def test_the_answer_warns_of_stages_that_read_candidates_whole() -> None:
             warned[strategy] = answer["meta"].get("warnings", [])
             assert all(("passage" in each) == (strategy == "accurate") for each in answer["results"])
     async with running_app(lookup(man=1.0)) as running:
-        cohere = await post(running, "/v2/rerank", documents=words, relevant_spans={}, truncate_prompt_tokens=9)
+        vain = {"relevant_spans": {}, "truncate_prompt_tokens": 9, "truncation_side": "left"}
+        cohere = await post(running, "/v2/rerank", documents=words, **vain)
 
     assert [len(each) for each in warned.values()] == [1, 0]
     assert "'fast'" in warned["fast"][0]

@@ -7,6 +7,7 @@ using namespace bandrank;
 extern "C" {
 
 int bandrank_panel() { return PANEL; }
+int bandrank_block_rows() { return BLOCK_ROWS; }
 
 void bandrank_pack(const int8_t* weight, int64_t outputs, int64_t bytes, int8_t* panels, int32_t* sums) {
     pack(weight, outputs, bytes, panels, sums);

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
-from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit
+from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit, Priority, PromptLimit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -24,8 +24,8 @@ from bandrank.engine.options import Options
 from bandrank.engine.policy import AUTO
 from bandrank.models.texts import Reach
 
-NO_CUT = "truncate_prompt_tokens was not applied, because a query is never cut; max_tokens_per_doc limits documents"
-NO_PRIORITY = "priority was not applied; a client's requests take turns by their size and arrival"
+NO_LEFT_CUT = "truncate_prompt_tokens was not applied, because texts are never cut from the left"
+QUERY_KEPT = "truncate_prompt_tokens cut documents alone; with the query, which is never cut, some have more tokens"
 SPAN_THRESHOLD = 0.1  # Cohere's own default
 
 
@@ -61,10 +61,16 @@ class CohereRequest(ForeignRequest):
     max_chunks_per_doc: Limit = Field(
         default=None, description="The passages of a long document that are scored; null or 0: all."
     )
-    truncate_prompt_tokens: Any = Field(
-        default=None, description="Not applied; unless it is null, 0 or -1, the answer warns of it."
+    truncate_prompt_tokens: PromptLimit = Field(
+        default=None,
+        description="The tokens of a query and a document together, special ones included, or of a document, for a "
+        "model that encodes them apart; null, 0 or -1: all. Documents are cut, and the query never: the answer warns "
+        "where that leaves more.",
     )
-    priority: Any = Field(default=None, description="Not applied; unless it is null or 0, the answer warns of it.")
+    truncation_side: str | None = Field(
+        default=None, description="If it is left, truncate_prompt_tokens is not applied, and the answer warns of it."
+    )
+    priority: Priority = None
     relevant_spans: SpansWanted | None = Field(
         default=None, description="Results have the best passage of their document as a span, unless it is disabled."
     )
@@ -80,10 +86,9 @@ class CohereRequest(ForeignRequest):
         return bool(self.raw_scores) or self.use_activation is False or self.activation is False
 
     @property
-    def warnings(self) -> list[str]:
-        """What was asked for in vain."""
-        warnings = [] if self.truncate_prompt_tokens in (None, 0, -1) else [NO_CUT]
-        return warnings if self.priority in (None, 0) else [*warnings, NO_PRIORITY]
+    def cuts_left(self) -> bool:
+        """Whether pairs are to be cut at their beginning."""
+        return self.truncate_prompt_tokens is not None and self.truncation_side == "left"
 
     @property
     def spans(self) -> bool:
@@ -154,12 +159,13 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         raw_scores=request.raw,
     )
     budget_s = None if request.budget_ms is None else request.budget_ms / 1000
-    reach = Reach(request.max_tokens_per_doc, request.max_chunks_per_doc)
+    pair = None if request.cuts_left else request.truncate_prompt_tokens
+    reach = Reach(request.max_tokens_per_doc, request.max_chunks_per_doc, pair)
     return replace(
         call,
         strategy=request.strategy or AUTO,
         budget_s=budget_s,
-        options=Options(reach, request.instruction or ""),
+        options=Options(reach, request.instruction or "", priority=request.priority or 0),
         passages=request.spans,
     )
 
@@ -184,6 +190,16 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
     return [Span(passage.start, passage.end, shown)] if relevance >= threshold else []
 
 
+def warnings(exchange: Exchange[CohereRequest]) -> list[str]:
+    """What was asked for in vain."""
+    exceeded = any(report.pair_exceeded for report in exchange.answer.ranking.reports)
+    return [
+        *exchange.warnings,
+        *([NO_LEFT_CUT] if exchange.request.cuts_left else []),
+        *([QUERY_KEPT] if exceeded else []),
+    ]
+
+
 def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
@@ -194,7 +210,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     if exchange.call.passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)
-    meta.warnings = [*(meta.warnings or []), *exchange.request.warnings] or None
+    meta.warnings = warnings(exchange) or None
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,

@@ -45,6 +45,20 @@ Instruction = Annotated[
 ]
 # Of tokens or passages that are read; 0 means all, as for other services.
 Limit = Annotated[Count | None, AfterValidator(lambda limit: limit or None)]
+# vLLM's, of a query and a document together; -1 stands for the model's own limit.
+PromptLimit = Annotated[
+    Annotated[int, Field(ge=-1), BeforeValidator(_as_number)] | None,
+    AfterValidator(lambda limit: limit if limit and limit > 0 else None),
+]
+# Cohere's, and vLLM's of a wider range; nothing is earlier than 0.
+Priority = Annotated[
+    Annotated[int, Field(ge=-(2**63), lt=2**63), BeforeValidator(_as_number)] | None,
+    AfterValidator(lambda priority: max(0, priority or 0)),
+    Field(
+        description="Requests of a client with a later one, which is a larger number, let those with an earlier one go "
+        "first, and are refused sooner under load; 0 or less is the earliest."
+    ),
+]
 # fail_fast: a million faults would take gigabytes
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 QueryTexts = Annotated[list[Query], Field(fail_fast=True, min_length=1)]

@@ -14,7 +14,7 @@ from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import Flag, Limit, Query, QueryTexts, Texts
+from bandrank.api.dialects.fields import Flag, Limit, Priority, PromptLimit, Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -49,6 +49,15 @@ class PairsRequest(NamesModel):
     max_tokens_per_doc: Limit = Field(
         default=None, description="The tokens of the second text that are read; null or 0: all."
     )
+    truncate_prompt_tokens: PromptLimit = Field(
+        default=None,
+        description="The tokens of a pair, special ones included, or of its second text, for a model that encodes them "
+        "apart; null, 0 or -1: all. The second text is cut, and the first never.",
+    )
+    truncation_side: str | None = Field(
+        default=None, description="If it is left, truncate_prompt_tokens is not applied."
+    )
+    priority: Priority = None
 
     @property
     def sides(self) -> tuple[list[str], list[str]] | None:
@@ -95,13 +104,14 @@ def read(request: PairsRequest, max_candidates: int) -> Call:
         queries *= len(texts)
     if len(queries) != len(texts):
         raise InvalidInput(f"{len(queries)} texts cannot be paired with {len(texts)}: give as many, or one")
+    pair = None if request.truncation_side == "left" else request.truncate_prompt_tokens
     return Call(
         query=queries[0],
         candidates=[CallCandidate(text, query=query) for query, text in zip(queries, texts, strict=True)],
         model=request.model,
         any_model=True,
         raw_scores=request.use_activation is False or request.activation is False,
-        options=Options(Reach(request.max_tokens_per_doc)),
+        options=Options(Reach(request.max_tokens_per_doc, pair=pair), priority=request.priority or 0),
     )
 
 

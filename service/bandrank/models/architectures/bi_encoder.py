@@ -18,6 +18,8 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide
 from bandrank.models.wording import PLAIN, Wording
 
+Similarity = Literal["cosine", "dot"]
+
 
 @dataclass(frozen=True)
 class BiEncoderConfig:
@@ -34,7 +36,7 @@ class BiEncoderConfig:
     cls_id: int | None
     sep_id: int | None
     pooling: Pooling = "mean"
-    similarity: Literal["cosine", "dot"] = "cosine"
+    similarity: Similarity = "cosine"
     max_tokens: int = 256
     dense: tuple[DenseConfig, ...] = ()
     query_wording: Wording = PLAIN
@@ -63,6 +65,7 @@ class BiEncoder(LateInteractionScorer):
     embeds: ClassVar[bool] = True
     config_class: ClassVar[type] = BiEncoderConfig
     config: BiEncoderConfig
+    why_similarity: str = ""  # for somebody who asks; empty where the config itself was saved with it
 
     def __init__(self, config: BiEncoderConfig) -> None:
         super().__init__(config)
@@ -74,7 +77,8 @@ class BiEncoder(LateInteractionScorer):
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """Those of any scorer, and how texts become vectors."""
-        return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}"}
+        why = f": {self.why_similarity}" if self.why_similarity else ""
+        return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}{why}"}
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """A dot product costs next to nothing."""

@@ -73,6 +73,10 @@ class JointScorer(Scorer):
         limit: int = self.config.max_tokens
         return limit - 1 - query_tokens
 
+    def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
+        """With [CLS], which is in neither template."""
+        return 1 + query_tokens + candidate_tokens
+
     def passages_limit(self, query_tokens: int, num_passages: int) -> int:
         """With MaxP, the token ids of so many passages; otherwise a candidate is one."""
         if self.config.long_candidates == "maxp":

@@ -1,8 +1,6 @@
 """Bi-encoders as sentence-transformers saves them: modules in order, each with its own settings."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
@@ -12,10 +10,9 @@ from bandrank.models.hf.model import Model
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame
+from bandrank.models.hf.similarity import read_similarity
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
-
-SIMILARITIES = ("cosine", "dot", None)
 
 
 def modules(folder: Path) -> list[str]:
@@ -41,7 +38,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
     query_wording, candidate_wording = wordings(library)
     if not pooling.get("include_prompt", True) and (query_wording, candidate_wording) != (PLAIN, PLAIN):
         raise BadCheckpoint(f"{folder}: a pooling that leaves the tokens of a prompt out is not supported")
-    similarity = _similarity(folder, library)
+    if size := library.get("truncate_dim"):
+        raise BadCheckpoint(f"{folder}: vectors cut to {size} dimensions (truncate_dim) are not supported")
+    similarity, why = read_similarity(model, library.get("similarity_fn_name"), normalised="Normalize" in modules)
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
     limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length") or encoder.max_positions
     most = min(encoder.max_positions, MOST_DECODER_TOKENS) if encoder.causal else encoder.max_positions
@@ -49,7 +48,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         **(frame(model) if encoder.causal else model.ids("cls", "sep")),
         encoder=encoder,
         pooling=read_pooling(pooling),
-        similarity="cosine" if "Normalize" in modules or similarity == "cosine" else "dot",
+        similarity=similarity,
         max_tokens=min(int(limit), most),
         dense=tuple(layer for layer, _ in dense_layers),
         query_wording=query_wording,
@@ -60,13 +59,6 @@ def read(model: Model, modules: list[str]) -> Scorer:
         for index, (_, weights) in enumerate(dense_layers)
         for name, tensor in weights.items()
     }
-    return assemble(BiEncoder, config, model.encoder_weights | of_dense, source=str(folder))
-
-
-def _similarity(folder: Path, library: Mapping[str, Any]) -> Any:
-    """The name of the similarity that vectors are compared by, or None if the folder does not say."""
-    if (similarity := library.get("similarity_fn_name")) not in SIMILARITIES:
-        raise BadCheckpoint(f"{folder}: similarity {similarity!r} is not supported, only cosine or dot")
-    if size := library.get("truncate_dim"):
-        raise BadCheckpoint(f"{folder}: vectors cut to {size} dimensions (truncate_dim) are not supported")
-    return similarity
+    scorer = assemble(BiEncoder, config, model.encoder_weights | of_dense, source=str(folder))
+    scorer.why_similarity = why
+    return scorer

@@ -8,7 +8,7 @@ class KnownModel:
     """A model on the hub.
 
     parameters: as its authors say; empty if they do not.  tokens: the most that it reads of a text, or of a query and
-    a candidate together.
+    a candidate together.  dot: whether its card compares vectors by the dot product, which its files need not say.
     """
 
     id: str
@@ -16,6 +16,7 @@ class KnownModel:
     parameters: str
     tokens: int
     special: str = ""
+    dot: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ KNOWN_FAMILIES = (
             KnownModel("sentence-transformers/all-MiniLM-L6-v2", BI, "22.7M", 256, "mean, cosine"),
             KnownModel("BAAI/bge-base-en-v1.5", BI, "109M", 512, "[CLS], cosine"),
             KnownModel("intfloat/multilingual-e5-small", BI, "", 512, "put `query: ` and `passage: ` before texts"),
+            KnownModel(
+                "sentence-transformers/msmarco-bert-base-dot-v5", BI, "109M", 512, "mean, dot product", dot=True
+            ),
             KnownModel("sentence-transformers/LaBSE", BI, "471M", 256, "[CLS] through a tanh layer, cosine"),
             KnownModel("Snowflake/snowflake-arctic-embed-m", BI, "109M", 512, "[CLS], cosine; queries have a prompt"),
             KnownModel("colbert-ir/colbertv2.0", COLBERT, "110M", 220, "128 dimensions, Stanford's format"),
@@ -73,14 +77,23 @@ KNOWN_FAMILIES = (
         "a bias for the distance of two tokens; positions from 2; no token types",
         (
             KnownModel("sentence-transformers/all-mpnet-base-v2", BI, "109M", 384, "mean, cosine"),
-            KnownModel("sentence-transformers/multi-qa-mpnet-base-dot-v1", BI, "109M", 512, "[CLS], dot product"),
+            KnownModel(
+                "sentence-transformers/multi-qa-mpnet-base-dot-v1", BI, "109M", 512, "[CLS], dot product", dot=True
+            ),
         ),
     ),
     KnownFamily(
         "DistilBERT",
         ("distilbert",),
         "BERT's encoder without token types; [CLS] through a ReLU layer",
-        (KnownModel("sentence-transformers/msmarco-distilbert-base-tas-b", BI, "66M", 512, "[CLS], dot product"),),
+        (
+            KnownModel(
+                "sentence-transformers/msmarco-distilbert-base-tas-b", BI, "66M", 512, "[CLS], dot product", dot=True
+            ),
+            KnownModel(
+                "sentence-transformers/msmarco-distilbert-dot-v5", BI, "66M", 512, "mean, dot product", dot=True
+            ),
+        ),
     ),
     KnownFamily(
         "NomicBERT",
@@ -92,7 +105,7 @@ KNOWN_FAMILIES = (
                 BI,
                 "137M",
                 8192,
-                "mean; put `search_query: ` and `search_document: ` before texts",
+                "mean, cosine; put `search_query: ` and `search_document: ` before texts",
             ),
         ),
     ),
@@ -102,7 +115,7 @@ KNOWN_FAMILIES = (
         "rotary positions, plain or scaled, GeGLU; [CLS] through a tanh pooler",
         (
             KnownModel("Alibaba-NLP/gte-multilingual-reranker-base", CROSS, "306M", 8192, "multilingual; float16 file"),
-            KnownModel("Alibaba-NLP/gte-base-en-v1.5", BI, "137M", 8192, "[CLS]"),
+            KnownModel("Alibaba-NLP/gte-base-en-v1.5", BI, "137M", 8192, "[CLS], cosine"),
             KnownModel(
                 "Snowflake/snowflake-arctic-embed-m-v2.0", BI, "305M", 8192, "[CLS], cosine; queries have a prompt"
             ),
@@ -149,3 +162,12 @@ KNOWN_FAMILIES = (
         ),
     ),
 )
+
+
+def trained_for_dot(name: str) -> bool:
+    """Whether this is a known model whose card compares vectors by the dot product.
+
+    name: a hub id, or a folder that is called as the model is.
+    """
+    short = name.rstrip("/").rsplit("/", 1)[-1]
+    return any(model.dot and model.id.endswith(f"/{short}") for family in KNOWN_FAMILIES for model in family.models)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bandrank.models.architectures.bi_encoder import Similarity
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker, pylate, sequence_cross_encoder
 from bandrank.models.hf.bert import BERT
@@ -36,8 +37,12 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
 }
 
 
-def load(folder: Path) -> Scorer:
-    """The scorer in a Hugging Face model folder, on the CPU, in the dtype it was saved in. Raises BadCheckpoint."""
+def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) -> Scorer:
+    """The scorer in a Hugging Face model folder, on the CPU, in the dtype it was saved in. Raises BadCheckpoint.
+
+    name: that by which it was asked for, such as its hub id; by default the folder's.  similarity: by what a bi-encoder
+    compares vectors, whatever its folder says.
+    """
     settings = read_object(folder / "config.json")
     family = FAMILIES.get(str(kind := settings.get("model_type")))
     if family is None:
@@ -47,7 +52,16 @@ def load(folder: Path) -> Scorer:
         prefix = next((each for each in family.prefixes if any(name.startswith(each) for name in saved)), "")
         weights = {name.removeprefix(prefix): tensor for name, tensor in saved.items()}
         encoder = family.read_config(settings, weights)
-        model = Model(folder, family, settings, weights, encoder, headless=not prefix)
+        model = Model(
+            folder,
+            family,
+            settings,
+            weights,
+            encoder,
+            headless=not prefix,
+            name=name or folder.name,
+            similarity=similarity,
+        )
         return _in_its_role(model, bi_encoder.modules(folder))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error

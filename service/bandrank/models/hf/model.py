@@ -58,7 +58,8 @@ class Model:
     """The content of a folder.
 
     settings: the keys of config.json.  weights: tensors by their saved names, without the family's prefix.
-    headless: whether no name had such a prefix, as in a model that was saved without a head.
+    headless: whether no name had such a prefix, as in a model that was saved without a head.  name: that by which it
+    was asked for.  similarity: by what a bi-encoder compares vectors, whatever its folder says; None leaves it to that.
     """
 
     folder: Path
@@ -67,6 +68,8 @@ class Model:
     weights: Weights
     encoder: EncoderConfig
     headless: bool = False
+    name: str = ""
+    similarity: Literal["cosine", "dot"] | None = None
 
     @property
     def encoder_weights(self) -> Weights:

@@ -1,15 +1,17 @@
 """Attention whose scores no backend computes, on packed rows: a chunk of a batch's layouts at a time."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bandrank_kernels.windowed_attention import Layout, PackedRows
+from bandrank.models.layers.block import PostNormBlock
+from bandrank_kernels.windowed_attention import AttentionPlan, Layout, Layouts, PackedRows
 
 # Scores, and products with a table of positions, that are in memory at once: they stay in the cache of a CPU (16 MB),
 # and fill a GPU with few launches (256 MB). A query row alone may need more.
@@ -47,6 +49,54 @@ class Chunk:
         scores = scores if self.bias is None else scores + self.bias
         attended: Tensor = scores.softmax(-1).to(value.dtype) @ value
         return attended.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class ChunkedPlan(AttentionPlan):
+    """The plan of a batch, for blocks whose scores depend on the distances of rows.
+
+    reach: the longest distance of two rows of a sequence.
+    """
+
+    layouts: Layouts
+    reach: int
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+
+Plan = TypeVar("Plan", bound=ChunkedPlan)
+
+
+class ChunkedBlock(PostNormBlock, Generic[Plan]):
+    """BERT's block with an attention of its own, whose plans are of one kind: those that its encoder's table makes."""
+
+    attention: ClassVar[str]  # what errors call it
+
+    @abstractmethod
+    def attend_layouts(self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: Plan) -> Tensor:
+        """(number of rows in the layouts, hidden_size) attended values, by row number.
+
+        qkv: (total, 3, num_heads, head_dim).  positions: (total,).
+        """
+
+    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        own = self._own(plan)
+        return self.attend_layouts(own.layouts.rows, qkv, positions, own)
+
+    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
+        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first."""
+        own = self._own(plan)
+        attended = self.attend_layouts(own.layouts.cls, self.project(hidden, positions), positions, own)
+        return self._after_attention(attended, hidden[:num_candidates])
+
+    def _own(self, plan: AttentionPlan) -> Plan:
+        if not isinstance(plan, ChunkedPlan):
+            raise NotImplementedError(f"{self.attention} cannot mask single keys, as ColBERT's queries need it")
+        return cast("Plan", plan)
 
 
 def attend_in_chunks(

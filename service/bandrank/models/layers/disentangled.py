@@ -6,6 +6,7 @@ content to position, position to content. b is the bucket of the distance i - j;
 buckets to keys and to queries. Either of the last two may be left out; `terms` is how many there are.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.layers.block import PostNormBlock
-from bandrank.models.layers.chunked_attention import Chunk, attend_in_chunks, reach
+from bandrank.models.layers.chunked_attention import Chunk, ChunkedBlock, ChunkedPlan, attend_in_chunks, reach
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Layouts, PackedRows, lay_out
+from bandrank_kernels.windowed_attention import AttentionPattern, Layout, PackedRows, lay_out
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,15 @@ class Distances:
 
 
 @dataclass(frozen=True)
-class DisentangledPlan(AttentionPlan):
+class DisentangledPlan(ChunkedPlan):
     """The plan of a batch, for blocks that score by their own projections.
 
-    reach: the longest distance of two rows of a sequence.  rows: (2 * reach + 1,) row of `table` for each distance.
+    rows: (2 * reach + 1,) row of `table` for each distance.
     table: (num_rows, hidden_size) the embeddings that the batch needs, normed.
     """
 
-    layouts: Layouts
-    reach: int
     rows: Tensor
     table: Tensor
-
-    def attend(self, qkv: Tensor) -> Tensor:
-        raise NotImplementedError("a block adds its own projections of positions")
-
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("a block adds its own projections of positions")
 
 
 class RelativePositions(nn.Module):
@@ -103,8 +95,10 @@ class Terms:
     shared: bool = True
 
 
-class DisentangledBlock(PostNormBlock):
+class DisentangledBlock(ChunkedBlock[DisentangledPlan]):
     """BERT's block with disentangled attention."""
+
+    attention = "disentangled attention"
 
     def __init__(self, config: EncoderConfig, terms: Terms) -> None:
         super().__init__(config)
@@ -114,18 +108,9 @@ class DisentangledBlock(PostNormBlock):
         self.position_key = Linear(size, size) if terms.content_to_position and not terms.shared else None
         self.position_query = Linear(size, size) if terms.position_to_content and not terms.shared else None
 
-    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        return self._attend(qkv, positions, plan, cls_only=False)
-
-    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
-        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first."""
-        attended = self._attend(self.project(hidden, positions), positions, plan, cls_only=True)
-        return self._after_attention(attended, hidden[:num_candidates])
-
-    def _attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan, *, cls_only: bool) -> Tensor:
-        if not isinstance(plan, DisentangledPlan):
-            raise NotImplementedError("disentangled attention cannot mask single keys, as ColBERT's queries need it")
-        layouts = plan.layouts.cls if cls_only else plan.layouts.rows
+    def attend_layouts(
+        self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: DisentangledPlan
+    ) -> Tensor:
         attend = partial(self._attend_chunk, qkv, self._project_table(plan.table), positions, plan)
         return attend_in_chunks(layouts, attend, qkv, table_rows=len(plan.table))
 

@@ -2,16 +2,14 @@
 
 from typing import Self
 
-import torch
 from torch import Tensor, nn
 
+from bandrank.models.layers.int8_rows import int8_rows
 from bandrank.models.layers.linear import ALL, Activation, Linear, LinearLayer
-from bandrank_kernels.native.tensors import MULTIPLE, Int8Weights, Split, linear
+from bandrank.models.layers.splitting import split_for
+from bandrank_kernels.native.tensors import MULTIPLE, Int8Weights, linear
 
-LARGEST = 127
-# Bytes that are added to a row for its largest inputs: a register of them, the least that can be. They are worth their
-# time if the steps of rows become so many times finer, and by as much more as rows become longer.
-COPIES, FINER = MULTIPLE, 1.2
+NOT_FINITE = "a weight is not finite"
 
 
 class Int8Linear(LinearLayer):
@@ -35,13 +33,11 @@ class Int8Linear(LinearLayer):
     @classmethod
     def of(cls, layer: Linear) -> Self:
         """The nearest such layer: the largest weight of each output keeps its value. Weights that were stored as int8
-        rows come out as they were stored. Raises ValueError as `why_not_int8` says.
+        rows come out as they were stored. Raises ValueError for a weight that is not finite, and for odd sizes.
         """
-        if reason := why_not_int8(layer):
-            raise ValueError(reason)
-        weight = layer.weight.detach().float()
-        scales = (weight.abs().amax(1) / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
-        rows = (weight / scales[:, None]).round().to(torch.int8)
+        rows, scales = int8_rows(layer.weight)
+        if not scales.isfinite().all():
+            raise ValueError(NOT_FINITE)
         return cls(rows, scales, None if layer.bias is None else layer.bias.detach().float())
 
     def adapt(self, inputs: Tensor) -> None:
@@ -63,29 +59,6 @@ class Int8Linear(LinearLayer):
 
 
 def why_not_int8(layer: Linear) -> str | None:
-    """Why a layer cannot be computed in int8, as a clause; None if it can."""
-    if layer.in_features % MULTIPLE:
-        return f"a layer has {layer.in_features} inputs, no multiple of {MULTIPLE}"
-    return None if layer.weight.isfinite().all() else "a weight is not finite"
-
-
-def split_for(inputs: Tensor) -> Split | None:
-    """How the inputs of a layer are best split, given some rows of them; None if that would gain little.
-
-    One byte after the other goes to the input that most often is the largest or the least of its row.
-    inputs: (n, in_features).
-    """
-    num_bytes = torch.ones(inputs.shape[1], dtype=torch.int64)
-    shares = inputs.clone()
-    for _ in range(COPIES):
-        outliers = torch.cat([shares.argmax(1), shares.argmin(1)])
-        worst = outliers.bincount(minlength=len(num_bytes)).argmax()
-        num_bytes[worst] += 1
-        shares[:, worst] = inputs[:, worst] / num_bytes[worst]
-    enough = FINER + COPIES / len(num_bytes)
-    return Split.of(num_bytes) if _mean_span(inputs) > enough * _mean_span(shares) else None
-
-
-def _mean_span(rows: Tensor) -> Tensor:
-    """From the least number of a row, or zero, to its largest."""
-    return (rows.amax(1).clamp(min=0) - rows.amin(1).clamp(max=0)).mean()
+    """Why a layer of finite weights cannot be computed in int8, as a clause; None if it can."""
+    odd = layer.in_features % MULTIPLE
+    return f"a layer has {layer.in_features} inputs, no multiple of {MULTIPLE}" if odd else None

@@ -3,16 +3,16 @@ section 2.1), as MPNet has it: all layers share one table, and scores are divide
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.layers.block import PostNormBlock
-from bandrank.models.layers.chunked_attention import Chunk, attend_in_chunks, reach
+from bandrank.models.layers.chunked_attention import Chunk, ChunkedBlock, ChunkedPlan, attend_in_chunks, reach
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Layouts, PackedRows, lay_out
+from bandrank_kernels.windowed_attention import AttentionPattern, Layout, PackedRows, lay_out
 
 BUCKETS, FARTHEST = 32, 128  # rows of the table, half of them for either sign; farther distances share the last row
 
@@ -32,21 +32,13 @@ def buckets(farthest: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RelativeBiasPlan(AttentionPlan):
-    """The plan of a batch. reach: the longest distance of two rows of a sequence.
+class RelativeBiasPlan(ChunkedPlan):
+    """The plan of a batch.
 
     bias: (2 * reach + 1, num_heads) float32, for each distance of a query row from a key row, ascending.
     """
 
-    layouts: Layouts
-    reach: int
     bias: Tensor
-
-    def attend(self, qkv: Tensor) -> Tensor:
-        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
-
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
 
 
 class RelativeBias(nn.Module):
@@ -64,23 +56,14 @@ class RelativeBias(nn.Module):
         return RelativeBiasPlan(lay_out(rows, pattern, device=device), farthest, self.table(of_distance).float())
 
 
-class RelativeBiasBlock(PostNormBlock):
+class RelativeBiasBlock(ChunkedBlock[RelativeBiasPlan]):
     """BERT's block with a bias in its attention."""
 
-    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        return self._attend(qkv, positions, plan, cls_only=False)
+    attention = "attention with relative biases"
 
-    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
-        """(num_candidates, hidden_size) output of `forward` for the [CLS] rows, which come first."""
-        attended = self._attend(self.project(hidden, positions), positions, plan, cls_only=True)
-        return self._after_attention(attended, hidden[:num_candidates])
-
-    def _attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan, *, cls_only: bool) -> Tensor:
-        if not isinstance(plan, RelativeBiasPlan):
-            raise NotImplementedError(
-                "attention with relative biases cannot mask single keys, which ColBERT's queries need"
-            )
-        layouts = plan.layouts.cls if cls_only else plan.layouts.rows
+    def attend_layouts(
+        self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: RelativeBiasPlan
+    ) -> Tensor:
         return attend_in_chunks(layouts, partial(self._attend_chunk, qkv, positions, plan), qkv)
 
     def _attend_chunk(self, qkv: Tensor, positions: Tensor, plan: RelativeBiasPlan, chunk: Chunk) -> Tensor:

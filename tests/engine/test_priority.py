@@ -1,0 +1,75 @@
+"""Requests of a later priority: they let others of their client go first, and nobody else notices."""
+
+import math
+
+import pytest
+from support.tasks import CLIENT, LANE, Clock, task_of
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.engine.clients import Client
+from bandrank.engine.tickets import Ticket
+from bandrank.errors import Overloaded
+
+BATCH = 40
+OTHERS = Client("one"), Client("another")
+
+
+def queue_of(*, patience: float = math.inf) -> TaskQueue:
+    """A queue in which a row takes a second."""
+    queue = TaskQueue(
+        max_waiting_rows=math.inf, max_wait_s=math.inf, clock=Clock(), max_batch_rows=BATCH, patience=patience
+    )
+    queue.throughput.report(LANE.name, 1000, 1000.0)
+    return queue
+
+
+def test_a_later_priority_lets_others_of_its_client_go_first() -> None:
+    """Those that come after it, too; of equal ones the lowest number is first."""
+    queue = queue_of()
+    late = [task_of([1] * BATCH, priority=priority) for priority in (999, 0, 1)]
+    early = [task_of([1] * BATCH) for _ in range(3)]
+    for task in (*late, *early):
+        queue.put(task)
+
+    order = [queue.take_batch(BATCH)[0].task for _ in range(6)]
+    assert order == [late[1], *early, late[2], late[0]]
+
+
+@pytest.mark.parametrize("priority", [0, 1, 999])
+def test_no_priority_starves(priority: int) -> None:
+    """It goes after some times its own work at the latest, whatever comes behind it."""
+    queue = queue_of()
+    late = task_of([1] * BATCH, priority=priority)
+    queue.put(late)
+    batches = 0
+    while late.num_taken < BATCH:
+        queue.put(task_of([1] * BATCH))
+        queue.take_batch(BATCH)
+        batches += 1
+
+    assert batches == round(late.ticket.deference)
+
+
+def test_a_later_priority_is_refused_sooner_and_by_its_own_client_alone() -> None:
+    """What goes before it is known when it asks, and it may not wait for more than others may."""
+    queue = queue_of(patience=2.0)
+    queue.put(task_of([1] * 3 * BATCH))
+    queue.put(task_of([1] * BATCH))
+    with pytest.raises(Overloaded):
+        queue.put(task_of([1] * BATCH, priority=999))
+    for client, priority in zip(OTHERS, (999, 0), strict=True):
+        queue.put(task_of([1] * BATCH, client=client, priority=priority))
+
+    assert queue.waiting_tasks == 4
+
+
+def test_what_may_pass_an_admitted_request_leaves_it_its_time() -> None:
+    """So one of a late priority is refused where an early one would do; nobody is to blame where nothing waits."""
+    queue = queue_of()
+    with queue.admitted(Ticket(CLIENT, 8.0 * BATCH, priority=999), {LANE: BATCH}):
+        pass
+    queue.put(task_of([1] * (BATCH // 2)))
+    with queue.admitted(Ticket(CLIENT, 8.0 * BATCH), {LANE: BATCH}):
+        pass
+    with pytest.raises(Overloaded), queue.admitted(Ticket(CLIENT, 8.0 * BATCH, priority=999), {LANE: BATCH}):
+        pytest.fail("it was admitted")
