@@ -104,6 +104,7 @@ struct Pattern {
 // in chunks of several sequences, or of a part of one with its window.
 struct SequenceLayer {
     static constexpr int64_t CHUNK = 128;
+    static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; a long sequence without a window needs more
 
     const float* hidden;  // (rows, size) the layer's input
     const float* before;  // (rows before all sequences, 3 size) their queries, keys and values
@@ -128,6 +129,7 @@ struct SequenceLayer {
                 chunk(first, next, {first->rows.first, count});
             }
         }
+        if (scratch.qkv.size() > MOST_KEPT) std::vector<float>().swap(scratch.qkv);
     }
 
     void chunk(const Sequence* first, const Sequence* last, Run rows) const {
