@@ -78,7 +78,9 @@ def test_tables_that_are_not_the_batchs_are_marked() -> None:
     plan = CudaPlan(
         rows, SPARSE, device=CPU, dtype=torch.float16, head_dim=32, capability=AMPERE, capacity=Capacity.of(rows)
     )
-    counts = [int((table[:, 0] != UNUSED_TILE).sum()) for table in plan.host_tables]
+    *tables, arrivals = plan.host_tables
+    counts = [int((table[:, 0] != UNUSED_TILE).sum()) for table in tables]
 
     assert counts == [4, 2]
-    assert [len(table) for table in plan.host_tables] == [96 // 60 + 16, 96 // 256 + 8]
+    assert [len(table) for table in tables] == [96 // 60 + 16, 96 // 256 + 8]
+    assert torch.equal(arrivals, torch.zeros(8 * 16, dtype=torch.int32))

@@ -3,13 +3,12 @@
 import random
 import threading
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from emulation.compiled import needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice, Running
-from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer
+from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer, serve_from
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch
 from torch import Tensor
@@ -19,7 +18,7 @@ from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs
 from bandrank.models.prepared import prepare
-from bandrank_kernels.windowed_attention import Capacity, interface
+from bandrank_kernels.windowed_attention import Capacity
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
 pytestmark = needs_compiler
@@ -193,12 +192,7 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (9, 100, 0)]])
     right = model(batch).detach()
     device = RecordingDevice()
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # nor has a GPU its layout of weights
-    monkeypatch.setattr(interface, "cuda_obstacle", lambda _: None)
-    monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
-    monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
-    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: None)  # there is no card to try
+    serve_from(device, monkeypatch)
     prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
         results = [prepared(batch) for _ in range(2)]

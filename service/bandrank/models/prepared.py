@@ -11,7 +11,7 @@ from torch import Tensor
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
-from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
+from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
@@ -208,7 +208,7 @@ def prepare(
     else:
         graph_device = CudaGraphs(device) if graphs is True else graphs
         replay = GraphRunner(scorer.compute, scorer.plan, graph_device)
-    execution = Execution(backend, fused_from=MANY_ROWS if isinstance(replay, str) else 0)
+    execution = Execution(backend, graphs=not isinstance(replay, str))
     for module in scorer.modules():
         if isinstance(module, Preparable):
             module.prepare_for(execution)
