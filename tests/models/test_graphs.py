@@ -140,6 +140,26 @@ def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
     assert (len(lab.runner), lab.device.captures, lab.device.released) == (2, 4, 2)
 
 
+def test_usual_requests_wait_for_no_capture() -> None:
+    """Their buckets are captured before: twenty candidates and a short query, and a longer one."""
+    lab = Lab.of(most_rows=600)
+    lab.runner.capture_usual()
+    captures = lab.device.captures
+    for batch in (packed([5], [[25] * 20]), packed([20], [[10, 40] * 10])):
+        assert is_right(lab.score(batch), launched(batch))
+
+    assert (lab.device.captures, len(lab.runner)) == (captures, captures) == (2, 2)
+
+
+def test_a_failed_capture_ends_those_of_usual_requests() -> None:
+    """There is one attempt, and one warning."""
+    lab = Lab.of(most_rows=600)
+    lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
+    lab.runner.capture_usual()
+
+    assert lab.device.captures == 1
+
+
 def test_a_large_batch_is_left_to_the_caller() -> None:
     """It is launched as it is."""
     lab = Lab.of(most_rows=176)

@@ -97,6 +97,11 @@ class PreparedScorer:
         """
         return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
+    def capture_usual(self) -> None:
+        """Captures the CUDA graphs of usual requests, if batches are replayed; takes some seconds."""
+        if not isinstance(self.replay, str):
+            self.replay.capture_usual()
+
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
         if not self._splits or not self.scorer.precomputes:
