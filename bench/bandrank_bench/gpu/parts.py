@@ -74,7 +74,7 @@ def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
 
 
 def up(lab: Lab, num_rows: int, hidden_size: int) -> Part:
-    """The first layer of the feed-forward half: GELU in the product, in its tanh form; in plain torch exact, behind it."""
+    """The first layer of the feed-forward half: GELU in the product, its tanh form; in plain torch exact, behind it."""
 
     def draw(seed: int) -> list[Tensor]:
         rows, weight = (
