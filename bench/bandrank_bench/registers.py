@@ -16,7 +16,7 @@ from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 
-from bandrank_kernels.band_products import cuda as band_products
+from bandrank_kernels.band_products.operators import variants as band_products
 from bandrank_kernels.cuda.assembly import Assembly, assemble, nvrtc_version
 from bandrank_kernels.launch import Kernel
 from bandrank_kernels.row_norms import cuda as row_norms
@@ -48,8 +48,7 @@ def _families() -> Iterator[Family]:
     for file, variants in groupby(attention, key=lambda variant: variant[0]):
         archs = TENSOR_CORE_ARCHS if file in {"narrow.cuh", "wide.cuh", "absorbed_mma.cuh"} else ALL_ARCHS
         yield Family(file, tuple(kernel for _, kernel in variants), archs)
-    yield Family("band_products/tensor_core.cu", tuple(band_products.instances("tensor_core")), TENSOR_CORE_ARCHS)
-    yield Family("band_products/simt.cu", tuple(band_products.instances("simt")), ALL_ARCHS)
+    yield Family("band_products/band.cu", tuple(band_products().values()), TENSOR_CORE_ARCHS)
     yield Family(row_norms.FILE, tuple(row_norms.instances()), ALL_ARCHS)
 
 

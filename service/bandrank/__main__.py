@@ -185,7 +185,7 @@ def check(files: Sequence[ModelFiles], settings: Settings) -> int:
     except Exception as error:  # noqa: BLE001 - any error is what the check looks for
         tell("self-test", f"failed: {error}")
         return 1
-    for name, scorer in stages.items():  # graphs are captured by the first batch
+    for name, scorer in stages.items():  # a capture may have failed
         reason = scorer.prepared.why_no_graphs()
         tell(f"{name} CUDA graphs", "used" if reason is None else f"not used: {reason}")
     tell("self-test", "passed")

@@ -38,6 +38,7 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
     # A scorer that precomputes has no graphs, and that is no reason to do without those of the other scorers.
     if settings.cuda_graphs == "on" and not model.scorer.precomputes and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
+    prepared.capture_usual()
     cache = representation_cache(model, settings, redis=engine.redis, metrics=engine.metrics)
     return add_prepared(engine, model.name, prepared, TextEncoder(model.tokenizer, model.scorer), settings, cache)
 

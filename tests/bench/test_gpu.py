@@ -1,6 +1,7 @@
 """The check for GPUs without one: all of its stages on tiny shapes, what becomes of failures, and its arithmetic."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from bandrank_bench.gpu import check, goals, launches, operations, report, sweep, watched
+from bandrank_bench.gpu import check, goals, launches, operations, predictions, report, sweep, watched
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import STAGES, Journal, Record, Stage, run_stage
 from bandrank_bench.gpu.supervise import DEVICE_LOST, supervise
-from bandrank_bench.gpu.whole_model import LENGTHS, passage_lengths
+from bandrank_bench.gpu.whole_model import LENGTHS, SIZE, passage_lengths
 from bandrank_kernels.windowed_attention.cuda.variants import choose_variant
 
 LAB = Lab(dry=False)
@@ -284,7 +285,7 @@ def test_the_page_is_of_the_newest_run(tmp_path: Path) -> None:
     page = report.page(tmp_path)
 
     assert "`2026-01-02-card.jsonl`" in page
-    assert "| attention of a layer, n=164 w=4 12x32 | at most 21 us | 19 us | yes |" in page
+    assert "| attention of a layer, n=164 w=4 12x32 | at most 21 us | 21.6 | 16.5 | 19 us | yes |" in page
     assert report.NOTHING not in page
 
 
@@ -302,3 +303,34 @@ def test_records_are_lines_of_json(journal: Journal) -> None:
     assert journal.read() == records
     assert [json.loads(line)["case"] for line in journal.path.read_text().splitlines()] == ["b", "c"]
     assert (journal.count("a"), journal.count("b")) == (2, 0)
+
+
+def test_the_model_of_time_knows_every_goal_of_a_kernel() -> None:
+    """On both cards; more bandwidth makes nothing slower, and nothing is faster than a copy of its bytes."""
+    slow, fast = (goals.Measurements(card.records()) for card in predictions.CARDS)
+    unknown = {goal.text for goal in goals.GOALS if goal.value(slow) is None}
+
+    assert all(re.search("memory|bits|host|back to back", text) for text in unknown)
+    assert unknown == {goal.text for goal in goals.GOALS if goal.value(fast) is None}
+    for goal in goals.GOALS:
+        before, after = goal.value(slow), goal.value(fast)
+        if before is None or after is None:
+            continue
+        assert after <= before or not goal.at_most, goal.text
+        assert max(before, after) < 1 or "copy bandwidth" not in goal.text, goal.text
+
+
+def test_the_model_of_time_counts_the_operations_of_a_request() -> None:
+    """As tests/models/test_few_launches.py counts them in a graph."""
+    layers = SIZE.num_layers - 1
+
+    assert 1 + layers * predictions.LAYER_NODES + predictions.TAIL_NODES == 53
+
+
+def test_a_pass_takes_the_time_of_its_bytes() -> None:
+    """By hand, on an H100: GELU at 164 tokens, 102 MB, and the attention, 51 MB and a quarter of 8.5 us."""
+    (card, _) = predictions.CARDS
+    shape = Shape(164, 4, 32)
+
+    assert card._moved(2 * 1536 * 16_611) == pytest.approx(34.0, abs=0.1)
+    assert card.attention_us(16_611, shape) == pytest.approx(17.0 + 8.5 / 4 + 2.5, abs=0.1)

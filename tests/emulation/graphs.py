@@ -127,7 +127,7 @@ class RecordedEvent:
 
 
 class RecordingDevice:
-    """A GraphDevice. fails: what captures raise, if anything."""
+    """A GraphDevice. fails: what captures raise, if anything.  nodes: operations of the last graph."""
 
     device = torch.device("cpu")
 
@@ -138,6 +138,7 @@ class RecordingDevice:
         self.fails: RuntimeError | None = None
         self.captures = 0  # that were tried
         self.released = 0
+        self.nodes = 0
         self._current = threading.local()
         self._tape: Tape | None = None
         self._known: set[Kernel] = set()
@@ -221,6 +222,7 @@ class RecordingDevice:
         finally:
             self._tape = None
         tape.poison()
+        self.nodes = len(tape.steps)
 
         def replay() -> None:
             tape.replay()

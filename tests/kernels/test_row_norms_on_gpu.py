@@ -72,7 +72,7 @@ def test_the_kernel_runs_on_the_current_stream_and_waits_for_nothing() -> None:
 
 def test_a_model_scores_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without gradients it runs the kernels, with gradients plain torch."""
-    monkeypatch.setattr(norm.LayerNorm, "execution", Execution(fused_from=0))
+    monkeypatch.setattr(norm.LayerNorm, "execution", Execution(graphs=True))
     rng = random.Random(0)
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (1, 9, 30)]])
     expected = tiny_cross_encoder(pattern=sparse(2))(batch).detach()

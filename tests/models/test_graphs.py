@@ -3,13 +3,12 @@
 import random
 import threading
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from emulation.compiled import needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice, Running
-from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer
+from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer, serve_from
 from support.layouts import CPU
 from support.models import random_ids, random_scorer, score_batch
 from torch import Tensor
@@ -19,7 +18,7 @@ from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs
 from bandrank.models.prepared import prepare
-from bandrank_kernels.windowed_attention import Capacity, interface
+from bandrank_kernels.windowed_attention import Capacity
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
 pytestmark = needs_compiler
@@ -141,6 +140,26 @@ def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
     assert (len(lab.runner), lab.device.captures, lab.device.released) == (2, 4, 2)
 
 
+def test_usual_requests_wait_for_no_capture() -> None:
+    """Their buckets are captured before: twenty candidates and a short query, and a longer one."""
+    lab = Lab.of(most_rows=600)
+    lab.runner.capture_usual()
+    captures = lab.device.captures
+    for batch in (packed([5], [[25] * 20]), packed([20], [[10, 40] * 10])):
+        assert is_right(lab.score(batch), launched(batch))
+
+    assert (lab.device.captures, len(lab.runner)) == (captures, captures) == (2, 2)
+
+
+def test_a_failed_capture_ends_those_of_usual_requests() -> None:
+    """There is one attempt, and one warning."""
+    lab = Lab.of(most_rows=600)
+    lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
+    lab.runner.capture_usual()
+
+    assert lab.device.captures == 1
+
+
 def test_a_large_batch_is_left_to_the_caller() -> None:
     """It is launched as it is."""
     lab = Lab.of(most_rows=176)
@@ -193,12 +212,7 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     batch = score_batch([random_ids(rng, 5)], [[random_ids(rng, length) for length in (9, 100, 0)]])
     right = model(batch).detach()
     device = RecordingDevice()
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # nor has a GPU its layout of weights
-    monkeypatch.setattr(interface, "cuda_obstacle", lambda _: None)
-    monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
-    monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
-    monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
-    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: None)  # there is no card to try
+    serve_from(device, monkeypatch)
     prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
         results = [prepared(batch) for _ in range(2)]

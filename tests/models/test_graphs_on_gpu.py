@@ -8,11 +8,14 @@ import torch
 from support.models import random_ids, score_batch, tiny_encoder_config
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
+from torch.nn.functional import gelu
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers.execution import Execution
+from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import prepare
@@ -111,3 +114,17 @@ def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
     assert torch.cuda.current_stream(GPU) == before
     assert runner.obstacle is not None
     assert torch.equal(scores(runner, 0), expected[0])
+
+
+def test_gelu_within_a_product_is_its_tanh_form() -> None:
+    """To bfloat16's rounding of the result, over all numbers that rows may hold."""
+    torch.manual_seed(0)
+    layer = Linear(64, 96, device=GPU, dtype=torch.bfloat16)
+    layer.prepare_for(Execution(graphs=True))
+    rows = 4 * torch.randn(200, 64, device=GPU, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        exact = rows.double() @ layer.weight.double().T + layer.bias.double()
+
+        torch.testing.assert_close(
+            layer(rows, "gelu").double(), gelu(exact, approximate="tanh"), rtol=2**-8, atol=2**-12
+        )

@@ -40,7 +40,7 @@ def test_the_encoder_launches_one_kernel_for_a_sum_and_its_norm(monkeypatch: pyt
         scorer(batch)
         assert not launches
         for each in norms(scorer):
-            each.prepare_for(Execution(fused_from=0))
+            each.prepare_for(Execution(graphs=True))
         scores = scorer(batch)
 
     assert len(launches) == 1 + 2 * scorer.config.encoder.num_layers
@@ -54,7 +54,7 @@ def test_word_vectors_are_embedded_as_words_are(monkeypatch: pytest.MonkeyPatch)
     ours = tiny_cross_encoder().encoder.embeddings
     ids, positions, types = torch.tensor([3, 1, 3]), torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1])
     run_kernels_here(monkeypatch)
-    ours.norm.prepare_for(Execution(fused_from=0))
+    ours.norm.prepare_for(Execution(graphs=True))
     monkeypatch.setattr(norm, "infers_on_gpu", infers)
     plain = ours(ids, positions, types)
     with torch.inference_mode():

@@ -39,7 +39,7 @@ class Sizes:
         """The launch of a batch."""
         variant = choose_absorbed(self.dtype, self.hidden_size, self.capability)
         tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=capacity)
-        return AbsorbedPlan(variant, tiles, self.num_heads, self.hidden_size)
+        return AbsorbedPlan(variant, tiles, rows.num_candidates, self.num_heads, self.hidden_size)
 
     def inputs(self, rows: PackedRows) -> tuple[Tensor, Tensor]:
         """Queries and rows of N(0, 1)."""

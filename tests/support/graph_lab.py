@@ -4,9 +4,10 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 
+import pytest
 import torch
 from emulation.graphs import RecordingDevice, Running, Stream
 from support.layouts import CPU
@@ -19,7 +20,7 @@ from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
-from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, interface
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
 # In the order of their imports.
@@ -139,6 +140,16 @@ def launched(batch: PackedTokens, window: int | None = 4) -> Tensor:
 def expected(number: int, window: int | None = 4) -> Tensor:
     """Of the batches that are alike."""
     return launched(ALIKE[number], window)
+
+
+def serve_from(device: RecordingDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if `prepare` had found a card with tensor cores."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # nor has a GPU its layout of weights
+    monkeypatch.setattr(interface, "cuda_obstacle", lambda _: None)
+    monkeypatch.setattr(interface, "choose_backend", lambda *_, **__: "cuda")
+    monkeypatch.setattr(interface, "device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(interface, "CudaPlan", partial(CudaPlan, run=device.launch))
+    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: None)  # there is no card to try
 
 
 def is_right(actual: Tensor, right: Tensor) -> bool:

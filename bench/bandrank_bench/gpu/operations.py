@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bandrank_bench.gpu.lab import COLD_BYTES, WARM_CALLS, Lab
-from bandrank_bench.gpu.parts import Part, attention, last_layer, norms
+from bandrank_bench.gpu.parts import Part, attention, last_layer, norms, up
 from bandrank_bench.gpu.shape import Shape, floor_us
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_bench.gpu.system import FULL_BACKENDS, System
@@ -42,6 +42,7 @@ def cases(lab: Lab) -> Iterator[Case]:
         yield _case(lab, shape, "ours", partial(ours, lab, shape))
     parts = [last_layer(lab, shape) for shape in (DRY[:1] if lab.dry else LAST_LAYERS)]
     parts += [norms(lab, num_rows, HIDDEN_SIZE) for num_rows in (DRY_ROWS if lab.dry else ROWS)]
+    parts.append(up(lab, (DRY_ROWS if lab.dry else ROWS)[-1], HIDDEN_SIZE))
     for part in parts:
         for name, other in (("ours", lab.backend), ("torch", "vectorized")):
             yield Case(f"{part.name}, {name}", partial(timed_part, lab, part, other))

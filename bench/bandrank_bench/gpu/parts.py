@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu, linear
 
 from bandrank_bench.gpu.lab import Lab
 from bandrank_bench.gpu.shape import Shape
@@ -70,6 +71,24 @@ def norms(lab: Lab, num_rows: int, hidden_size: int) -> Part:
         return [embedded, add_norm(table, residual, weight, bias, eps=EPS, backend=backend)]
 
     return Part(f"norms of {num_rows} rows of {hidden_size}", draw, lambda backend: partial(both, backend))
+
+
+def up(lab: Lab, num_rows: int, hidden_size: int) -> Part:
+    """The first layer of the feed-forward half: GELU in the product, its tanh form; in plain torch exact, behind it."""
+
+    def draw(seed: int) -> list[Tensor]:
+        rows, weight = (
+            lab.randn(num_rows, hidden_size, seed=seed),
+            lab.randn(4 * hidden_size, hidden_size, seed=seed + 1),
+        )
+        return [rows, weight * hidden_size**-0.5, lab.randn(4 * hidden_size, seed=seed + 2)]
+
+    def prepare(backend: Backend) -> Call:
+        if backend == "vectorized":
+            return lambda rows, weight, bias: [gelu(linear(rows, weight, bias))]
+        return lambda rows, weight, bias: [torch._addmm_activation(bias, rows, weight.T, use_gelu=True)]
+
+    return Part(f"up and GELU of {num_rows} rows of {hidden_size}", draw, prepare)
 
 
 def _plan(lab: Lab, shape: Shape, backend: Backend) -> AttentionPlan:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bandrank_bench.gpu.goals import GOALS, Measurements
+from bandrank_bench.gpu.predictions import CARDS
 from bandrank_bench.gpu.stages import STAGES, Journal, Record
 from bandrank_bench.output import table
 
@@ -27,7 +28,8 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
 
 Goals: N = 100 candidates, query of 10 tokens, float16; n tokens a candidate, w tokens of window on each side, heads x
 numbers of a head; a model is MiniLM-L6's size with random weights, w = 4, its requests timed as CUDA graphs. An x is
-how many times as long the other takes. There is no fp8 yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
+how many times as long the other takes. The columns of the model are predictions, made before the first run
+([how](../README.md#the-model-of-time)). There is no fp8 yet (goal: 1.4 x more for a loss of nDCG@10 below 0.002).
 
 {goals}
 """
@@ -51,16 +53,20 @@ def page(folder: Path) -> str:
 
 
 def goals(records: Sequence[Record]) -> str:
-    """A table of goals and measured values."""
+    """A table of goals, what the model of time says of them, and measured values."""
     measurements = Measurements(records if is_measured(records) else [])
+    models = [Measurements(card.records()) for card in CARDS]
     rows = []
     for goal in GOALS:
         value = goal.value(measurements)
         target = f"{'at most' if goal.at_most else 'at least'} {goal.target:g} {goal.unit}".strip()
         measured = "not measured" if value is None else f"{value:.3g} {goal.unit}".strip()
+        predicted = ["" if said is None else f"{said:.3g}" for said in map(goal.value, models)]
         verdict = "" if value is None else "yes" if goal.reached(value) else "no"
-        rows.append((goal.text, target, measured, verdict))
-    return table(("goal", "target", "measured", "reached"), rows, numbers=False)
+        rows.append((goal.text, target, *predicted, measured, verdict))
+    return table(
+        ("goal", "target", *(f"{card.name}, model" for card in CARDS), "measured", "reached"), rows, numbers=False
+    )
 
 
 def stages(records: Sequence[Record]) -> str:

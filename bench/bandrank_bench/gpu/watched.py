@@ -22,7 +22,7 @@ from bandrank_bench.gpu.parts import attention, last_layer, norms
 from bandrank_bench.gpu.shape import Shape
 from bandrank_bench.gpu.stages import Case, Facts
 from bandrank_kernels import choose_backend
-from bandrank_kernels.band_products import band_ptv, band_pv, band_qk
+from bandrank_kernels.band_products import band_pv, band_qk
 
 FOLDERS = ("/usr/local/cuda/bin", *map(str, sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)))
 TAIL = 4000  # characters of a program's words that are kept
@@ -57,7 +57,6 @@ def launch(lab: Lab, name: str) -> None:
         query, key = (lab.randn(2, 70, 32, seed=seed) for seed in (0, 1))
         band = band_qk(query, key, shape.window, backend=lab.backend)
         band_pv(band, key, backend=lab.backend)
-        band_ptv(band, key, backend=lab.backend)
         for other in (last_layer(lab, replace(shape, tokens=300)), norms(lab, 70, 264)):
             other.prepare(lab.backend)(*other.draw(0))
     lab.synchronize()

@@ -14,8 +14,7 @@ from torch import Tensor
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.norm import LayerNorm
+from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL, sparse
 from bandrank.models.prepared import PreparedScorer, prepare
@@ -114,8 +113,8 @@ def ours(lab: Lab, size: EncoderConfig, lengths: Sequence[int], pattern: Attenti
     model.encoder.prepare_for(Execution(backend))
     facts = eager(lab, lambda: model.score_packed(batch, partial(model.launch, cls_only=cls_only)))
     for module in model.modules():
-        if isinstance(module, LayerNorm):
-            module.prepare_for(Execution(fused_from=0))  # of few rows too, as in graphs
+        if isinstance(module, Preparable):
+            module.prepare_for(Execution(backend, graphs=True))
     plan = plan_attention(
         packed(model, batch).rows,
         pattern,

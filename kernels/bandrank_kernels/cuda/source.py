@@ -6,9 +6,9 @@ from typing import Literal, cast
 
 import torch
 
-Dtype = Literal["float16", "bfloat16", "float32"]  # of all kernels; those of band products have float64 too
+Dtype = Literal["float16", "bfloat16", "float32"]  # of kernels
 HALF_DTYPES: tuple[Dtype, ...] = ("float16", "bfloat16")
-C_TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double"}
+C_TYPES = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float"}
 
 
 def dtype_name(dtype: torch.dtype) -> Dtype:

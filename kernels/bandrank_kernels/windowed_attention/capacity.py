@@ -1,11 +1,12 @@
 """Buckets of batches: batches in one bucket have launches of one size, and so share a captured CUDA graph."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
-FEWEST_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.25, 8  # a batch fills four fifths of its bucket or more, 89% on average
+FEWEST_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.125, 8  # a batch fills eight ninths of its bucket or more, 94% on average
 FEWEST_CANDIDATES = 8
 LEAST_GLOBALS = 16  # [CLS] and the query: two tiles of keys, the fewest that kernels are built for
 SHORTEST_CANDIDATE = 32  # above the widest window of the kernels in registers, so that no bucket narrows it
@@ -16,7 +17,7 @@ class Capacity:
     """The largest batch that fits. num_rows: rows of the packed matrix.  num_candidates: candidates, and queries too.
     query_rows, candidate_rows: rows of the longest.
 
-    Buckets of rows grow in steps of 1.25, as all products run over them. The other sizes, which cost next to nothing,
+    Buckets of rows grow in steps of 1.125, as all products run over them. The other sizes, which cost next to nothing,
     are powers of two (that of a query together with [CLS]), so that there are few buckets.
     """
 
@@ -54,10 +55,15 @@ class Capacity:
 
 def row_bucket(num_rows: int) -> int:
     """The smallest bucket, in rows, that holds `num_rows`."""
+    return next(bucket for bucket in row_buckets() if bucket >= num_rows)
+
+
+def row_buckets() -> Iterator[int]:
+    """All of them, ascending without end."""
     bucket = FEWEST_ROWS
-    while bucket < num_rows:
+    while True:
+        yield bucket
         bucket = int(bucket * ROW_STEP) // ROW_MULTIPLE * ROW_MULTIPLE
-    return bucket
 
 
 def _power_of_two(number: int, least: int) -> int:

@@ -1,6 +1,6 @@
-"""Packed batches replayed from CUDA graphs: one launch instead of the fifty of a forward pass.
+"""Packed batches replayed from CUDA graphs: one launch instead of the fifty-three of a MiniLM-L6.
 
-A graph is captured for a bucket (`Capacity`). It reads ids, positions, types and tables of tiles from its buffer, which
+A graph is captured for a bucket (`Capacity`). All read ids, positions, types and tables of tiles from one buffer, which
 each batch fills in one transfer. Unused entries of the tables are marked. Unused rows hold token 0, and no other row
 attends to them.
 """
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
+from bandrank.models.usual import usual_layouts
 from bandrank_kernels import transfer
 from bandrank_kernels.graphs import Captured, GraphDevice
 from bandrank_kernels.staging import Staging
@@ -25,9 +26,9 @@ log = logging.getLogger(__name__)
 
 # Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
 # H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
-MOST_ROWS = 21_720
-# A length of query and a mix of candidates need a dozen buckets, each with some hundred kilobytes of inputs.
-MOST_GRAPHS = 64
+MOST_ROWS = 21_392
+# Usual requests have 138 of them. A graph takes some hundred kilobytes of the driver's memory (estimated).
+MOST_GRAPHS = 256
 
 PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 
@@ -36,7 +37,7 @@ PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 class _Bucket:
     """Computes the batches of one bucket.
 
-    inputs: a buffer of bytes on the device for a batch's inputs.  run: enqueues the computation of the scores of these
+    inputs: bytes on the device for a batch's inputs.  run: enqueues the computation of the scores of these
     inputs, and returns as many scores as fit the bucket.  release: frees the graph.
     """
 
@@ -71,6 +72,7 @@ class GraphRunner:
         self._lock = threading.Lock()
         with device.active():
             self._staging = Staging(device, self._input_bytes())
+            self._inputs = device.buffer(self._input_bytes())
             self._idle = device.event()  # recorded behind the last batch, when its inputs and outputs are free again
         self.obstacle: str | None = None
         self.graph_bytes = 0
@@ -78,6 +80,14 @@ class GraphRunner:
     def __len__(self) -> int:
         """The number of graphs."""
         return len(self._graphs)
+
+    def capture_usual(self) -> None:
+        """Captures the buckets of usual requests, so that none of these waits for it: a capture synchronises the device
+        and gives unused memory back.
+        """
+        for rows in usual_layouts(self._most_rows):
+            if self.obstacle is None:
+                self.score(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
 
     @torch.inference_mode()
     def score(self, packed: PackedTokens, *, capture: bool = True) -> Tensor | None:
@@ -120,7 +130,7 @@ class GraphRunner:
         return self._graphs[key]
 
     def _uncaptured(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
-        inputs = self._device.buffer(transfer.num_bytes(tables))
+        inputs = self._inputs[: transfer.num_bytes(tables)]
         self._staging.refill(tables, inputs)
         numbers, *of_plan = transfer.views(inputs, tables)
 
@@ -148,10 +158,10 @@ class GraphRunner:
         )
 
     def _input_bytes(self) -> int:
-        """Bytes for the largest batch: ids, positions, types, and two tables of tiles of 32 bytes, with fewer than four
-        tiles for each row.
+        """Bytes for the largest batch: ids, positions, types, two tables of tiles of 32 bytes, with fewer than four
+        tiles for each row, and counters of sixteen heads.
         """
-        return self._most_rows * (3 * 8 + 4 * 32)
+        return self._most_rows * (3 * 8 + 4 * 32 + 16 * 4)
 
 
 def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:

@@ -11,7 +11,7 @@ from torch import Tensor
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
-from bandrank.models.layers.execution import MANY_ROWS, Execution, Preparable
+from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
@@ -107,6 +107,11 @@ class PreparedScorer:
         answer changes when a capture fails.
         """
         return self.replay if isinstance(self.replay, str) else self.replay.obstacle
+
+    def capture_usual(self) -> None:
+        """Captures the CUDA graphs of usual requests, if batches are replayed; takes some seconds."""
+        if not isinstance(self.replay, str):
+            self.replay.capture_usual()
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
@@ -219,7 +224,7 @@ def prepare(
     else:
         graph_device = CudaGraphs(device) if graphs is True else graphs
         replay = GraphRunner(scorer.compute, scorer.plan, graph_device)
-    execution = Execution(backend, fused_from=MANY_ROWS if isinstance(replay, str) else 0)
+    execution = Execution(backend, graphs=not isinstance(replay, str))
     for module in scorer.modules():
         if isinstance(module, Preparable):
             module.prepare_for(execution)

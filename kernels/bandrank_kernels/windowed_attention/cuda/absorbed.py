@@ -119,6 +119,7 @@ class AbsorbedPlan:
 
     variant: AbsorbedVariant
     tiles: Tiles
+    num_candidates: int
     num_heads: int
     hidden_size: int
 
@@ -129,8 +130,8 @@ class AbsorbedPlan:
 
     @property
     def num_arrivals(self) -> int:
-        """int32 of scratch, zero before the first launch and after each. Every candidate has a tile."""
-        return len(self.tiles)
+        """int32 of scratch, zero before the first launch and after each."""
+        return self.num_candidates
 
     def launch(
         self,

@@ -17,6 +17,7 @@ from bandrank_kernels.launch import VECTOR_BYTES, Launch, is_vectorizable, launc
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention.capacity import Capacity
 from bandrank_kernels.windowed_attention.cuda.absorbed import (
+    MAX_HEADS,
     TILE_ROWS,
     AbsorbedPlan,
     choose_absorbed,
@@ -69,7 +70,8 @@ class CudaPlan(AttentionPlan):
         most_tiles = capacity.num_candidate_tiles(TILE_ROWS) if capacity else None  # @capacity-cls-tiles
         self._absorbed_tiles = plan_candidate_tiles(rows, TILE_ROWS, capacity=most_tiles)
         self.host_tables: Sequence[Tensor] = [
-            torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)
+            *(torch.from_numpy(tiles) for tiles in (self._planned.tiles, self._absorbed_tiles)),
+            torch.zeros(MAX_HEADS * self._planned.num_candidates, dtype=torch.int32),
         ]
         self._bound: Sequence[Tensor] | None = None
         self._forward_plans: dict[Key, tuple[ForwardPlan, Scratch]] = {}
@@ -86,7 +88,7 @@ class CudaPlan(AttentionPlan):
 
     @property
     def _tables(self) -> Sequence[Tensor]:
-        """The tables on the device: tiles, and tiles of candidates alone."""
+        """The tables on the device: tiles, tiles of candidates alone, and zeros to count arrivals with."""
         if self._bound is None:
             self._bound = to_device(self.host_tables, self._device)
         return self._bound
@@ -207,12 +209,14 @@ class CudaPlan(AttentionPlan):
         key = query.dtype, num_heads, hidden_size
         if key not in self._absorbed_plans:
             variant = choose_absorbed(dtype_name(query.dtype), hidden_size, self._capability)
-            plan = AbsorbedPlan(variant, self._absorbed_tiles, num_heads, hidden_size)
+            plan = AbsorbedPlan(variant, self._absorbed_tiles, self._planned.num_candidates, num_heads, hidden_size)
             self._absorbed_plans[key] = plan, self._scratch(plan, self._tables[1])
         return self._absorbed_plans[key]
 
     def _scratch(self, plan: ForwardPlan | AbsorbedPlan, tiles: Tensor) -> Scratch:
-        arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device)
+        arrivals = self._tables[2]
+        if plan.num_arrivals > len(arrivals):  # of more heads than most models have
+            arrivals = torch.zeros(plan.num_arrivals, dtype=torch.int32, device=self._device)
         return {"tiles": tiles, "partials": torch.empty(plan.num_partials, device=self._device), "arrivals": arrivals}
 
 

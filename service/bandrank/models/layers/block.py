@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.layers.cls_attention import FoldedProjections, folds
 from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward, up_size
 from bandrank.models.layers.int8_linear import Int8Linear
@@ -44,6 +45,8 @@ BERT = BlockOptions()
 class Block(nn.Module, ABC):
     """Attention and feed-forward with residuals; subclasses place the two norms."""
 
+    _folded: FoldedProjections | None = None
+
     def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
         super().__init__()
         hidden_size, eps, bias = config.hidden_size, config.layer_norm_eps, options.bias
@@ -56,6 +59,11 @@ class Block(nn.Module, ABC):
         self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=up_bias)
         self.down = Linear(config.intermediate_size, hidden_size, bias=bias)
         self.out_norm = LayerNorm(hidden_size, eps=eps, bias=options.norm_bias)
+
+    def fold(self) -> None:
+        """Prepares `forward_cls` to project with two products in place of four and their copies, if that saves time."""
+        if self.rotary is None and folds(self.qkv, self.num_heads):
+            self._folded = FoldedProjections(self.qkv, self.attention_out, self.num_heads)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
@@ -85,6 +93,9 @@ class Block(nn.Module, ABC):
         if self.rotary is not None or not self.qkv.absorbs:
             attended = plan.attend_first(self._project(rows, positions), num_candidates).flatten(1)
             return self._after_attention(attended, hidden[:num_candidates])
+        if self._folded is not None:
+            averaged = plan.attend_cls(self._folded.queries(rows[:num_candidates]), rows, self.head_dim**-0.5)
+            return self.add_and_feed_forward(self._folded.outputs(averaged), hidden[:num_candidates])
         query_rows, key_rows, value_rows = self.qkv.thirds
         query = self.qkv.project(rows[:num_candidates], query_rows)
         absorbed = self.qkv.absorb(query.view(num_candidates, self.num_heads, -1).transpose(0, 1), key_rows)
@@ -98,20 +109,20 @@ class Block(nn.Module, ABC):
         """(total, hidden_size) rows that are projected to queries, keys and values. hidden: the block's input."""
 
     @abstractmethod
-    def add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        """(total, hidden_size) output. attended: concatenated outputs of the heads.  hidden: the block's input."""
+    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
+        """(total, hidden_size) output. update: outputs of the attention, projected.  hidden: the block's input."""
 
     def _project(self, rows: Tensor, positions: Tensor) -> Tensor:
         qkv: Tensor = self.qkv(rows).view(len(rows), 3, self.num_heads, self.head_dim)
         return qkv if self.rotary is None else self.rotary.turn(qkv, positions)
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        if hidden.device.type != "cpu" or torch.is_grad_enabled():
-            return self.add_and_feed_forward(attended, hidden)
+        if hidden.device.type != "cpu" or torch.is_grad_enabled() or len(hidden) <= CPU_BLOCK_ROWS:
+            return self.add_and_feed_forward(self.attention_out(attended), hidden)
         out = torch.empty_like(hidden)
         for start in range(0, len(hidden), CPU_BLOCK_ROWS):
             block = slice(start, start + CPU_BLOCK_ROWS)
-            out[block] = self.add_and_feed_forward(attended[block], hidden[block])
+            out[block] = self.add_and_feed_forward(self.attention_out(attended[block]), hidden[block])
         return out
 
 
@@ -152,8 +163,8 @@ class PostNormBlock(Block):
     def before_attention(self, hidden: Tensor) -> Tensor:
         return hidden
 
-    def add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        return self.feed_forward(self.attention_norm.of_sum(self.attention_out(attended), hidden))
+    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
+        return self.feed_forward(self.attention_norm.of_sum(update, hidden))
 
     def feed_forward(self, hidden: Tensor) -> Tensor:
         """(total, hidden_size) output of the second half. hidden: (total, hidden_size)."""
@@ -174,8 +185,8 @@ class PreNormBlock(Block):
     def before_attention(self, hidden: Tensor) -> Tensor:
         return self.attention_norm(hidden)  # type: ignore[no-any-return]
 
-    def add_and_feed_forward(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        hidden = self.attention_out(attended) + hidden
+    def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
+        hidden = update + hidden
         hidden = feed_forward(self.up, self.down, self.out_norm(hidden), self.activation) + hidden
         return hidden if self.final_norm is None else self.final_norm(hidden)
 

@@ -12,12 +12,17 @@ MANY_ROWS = 8192
 
 @dataclass(frozen=True)
 class Execution:
-    """backend: of the kernels.  fused_from: the fewest rows whose sum and LayerNorm are one operation. It is the same
-    for launched and replayed batches, so that both give the same bits.
+    """backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
+    Launched and replayed batches are computed alike, so that both give the same bits.
     """
 
     backend: Backend = "auto"
-    fused_from: int = MANY_ROWS
+    graphs: bool = False
+
+    @property
+    def fused_from(self) -> int:
+        """The fewest rows whose sum and LayerNorm are one operation."""
+        return 0 if self.graphs else MANY_ROWS
 
 
 @runtime_checkable

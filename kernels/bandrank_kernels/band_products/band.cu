@@ -1,5 +1,12 @@
 // Band products of 16-bit numbers on tensor cores (compute capability 8.0), sums in float.
 //
+//   s  rows of a matrix (length)      w  window       b  columns of the band, 2 w + 1
+//
+// A band is s x b, row by row; column j of row i belongs to rows i and i + j - w:
+//
+//   band_qk    A[i][j] = Q[i] . K[i + j - w]                       0 where i + j - w is outside 0 .. s - 1
+//   band_pv    O[i] = sum over j of P[i][j] V[i + j - w]           such entries are never read
+//
 // A warp has 16 rows, a block of kWarps warps 16 kWarps consecutive ones. Rows have 32 kSlices dims, in whole 16-byte pieces.
 // lane = 4 g + t; fragments are those of mma.sync m16n8k16 in the PTX manual. A dot product does not care about the order of its
 // terms, nor a product for the order of its columns, so that the lanes read what lies together:
@@ -11,10 +18,29 @@
 // Rows that do not exist are read as the nearest that does: their products are dropped or their weights are 0. An infinity or
 // NaN in V reaches all output rows of the tiles that read it.
 
+// Matrix m of a batch begins at left + m left_matrix, and its rows are left_row apart; all in elements.
+struct BandParams {
+  const void* left;   // Q
+  const void* right;  // K or V
+  void* band;         // A or P, contiguous
+  void* sums;         // O, contiguous
+  long long left_matrix, left_row, right_matrix, right_row;
+  int length, window;
+  int num_tiles;  // of 64 rows of a matrix, one to a block
+  int staged;     // whether A goes through shared memory
+};
+
 constexpr int kWarps = 4;
 constexpr int kWarpRows = 16;
 constexpr int kBlockRows = kWarps * kWarpRows;
 constexpr int kElements = 8;  // in 16 bytes
+
+template <class T>
+__device__ __forceinline__ const T* rows_of(const void* first, int matrix, long long step) {
+  return static_cast<const T*>(first) + matrix * step;
+}
+
+__device__ __forceinline__ bool is_inside(int row, int length) { return 0 <= row && row < length; }
 
 template <class T>
 __device__ __forceinline__ uint4 load_16_bytes(const T* p) { return *reinterpret_cast<const uint4*>(p); }
@@ -34,20 +60,20 @@ __device__ __forceinline__ void copy_out(const T* shared, T* to, int count, int 
 // The block's rows of A are one run of numbers, put together in shared memory and written 16 bytes at a time; where the run
 // is too long for shared memory (p.staged = 0), each lane writes its numbers to A.
 template <class T, int kSlices>
-__global__ void __launch_bounds__(kWarps * 32) band_qk_mma(const BandParams p) {
+__global__ void __launch_bounds__(kWarps * 32) band_qk(const BandParams p) {
   DYNAMIC_SHARED(memory);
-  const Work work = work_of_block(p);
+  const int matrix = blockIdx.x / p.num_tiles, tile = blockIdx.x % p.num_tiles;
   const int w = p.window, columns = 2 * w + 1;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int block_row = work.tile * kBlockRows, in_block = threadIdx.x / 32 * kWarpRows, r0 = block_row + in_block;
-  T* band = static_cast<T*>(p.band) + (static_cast<long long>(work.matrix) * p.length + block_row) * columns;
+  const int block_row = tile * kBlockRows, in_block = threadIdx.x / 32 * kWarpRows, r0 = block_row + in_block;
+  T* band = static_cast<T*>(p.band) + (static_cast<long long>(matrix) * p.length + block_row) * columns;
   const int lead = static_cast<int>(reinterpret_cast<size_t>(band) / sizeof(T) % kElements);
   T* out = p.staged ? reinterpret_cast<T*>(memory) + lead : band;
 
   if (r0 < p.length) {
     const int last = p.length - 1;
-    const T* query = left_rows<T>(p, work.matrix) + 8 * t;
-    const T* key = right_rows<T>(p, work.matrix) + 8 * t;
+    const T* query = rows_of<T>(p.left, matrix, p.left_matrix) + 8 * t;
+    const T* key = rows_of<T>(p.right, matrix, p.right_matrix) + 8 * t;
     uint4 low[kSlices], high[kSlices];  // rows g and g + 8
 #pragma unroll
     for (int i = 0; i < kSlices; i++) {
@@ -80,19 +106,19 @@ __global__ void __launch_bounds__(kWarps * 32) band_qk_mma(const BandParams p) {
 // The bits of the weight of row r in output row o; 0 outside the band and the sequence.
 __device__ __forceinline__ unsigned weight_bits(const unsigned short* band, int o, int r, int window, int length) {
   const bool real = is_inside(r, length) && o < length && r - o <= window && o - r <= window;
-  return real ? band[weight_index(o, r, window)] : 0u;
+  return real ? band[o * (2ll * window + 1) + (r - o + window)] : 0u;
 }
 
 template <class T, int kSlices>
-__global__ void __launch_bounds__(kWarps * 32) band_pv_mma(const BandParams p) {
-  const Work work = work_of_block(p);
+__global__ void __launch_bounds__(kWarps * 32) band_pv(const BandParams p) {
+  const int matrix = blockIdx.x / p.num_tiles, tile = blockIdx.x % p.num_tiles;
   const int w = p.window, last = p.length - 1;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int r0 = work.tile * kBlockRows + threadIdx.x / 32 * kWarpRows;
+  const int r0 = tile * kBlockRows + threadIdx.x / 32 * kWarpRows;
   if (r0 > last) return;
-  const T* value = right_rows<T>(p, work.matrix) + 4 * g;
+  const T* value = rows_of<T>(p.right, matrix, p.right_matrix) + 4 * g;
   const unsigned short* band =
-      static_cast<const unsigned short*>(p.band) + static_cast<long long>(work.matrix) * p.length * (2 * w + 1);
+      static_cast<const unsigned short*>(p.band) + static_cast<long long>(matrix) * p.length * (2 * w + 1);
 
   float sums[kSlices][4][4] = {};
   for (int k0 = -w; k0 < kWarpRows + w; k0 += 16) {  // 16 rows of V from r0 + k0 on
@@ -120,7 +146,7 @@ __global__ void __launch_bounds__(kWarps * 32) band_pv_mma(const BandParams p) {
       }
     }
   }
-  T* out = static_cast<T*>(p.sums) + static_cast<long long>(work.matrix) * p.length * (32 * kSlices) + 8 * t;
+  T* out = static_cast<T*>(p.sums) + static_cast<long long>(matrix) * p.length * (32 * kSlices) + 8 * t;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int r = r0 + g + 8 * half;

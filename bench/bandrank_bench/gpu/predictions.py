@@ -1,0 +1,121 @@
+"""What the model of time in kernels/README.md says of the goals, as the records that a run on a card would leave.
+
+Nothing in it is measured on a GPU: it was fixed before the first run, which therefore tests it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from bandrank_bench.gpu.shape import HALF, Shape, floor_us
+from bandrank_bench.gpu.stages import Record
+from bandrank_bench.gpu.system import FULL_BACKENDS
+from bandrank_bench.gpu.whole_model import LENGTHS, NUM_CANDIDATES, QUERY_TOKENS, SIZE, WINDOW
+
+SCHEDULER_HZ = 132 * 4 * 1.755e9  # instructions a second that the schedulers of all multiprocessors issue
+PRODUCTS = 450e12  # operations a second of cuBLAS, float16, in products of a MiniLM's size
+FLASH, EXPONENTIALS = 500e12, 3.7e12  # a second in flash attention, whose tiles are 128 x 128
+TILE = 128
+NODE_US, ENDS_US, SMALL_US = 1.2, 2.5, 2.0  # between two nodes; a kernel's start and last wave; work on [CLS] rows
+LAYER_NODES, TAIL_NODES = 8, 12  # the last layer for [CLS], and the head
+# Instructions of a warp by dims of a head, in machine code for sm_90: 15 rows of narrow.cuh; 31 rows by 32 keys.
+NARROW, WIDE = {32: 591, 64: 690}, {32: 630, 64: 690}
+WRITTEN_PASSES = 43  # over the scores, read or written, in the paper's forward
+
+
+@dataclass(frozen=True)
+class Card:
+    """copied: bytes that a copy reads and writes in a second, nine tenths of the data sheet's bandwidth."""
+
+    name: str
+    copied: float
+
+    def records(self) -> list[Record]:
+        """Those that goals read, as far as the model knows them."""
+        facts: list[tuple[str, dict[str, object]]] = [("machine", {"bytes_per_s": self.copied})]
+        shapes = [Shape(tokens, window, dim) for tokens in (164, 4086) for window in (4, 64) for dim in (32, 64)]
+        for shape in shapes:
+            of = {"tokens": shape.tokens, "window": shape.window, "head_dim": shape.head_dim}
+            facts += [("operation", {"system": name, **of, "cold_us": us}) for name, us in self._operations(shape)]
+        facts += [("model", {"system": name, "lengths": of, **times}) for name, of, times in self._requests()]
+        return [Record(stage, "predicted", "ok", 0.0, values) for stage, values in facts]
+
+    def attention_us(self, num_rows: int, shape: Shape) -> float:
+        """Of one layer: memory or the schedulers, whichever takes longer, and a quarter of the other, which is not
+        hidden behind it.
+        """
+        memory = self._moved(num_rows * 4 * shape.hidden)
+        if shape.window <= 16:
+            instructions = num_rows / 15 * NARROW[shape.head_dim]
+        else:
+            chunks = ceil((31 + 2 * shape.window + shape.num_globals) / 32)
+            instructions = num_rows / 31 * chunks * WIDE[shape.head_dim]
+        issue = instructions * shape.num_heads / SCHEDULER_HZ * 1e6
+        return max(memory, issue) + min(memory, issue) / 4 + ENDS_US
+
+    def _operations(self, shape: Shape) -> Iterator[tuple[str, float]]:
+        """Systems, and the microseconds of one call."""
+        yield "ours", self.attention_us(shape.rows().num_rows, shape)
+        rows, padded = shape.num_candidates * shape.sequence, ceil(shape.sequence / TILE) * TILE
+        yield from ((name, self._full_us(shape)) for name in FULL_BACKENDS)
+        yield "flex", 1.5 * _flash_us(shape, padded, min(padded, 4 * TILE))
+        near, far = _flash_us(shape, padded, min(padded, 3 * TILE)), _flash_us(shape, padded, TILE)
+        yield "varlen", near + far + self._moved(rows * 5 * shape.hidden)  # keys of [CLS], and three of the merge
+        scores = shape.num_candidates * shape.candidate_rows * (2 * shape.window + 1 + shape.num_globals)
+        written = self._moved(shape.two_kernel_bytes / HALF + WRITTEN_PASSES * scores * shape.num_heads)
+        yield "paper as written", written + WRITTEN_PASSES / 2 * NODE_US
+
+    def _requests(self) -> Iterator[tuple[str, str, dict[str, float]]]:
+        """Systems, lengths of candidates, and the milliseconds of a request."""
+        for name, lengths in LENGTHS.items():
+            rows = sum(lengths) + 2 * NUM_CANDIDATES + QUERY_TOKENS + 1
+            shape = Shape(max(lengths), WINDOW, SIZE.head_dim)
+            fused = self._layer_us(rows, self.attention_us(rows, shape))
+            yield "ours sparse", name, {"graph_ms": self._whole_ms(rows, fused, cls_only=True)}
+            yield "ours sparse, whole last layer", name, {"graph_ms": self._whole_ms(rows, fused, cls_only=False)}
+            if len(set(lengths)) > 1:
+                continue
+            # Gathered into sequences and back, as plain torch computes it in our encoder.
+            full = self._layer_us(rows, self._full_us(shape) + self._moved(8 * rows * shape.hidden) + 6 * NODE_US)
+            yield "ours full", name, {"graph_ms": self._whole_ms(rows, full, cls_only=True)}
+            yield "ours full, whole last layer", name, {"graph_ms": self._whole_ms(rows, full, cls_only=False)}
+            apart = self._moved(shape.two_kernel_bytes / HALF + 16 * rows * shape.hidden) + 20 * NODE_US
+            yield "paper", name, {"graph_ms": self._whole_ms(rows, self._layer_us(rows, apart), cls_only=False)}
+            padded = NUM_CANDIDATES * shape.sequence
+            sums = self._moved(4 * padded * shape.hidden) + 17 * NODE_US  # a sum and a norm are two kernels, and so on
+            other = self._layer_us(padded, self._full_us(shape) + sums)
+            yield "transformers", name, {"eager_ms": self._whole_ms(padded, other, cls_only=False)}
+
+    def _whole_ms(self, num_rows: int, layer_us: float, *, cls_only: bool) -> float:
+        hidden = SIZE.hidden_size
+        last = self._moved(1.2 * num_rows * hidden) if cls_only else layer_us  # a tenth for partial results, twice
+        tail = TAIL_NODES * (NODE_US + SMALL_US)
+        embedded = self._moved(2 * num_rows * hidden) + NODE_US
+        return (embedded + (SIZE.num_layers - 1) * layer_us + last + tail) / 1e3
+
+    def _layer_us(self, num_rows: int, attention_us: float) -> float:
+        """A layer of four products, GELU, two norms of sums, and an attention."""
+        hidden, inner = SIZE.hidden_size, SIZE.intermediate_size
+        sizes = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)]
+        products = sum(
+            max(2e6 * num_rows * i * o / PRODUCTS, self._moved(num_rows * (i + o) + i * o)) for i, o in sizes
+        )
+        passes = self._moved(num_rows * (2 * inner + 2 * 3 * hidden))
+        return products + passes + attention_us + LAYER_NODES * NODE_US
+
+    def _full_us(self, shape: Shape) -> float:
+        padded = ceil(shape.sequence / TILE) * TILE
+        moved = self._moved(4 * shape.num_candidates * shape.sequence * shape.hidden)
+        return max(moved, _flash_us(shape, padded, padded))
+
+    def _moved(self, numbers: float) -> float:
+        """Microseconds in which memory moves so many numbers of 16 bits."""
+        return floor_us(HALF * numbers, self.copied)
+
+
+CARDS: Sequence[Card] = (Card("H100", 3.0e12), Card("H200", 4.3e12))
+
+
+def _flash_us(shape: Shape, rows: int, keys: int) -> float:
+    pairs = shape.num_candidates * shape.num_heads * rows * keys
+    return pairs * (4 * shape.head_dim / FLASH + 1 / EXPONENTIALS) * 1e6

@@ -1,0 +1,32 @@
+"""Layouts of usual requests, for which a service is ready before the first comes."""
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+import numpy as np
+
+from bandrank_kernels.arrays import offsets
+from bandrank_kernels.windowed_attention import PackedRows, row_buckets
+
+# The longest queries and the most candidates of a bucket: queries of up to 30 tokens, of 17 to 128 candidates.
+QUERY_ROWS, CANDIDATES = (15, 31), (32, 64, 128)
+SHORTEST, LONGEST = 32, 256  # mean lengths of candidates, in tokens
+
+
+def usual_layouts(most_rows: int) -> Iterator[PackedRows]:
+    """One for each bucket of usual requests, of one query and candidates of about one length; large ones first, so that
+    memory for them serves all.
+
+    most_rows: of the largest.
+    """
+    sizes = takewhile(lambda size: size <= most_rows, row_buckets())
+    for num_rows in reversed(list(sizes)):
+        for count in CANDIDATES:
+            if count // 2 * SHORTEST <= num_rows <= count * LONGEST:
+                yield from (_layout(num_rows, query_rows, count) for query_rows in QUERY_ROWS)
+
+
+def _layout(num_rows: int, query_rows: int, count: int) -> PackedRows:
+    length, longer = divmod(num_rows - count - query_rows, count)
+    lengths = [length + (number < longer) for number in range(count)]
+    return PackedRows(offsets([query_rows]), offsets(lengths), np.zeros(count, np.int64))

@@ -1,0 +1,110 @@
+"""What a request launches: counted in a graph of the encoder that the service runs on a GPU, and the same scores."""
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from emulation.compiled import needs_compiler
+from emulation.graphs import RecordingDevice
+from support.graph_lab import ALIKE, scorer, serve_from
+from support.layouts import CPU
+from support.models import random_scorer, score_batch
+from support.norms import run_kernels_here
+from support.recorded import QUERIES, demo_texts
+
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.graphs import GraphRunner
+from bandrank.models.layers import cls_attention, norm
+from bandrank.models.layers.cls_attention import FoldedProjections, folds
+from bandrank.models.layers.linear import Linear
+from bandrank.models.loading import load_model
+from bandrank.models.prepared import prepare
+from bandrank_kernels.row_norms import cuda
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("dtype", "most_numbers", "nodes", "rounding"),
+    [
+        (torch.float16, cls_attention.MOST_NUMBERS, 53, 0.02),
+        (torch.bfloat16, cls_attention.MOST_NUMBERS, 47, 0.1),  # GELU is part of a product
+        (torch.float16, 0, 59, 0.02),  # not folded
+    ],
+)
+def test_operations_of_a_request(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, most_numbers: int, nodes: int, rounding: float
+) -> None:
+    """Six layers in half precision, as a MiniLM has, whose scores are those of float32 to rounding."""
+    config = replace(scorer().config, encoder=replace(scorer().config.encoder, num_layers=6))
+    models = [random_scorer(CrossEncoder(config), seed=0) for _ in range(2)]
+    device = RecordingDevice()
+    run_kernels_here(monkeypatch)
+    serve_from(device, monkeypatch)
+    monkeypatch.setattr(cuda, "launch", device.launch)
+    monkeypatch.setattr(norm, "infers_on_gpu", lambda _: True)
+    monkeypatch.setattr(cls_attention, "MOST_NUMBERS", most_numbers)
+    half, exact = (
+        prepare(model, device=CPU, dtype=dtype, graphs=device).replay
+        for model, dtype in zip(models, (dtype, torch.float32), strict=True)
+    )
+    assert isinstance(exact, GraphRunner)
+    assert isinstance(half, GraphRunner)
+    expected, scores = exact.score(ALIKE[0]), half.score(ALIKE[0])
+
+    assert device.nodes == nodes
+    torch.testing.assert_close(scores, expected, rtol=0, atol=rounding)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_folded_projections_are_the_four(bias: bool) -> None:
+    """For three heads, with and without biases: scores of keys but for one number a row, and outputs."""
+    torch.manual_seed(0)
+    qkv, out = Linear(12, 36, bias=bias), Linear(12, 12, bias=bias)
+    folded = FoldedProjections(qkv, out, num_heads=3)
+    cls, averaged, rows = torch.randn(5, 12), torch.randn(5, 3, 12), torch.randn(7, 12)
+    with torch.no_grad():
+        query, key, _ = qkv(torch.cat([cls, rows])).view(12, 3, 3, 4).unbind(1)
+        logits = torch.einsum("nhd,mhd->nhm", query[:5], key[5:])
+        scores = torch.einsum("nhi,mi->nhm", folded.queries(cls), rows)
+        value = qkv.project_heads(averaged.transpose(0, 1), qkv.thirds[2])
+        outputs = out(value.transpose(0, 1).flatten(1))
+
+    torch.testing.assert_close(scores - scores[..., :1], logits - logits[..., :1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(folded.outputs(averaged), outputs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("hidden_size", "num_heads", "small"), [(384, 12, True), (512, 8, True), (768, 12, False)])
+def test_only_small_layers_are_folded(hidden_size: int, num_heads: int, small: bool) -> None:
+    """A MiniLM's, not a BERT-base's."""
+    with torch.device("meta"):
+        assert folds(Linear(hidden_size, 3 * hidden_size), num_heads) is small
+
+
+def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the shipped cross-encoder, in float32: GELU's tanh form moves scores by a fifth of what bfloat16 does at most,
+    and by more than float16 does, which is why that keeps the exact form.
+    """
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # it fuses the exact form
+    loaded = load_model("sparse-w4")
+    scorer, tokenizer = loaded.scorer, loaded.tokenizer
+    query, *candidates = (
+        template.apply(tokenizer.encode(text, add_special_tokens=False).ids)[0]
+        for template, text in [
+            (scorer.query_template, QUERIES[0]),
+            *((scorer.candidate_template, text) for text in demo_texts()[:30]),
+        ]
+    )
+    batch = score_batch([query], [candidates])
+
+    def scores(dtype: torch.dtype) -> torch.Tensor:
+        with torch.inference_mode():
+            return prepare(deepcopy(scorer), device=CPU, dtype=dtype, backend="vectorized")(batch)
+
+    exact = scores(torch.float32)
+    by_rounding = {dtype: float((scores(dtype) - exact).abs().mean()) for dtype in (torch.float16, torch.bfloat16)}
+    monkeypatch.setattr(torch.nn.functional, "gelu", partial(torch.nn.functional.gelu, approximate="tanh"))
+    by_tanh = float((scores(torch.float32) - exact).abs().mean())
+
+    assert by_rounding[torch.float16] < by_tanh < 0.2 * by_rounding[torch.bfloat16]

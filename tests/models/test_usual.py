@@ -1,0 +1,52 @@
+"""The layouts for which a service is ready have the graphs that usual requests ask for."""
+
+from collections.abc import Hashable
+from functools import cache
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bandrank.models.graphs import MOST_GRAPHS, MOST_ROWS
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.usual import usual_layouts
+from bandrank_kernels.arrays import offsets
+from bandrank_kernels.windowed_attention import Capacity, PackedRows
+from bandrank_kernels.windowed_attention.capacity import row_bucket
+from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
+
+
+def graph_of(rows: PackedRows) -> Hashable:
+    """What a runner keeps the batch's graph by, on an H100."""
+    capacity = Capacity.of(rows)
+    plan = plan_forward(
+        rows, sparse(4), num_heads=1, head_dim=32, dtype="float16", capability=(9, 0), capacity=capacity
+    )
+    return capacity.num_rows, capacity.num_candidates, plan.signature
+
+
+@cache
+def graphs() -> set[Hashable]:
+    """Those of all usual layouts."""
+    return {graph_of(rows) for rows in usual_layouts(MOST_ROWS)}
+
+
+@given(st.integers(1, 30), st.integers(32, 220), st.integers(17, 128), st.integers(0, 2**32))
+def test_a_usual_request_has_a_graph(query: int, mean: int, count: int, seed: int) -> None:
+    """Whatever the lengths of its candidates around their mean, if a graph is made for so many rows at all."""
+    shares = np.random.default_rng(seed).dirichlet(np.ones(count))
+    lengths = [mean // 2 + round(mean / 2 * count * share) for share in shares]
+    lengths[0] += max(0, count * 32 - sum(lengths))
+    rows = PackedRows(offsets([query + 1]), offsets(lengths), np.zeros(count, np.int64))
+
+    assert graph_of(rows) in graphs() or Capacity.of(rows).num_rows > MOST_ROWS
+
+
+def test_usual_layouts_leave_room_for_others() -> None:
+    """Each has a graph of its own, its rows fill it, and a hundred graphs are left."""
+    layouts = list(usual_layouts(MOST_ROWS))
+
+    assert len(graphs()) == len(layouts) <= MOST_GRAPHS - 100
+    assert all(row_bucket(rows.num_rows) == rows.num_rows for rows in layouts)
+    assert [rows.num_rows for rows in layouts] == sorted((rows.num_rows for rows in layouts), reverse=True)
+    assert layouts[0].num_rows == row_bucket(MOST_ROWS) == MOST_ROWS
