@@ -12,7 +12,7 @@ from bandrank.assembly import add_text_scorer
 from bandrank.dtype_choice import choose_dtype
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.candidates import CandidateStore
-from bandrank.engine.engine import Engine
+from bandrank.engine.engine import Engine, batch_rows
 from bandrank.engine.policy import Role
 from bandrank.engine.ranking import Stage
 from bandrank.engine.registry import CandidateRegistry
@@ -133,9 +133,14 @@ def assemble(
     Raises BadSetting for settings that this machine cannot meet.
     """
     metrics, device = Metrics(), choose_device(settings.device)
+    dtypes: dict[int, torch.dtype] = {}
+    for each in files:
+        for model in filter(None, (each.main, each.fast)):
+            if id(model) not in dtypes:
+                dtypes[id(model)] = choose_dtype(each.dtype, device, model)
     engine = Engine(
         device,
-        max_batch_rows=settings.max_batch_rows or None,
+        max_batch_rows=settings.max_batch_rows or batch_rows(device, dtypes.values()),
         max_waiting_rows=settings.max_waiting_rows,
         patience=settings.patience,
         request_timeout_s=settings.request_timeout_s,
@@ -147,19 +152,19 @@ def assemble(
     )
     scorers: dict[int, AnyTextScorer] = {}
 
-    def scorer_of(model: LoadedModel, name: Dtype) -> AnyTextScorer:
+    def scorer_of(model: LoadedModel) -> AnyTextScorer:
         if id(model) not in scorers:
-            scorers[id(model)] = add_text_scorer(engine, model, choose_dtype(name, device, model), settings)
+            scorers[id(model)] = add_text_scorer(engine, model, dtypes[id(model)], settings)
         return scorers[id(model)]
 
     def served(each: ModelFiles) -> ServedModel:
-        main = scorer_of(each.main, each.dtype)
+        main = scorer_of(each.main)
         if each.fast is None:
             stages = [Stage(Role(FAST if each.main.scorer.precomputes else ACCURATE), main)]
         else:
             weight = each.main.fusion.weight if each.main.fusion is not None else None
             accurate = Role(ACCURATE, each.cascade_depth, weight)
-            stages = [Stage(Role(FAST), scorer_of(each.fast, each.dtype)), Stage(accurate, main)]
+            stages = [Stage(Role(FAST), scorer_of(each.fast)), Stage(accurate, main)]
         for stage in stages:
             metrics.declare_stage(stage.role.name)
         names = [model.name for model in (each.main, each.fast) if model is not None]

@@ -88,7 +88,7 @@ class Settings(BaseModel):
     """`auto`: a cross-encoder's batches are replayed from CUDA graphs where our kernels run; `on`: or an error;
     `off`: launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
-    """Rows scored at once; 0: 4,096 on a CPU, 32,768 on a GPU."""
+    """Rows scored at once; 0: 4,096 on a CPU, 8,192 there in int8, 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000
     """Rows that may wait, of which a client holds its share; a request beyond them gets 429."""
     patience: PositiveFloat = 4.0

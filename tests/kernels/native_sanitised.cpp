@@ -68,16 +68,26 @@ void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
     std::vector<float> norm = floats(size);
     PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
                   {norm.data(), nullptr, 1e-12f}};
-    std::vector<Sequence> sequences;
+    constexpr int64_t most = 200;  // rows of a piece
+    std::vector<Piece> pieces;
     int64_t rows = before;
-    for (int64_t i = 0; i < count; rows += lengths[i++])
-        sequences.push_back({{rows, lengths[i]}, {count, 8}, i % 4 == 3 ? -1 : i});
+    for (int64_t i = 0; i < count; rows += lengths[i++]) {
+        int64_t begin = 0;
+        do pieces.push_back({{rows + begin, std::min(most, lengths[i] - begin)}, {count, 8}, i % 4 == 3 ? -1 : i,
+                             {rows, lengths[i]}});
+        while ((begin += most) < lengths[i]);
+    }
     std::vector<float> hidden = floats(rows * size), first(before * 3 * size), cls(before * size), to(rows * size);
+    std::vector<float> all(rows * 3 * size), met(pieces.size() * (size + 4));
     bandrank_linear(hidden.data(), size, before, &qkv.weights, 0, first.data());
+    bandrank_linear(hidden.data(), size, rows, &qkv.weights, 0, all.data());
     Pattern pattern{window, 1, 1, 1, 1};
     for (const PostNorm* each : {(const PostNorm*)&rest, (const PostNorm*)nullptr})
-        bandrank_sequences(hidden.data(), first.data(), &qkv.weights, each, 2, 16, &pattern, sequences.data(), count,
-                           cls.data(), each ? to.data() : nullptr);
+        for (const Weights* own : {(const Weights*)&qkv.weights, (const Weights*)nullptr}) {
+            bandrank_sequences(hidden.data(), own ? first.data() : all.data(), own, each, 2, 16, &pattern,
+                               pieces.data(), (int64_t)pieces.size(), met.data(), each ? to.data() : nullptr);
+            bandrank_finish_cls(pieces.data(), (int64_t)pieces.size(), met.data(), 2, 16, cls.data());
+        }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 SIZE, HEADS, INNER = 64, 4, 96
 CHUNK = 128  # rows
-LONG = [127, 128, 129, 256, 300]
+LONG = [127, 128, 129, 256, 300, 1100]
 
 
 def some(*shape: int, seed: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from support.models import score_batch, tiny_cross_encoder
 from support.variants import random_texts
 
 from bandrank.models.ragged import Ragged
-from bandrank.models.workers import FEWEST_ROWS, MANY_ROWS, PARTS_PER_WORKER, Workers, joined, parts_of, workers
+from bandrank.models.workers import FEWEST_ROWS, MANY_ROWS, PARTS_PER_WORKER, Workers, joined, parts_of, split, workers
 
 
 def test_each_computes_with_one_thread() -> None:
@@ -59,7 +59,7 @@ def test_an_error_is_raised_when_all_have_ended() -> None:
 @given(st.lists(st.integers(0, 2000), max_size=40), st.integers(1, 8))
 def test_runs_cover_all_sequences_once(lengths: list[int], count: int) -> None:
     """In order, none empty, and no more of them than are worth it."""
-    runs = Workers.split(_Counting(count), np.array(lengths, np.int64))  # type: ignore[arg-type]
+    runs = split(np.array(lengths, np.int64), count)
 
     assert [index for run in runs for index in range(run.start, run.stop)] == list(range(len(lengths)))
     assert len(runs) == 1 or all(run.start < run.stop for run in runs)
@@ -67,24 +67,24 @@ def test_runs_cover_all_sequences_once(lengths: list[int], count: int) -> None:
     assert len(runs) <= max(1, min(count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * count, total // MANY_ROWS))
 
 
+def sizes(lengths: list[int]) -> list[int]:
+    """Of the parts that two workers are given, in rows."""
+    return [sum(lengths[run]) for run in split(np.array(lengths, np.int64), 2)]
+
+
 def test_small_batches_give_each_worker_one_part_and_large_ones_several() -> None:
     """Of about the same size."""
-    two = _Counting(2)
-
-    def sizes(lengths: list[int]) -> list[int]:
-        return [sum(lengths[run]) for run in Workers.split(two, np.array(lengths, np.int64))]  # type: ignore[arg-type]
-
     assert sizes([75] * 2) == [150]
     assert sizes([75] * 10) == [375, 375]
     assert len(sizes([75] * 100)) == 2 * PARTS_PER_WORKER
     assert max(sizes([75] * 100)) - min(sizes([75] * 100)) <= 2 * 75
 
 
-class _Counting:
-    """Stands for workers where only their number counts."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
+def test_a_long_candidate_is_not_waited_for() -> None:
+    """By a worker that has nothing else to do."""
+    assert sizes([4096, 4096]) == [4096, 4096]
+    assert sizes([4096] * 3) == [3 * 4096]
+    assert sizes([75] * 20 + [4096]) == [75 * 20 + 4096]
 
 
 def test_parts_of_a_batch_have_its_pairs() -> None:

@@ -69,6 +69,7 @@ SIGNATURES: dict[str, list[type]] = {
         *(ADDRESS, ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct)),
         *(LONG, LONG, ctypes.POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
     ],
+    "finish_cls": [ADDRESS, LONG, ADDRESS, LONG, LONG, ADDRESS],
     "attend": [ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, ADDRESS],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
 }
@@ -93,7 +94,8 @@ class Library:
             return function  # type: ignore[no-any-return]
 
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
-        self.sequences, self.attend, self.dense = typed("sequences"), typed("attend"), typed("dense")
+        self.sequences, self.finish_cls = typed("sequences"), typed("finish_cls")
+        self.attend, self.dense = typed("attend"), typed("dense")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer's whole panels."""

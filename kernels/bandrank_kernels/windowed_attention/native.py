@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bandrank_kernels.arrays import indices_within
+from bandrank_kernels.arrays import Ints, indices_within
 from bandrank_kernels.native.library import PatternStruct, native, why_no_native
 from bandrank_kernels.native.tensors import Int8Layer, linear
 from bandrank_kernels.native.threads import in_parts
@@ -21,6 +21,10 @@ from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, pl
 # Rows that are one task: with a window its keys and values stay in the first-level cache.
 TASK_ROWS = 128
 FEWEST_TASKS = 4  # that are worth a thread
+# Rows of a sequence that are one piece of a layer. The pieces of a long one share the threads. It is cut alike in any
+# company, since what its [CLS] meets is summed piece by piece.
+PIECE_ROWS = 4 * TASK_ROWS
+NEAR_ROWS = 16  # so far away, projecting a row again for each chunk that sees it is cheaper than keeping it in memory
 # The columns of a table of tasks, as `Task` in attention.h: query run, three runs of keys, band, window.
 QUERIES, KEYS, BAND, WINDOW = 0, 2, 8, 10
 COLUMNS = 11
@@ -81,28 +85,31 @@ class NativePlan(AttentionPlan):
         heads give for queries.
         """
         hidden, size = hidden.contiguous(), hidden.shape[1]
+        heads, head_dim = layer.heads, size // layer.heads
         before = self._rows.first_candidate_row if self._rows.num_candidates else 0
-        qkv, attended = linear(hidden[:before], layer.qkv), hidden.new_empty(before, size)
+        table, pattern = self._pieces
+        given = linear(hidden if self._sees_far else hidden[:before], layer.qkv)
+        attended, met = hidden.new_empty(before, size), hidden.new_empty(len(table), size + 2 * heads)
         if out is not None and before:
-            attend_tasks(self._query_tasks, qkv.view(before, 3, layer.heads, -1), attended)
-        addresses = hidden.data_ptr(), qkv.data_ptr()
+            attend_tasks(self._query_tasks, given.view(len(given), 3, heads, head_dim), attended)
+        qkv = None if self._sees_far else layer.qkv.struct
         rest, to = (None, None) if out is None else (layer.rest.struct, out.data_ptr())
-        table, pattern = self._sequences
+        inputs, sizes = (hidden.data_ptr(), given.data_ptr(), qkv, rest), (heads, head_dim)
 
         def run(begin: int, end: int) -> None:
             part = table[begin:end]
-            sizes, results = (layer.heads, size // layer.heads), (attended.data_ptr(), to)
-            native().sequences(
-                *addresses, layer.qkv.struct, rest, *sizes, pattern, part.ctypes.data, len(part), *results
-            )
+            pieces = part.ctypes.data, len(part)
+            native().sequences(*inputs, *sizes, pattern, *pieces, met[begin:].data_ptr(), to)
 
         in_parts(len(table), 1, run)
+        if before:
+            native().finish_cls(table.ctypes.data, len(table), met.data_ptr(), *sizes, attended.data_ptr())
         return attended
 
     @cached_property
-    def _sequences(self) -> tuple[Tasks, PatternStruct]:
-        """A row for each candidate, as `Sequence` in layers.h: its rows, those of its query, and its [CLS] row; and who
-        sees whom. In a batch of queries alone these are the sequences.
+    def _pieces(self) -> tuple[Tasks, PatternStruct]:
+        """A row for each piece of a candidate, as `Piece` in layers.h: its rows, those of its query, its [CLS] row, and
+        all rows of the candidate; and who sees whom. In a batch of queries alone these are the sequences.
         """
         rows, pattern = self._rows, self._pattern
         own, query, cls = candidate_spans(rows), query_spans(rows).take(rows.candidate_query), cls_spans(rows).starts
@@ -110,9 +117,18 @@ class NativePlan(AttentionPlan):
         if rows.num_candidates == 0:
             own, none = query_spans(rows), np.zeros((rows.num_queries, 1), np.int64)
             query, cls, window = Spans(none, none), none - 1, -1
-        table = np.concatenate([own.starts, own.lengths, query.starts, query.lengths, cls], 1)
+        owner, begin, end = _cut(own.lengths[:, 0], PIECE_ROWS, fewest=1)
+        of_sequence = np.concatenate([query.starts, query.lengths, cls, own.starts, own.lengths], 1)[owner]
+        table = np.column_stack([own.starts[owner, 0] + begin, end - begin, of_sequence])
         seen = pattern.cls_to_query, pattern.cls_to_candidate, pattern.candidate_to_cls, pattern.candidate_to_query
         return np.ascontiguousarray(table, np.int64), PatternStruct(window, *seen)
+
+    @cached_property
+    def _sees_far(self) -> bool:
+        """Whether so many rows are seen from more than one chunk that all are projected before."""
+        table, pattern = self._pieces
+        near = 0 <= pattern.window <= NEAR_ROWS
+        return not near and bool((table[:, -1] > PIECE_ROWS).any())
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
@@ -160,10 +176,7 @@ def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> T
     with a window the rows of the span that are at most so far away.
     """
     starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
-    pieces = -(-lengths // TASK_ROWS)
-    owner = np.repeat(np.arange(len(starts)), pieces)
-    begin = indices_within(pieces) * TASK_ROWS
-    end = np.minimum(begin + TASK_ROWS, lengths[owner])
+    owner, begin, end = _cut(lengths, TASK_ROWS)
     tasks = np.zeros((len(owner), COLUMNS), np.int64)
     tasks[:, QUERIES], tasks[:, QUERIES + 1] = starts[owner] + begin, end - begin
     if keys is not None:
@@ -174,3 +187,13 @@ def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> T
         low, high = np.maximum(begin - window, 0), np.minimum(end + window, lengths[owner])
         tasks[:, BAND], tasks[:, BAND + 1], tasks[:, WINDOW] = starts[owner] + low, high - low, window
     return tasks
+
+
+def _cut(lengths: Ints, most: int, *, fewest: int = 0) -> tuple[Ints, Ints, Ints]:
+    """Runs of at most so many rows that cover sequences of these lengths, at least `fewest` of each: the index of the
+    sequence of each run, and where in it the run begins and ends.
+    """
+    runs = np.maximum(-(-lengths // most), fewest)
+    owner = np.repeat(np.arange(len(lengths)), runs)
+    begin = indices_within(runs) * most
+    return owner, begin, np.minimum(begin + most, lengths[owner])

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import torch
@@ -20,14 +20,22 @@ from bandrank.metrics import Metrics
 log = logging.getLogger(__name__)
 
 CPU_BATCH_ROWS = 4096  # rows whose activations stay in a last-level cache of 32 MB at 384 x 4 bytes x 12
+INT8_BATCH_ROWS = 8192  # of layers that are one kernel each; they take less time than half as many in float32
 GPU_BATCH_ROWS = 32768
 LOOK_S = 1.0  # between two looks at a thread that may hang
+
+
+def batch_rows(device: torch.device, dtypes: Iterable[torch.dtype]) -> int:
+    """The rows to score at once by models that compute in these dtypes."""
+    if device.type != "cpu":
+        return GPU_BATCH_ROWS
+    return INT8_BATCH_ROWS if set(dtypes) == {torch.int8} else CPU_BATCH_ROWS
 
 
 class Engine:
     """Runs the text scorers that are added to it until it is closed. Used from one event loop.
 
-    max_batch_rows: rows scored at once; None picks CPU_BATCH_ROWS or GPU_BATCH_ROWS.  max_waiting_rows: rows that may
+    max_batch_rows: rows scored at once; None picks those of float32 (`batch_rows`).  max_waiting_rows: rows that may
     be queued.  patience: the most that a request waits for, in multiples of its own work.  request_timeout_s: seconds
     after which a request fails; one that would queue for longer is refused.  hang_timeout_s: a batch that takes longer
     has hung the scoring thread.
@@ -55,7 +63,7 @@ class Engine:
         self.request_timeout_s = request_timeout_s
         self.hang_timeout_s = hang_timeout_s
         self.text_scorers: list[AnyTextScorer] = []
-        max_batch_rows = max_batch_rows or (CPU_BATCH_ROWS if device.type == "cpu" else GPU_BATCH_ROWS)
+        max_batch_rows = max_batch_rows or batch_rows(device, [torch.float32])
         self.queue = TaskQueue(
             max_batch_rows=max_batch_rows,
             patience=patience,

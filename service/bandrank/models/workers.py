@@ -5,6 +5,7 @@ take parts of the batch, one after the other, and wait for each other only at it
 """
 
 import functools
+import heapq
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,9 @@ FEWEST_ROWS = 96
 # A large one is cut into more, so that a worker whose core is busy with something else takes fewer. They have so many
 # rows that the Python in between does not count.
 MANY_ROWS, PARTS_PER_WORKER = 384, 4
+# Where a worker would have so many times its share of the rows, the threads share each layer instead, and wait for each
+# other there.
+MOST_SHARES = 1.25
 
 
 class Workers:
@@ -59,13 +63,28 @@ class Workers:
             raise errors[0]
         return [future.result() for future in futures]
 
-    def split(self, lengths: Ints) -> list[slice]:
-        """Runs of sequences of about the same number of rows, at least one. lengths: of each sequence, in rows."""
-        total = int(lengths.sum())
-        parts = max(1, min(self.count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * self.count, total // MANY_ROWS))
-        ends = np.searchsorted(np.cumsum(lengths), np.arange(1, parts) * total / parts, side="left") + 1
-        bounds = sorted({0, *ends.tolist(), len(lengths)})
-        return [slice(begin, end) for begin, end in pairwise(bounds)] or [slice(0, 0)]
+
+def split(lengths: Ints, count: int) -> list[slice]:
+    """Runs of sequences of about the same number of rows for so many workers, or one run of all if a few long ones have
+    most rows.
+
+    lengths: of each sequence, in rows.
+    """
+    total = int(lengths.sum())
+    parts = max(1, min(count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * count, total // MANY_ROWS))
+    ends = np.searchsorted(np.cumsum(lengths), np.arange(1, parts) * total / parts, side="left") + 1
+    runs = [slice(begin, end) for begin, end in pairwise(sorted({0, *ends.tolist(), len(lengths)}))]
+    if runs and _most_rows([int(lengths[run].sum()) for run in runs], count) * count <= MOST_SHARES * total:
+        return runs
+    return [slice(0, len(lengths))]
+
+
+def _most_rows(parts: Sequence[int], count: int) -> int:
+    """The rows of the worker that has most, when each takes the next part as soon as it is free."""
+    rows = [0] * count
+    for part in parts:
+        heapq.heapreplace(rows, rows[0] + part)
+    return max(rows)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ namespace bandrank {
 // `band`, that are at most `window` away.
 struct Run {
     int64_t first, count;
+    int64_t end() const { return first + count; }
 };
 struct Task {
     Run queries, keys[3], band;
@@ -42,7 +43,7 @@ constexpr int TOGETHER = 8;      // keys whose products run side by side
 
 inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
     for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
-        for (int64_t row = run.first; row < run.first + run.count; ++row, to += head_dim)
+        for (int64_t row = run.first; row < run.end(); ++row, to += head_dim)
             for (int64_t d = 0; d < head_dim; d += LANES) store(to + d, load<Floats>(from[row] + d));
 }
 
@@ -55,6 +56,7 @@ struct Softmax {
     Softmax(float* sums, int64_t head_dim) : top(-INFINITY), norm(0.0f), sums(sums) {
         std::fill(sums, sums + head_dim, 0.0f);
     }
+    Softmax(float* sums, float top, float norm) : top(top), norm(norm), sums(sums) {}
 
     // keys, values: (count, head_dim), at least one.  weights: room for `count` and a register.
     void meet(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
@@ -91,6 +93,16 @@ struct Softmax {
             for (int64_t j = 0; j < count; ++j) weighted += weights[j] * load<Floats>(values + j * head_dim + d);
             store(sums + d, weighted);
         }
+    }
+
+    // Meets what another has met.
+    void meet(const Softmax& other, int64_t head_dim) {
+        const float both = std::max(top, other.top);
+        const float ours = exp_of_negative(all(top - both))[0], theirs = exp_of_negative(all(other.top - both))[0];
+        top = both;
+        norm = norm * ours + other.norm * theirs;
+        for (int64_t d = 0; d < head_dim; d += LANES)
+            store(sums + d, load<Floats>(sums + d) * ours + load<Floats>(other.sums + d) * theirs);
     }
 
     void finish(int64_t head_dim, float* out) const {
@@ -190,7 +202,7 @@ inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, R
     const int64_t total = gather(k, v, head_dim, task, scratch);
     const float *keys = scratch.keys.data(), *values = scratch.values.data();
     if (task.queries.count < FEW && task.band.count == 0) {
-        for (int64_t row = task.queries.first; row < task.queries.first + task.queries.count; ++row) {
+        for (int64_t row = task.queries.first; row < task.queries.end(); ++row) {
             float sums[MOST_NUMBERS];
             Softmax softmax(sums, head_dim);
             softmax.meet(q[row], keys, values, total, head_dim, scratch.weights.data());

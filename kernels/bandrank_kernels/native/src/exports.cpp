@@ -22,12 +22,17 @@ void bandrank_post_norm(const float* attended, const float* hidden, int64_t rows
     post_norm(attended, hidden, rows, *block, out);
 }
 
-// The layer of some sequences; see SequenceLayer.
-void bandrank_sequences(const float* hidden, const float* before, const Weights* qkv, const PostNorm* rest,
-                        int64_t heads, int64_t head_dim, const Pattern* pattern, const Sequence* sequences,
-                        int64_t count, float* attended_cls, float* out) {
-    SequenceLayer layer{hidden, before, *qkv, rest, heads, head_dim, *pattern, attended_cls, out};
-    layer(sequences, sequences + count);
+// The layer of some pieces of sequences; see SequenceLayer.
+void bandrank_sequences(const float* hidden, const float* given, const Weights* qkv, const PostNorm* rest,
+                        int64_t heads, int64_t head_dim, const Pattern* pattern, const Piece* pieces, int64_t count,
+                        float* met, float* out) {
+    SequenceLayer layer{hidden, given, qkv, rest, heads, head_dim, *pattern, met, out};
+    layer(pieces, pieces + count);
+}
+
+void bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t heads, int64_t head_dim,
+                         float* attended) {
+    finish_cls(pieces, count, met, heads, head_dim, attended);
 }
 
 // out (rows, heads, head_dim): the attention of every task's query rows. q, k, v: `stride` numbers from row to row.

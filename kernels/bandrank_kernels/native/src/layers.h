@@ -85,105 +85,140 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
     }
 }
 
-// Rows that attend to each other, such as those of a candidate, with the rows of its query and its [CLS] row, if it has
-// one (else -1), which come before all sequences.
-struct Sequence {
+// Rows of a sequence, such as a candidate, that attend to each other: all of them, or the next so many of a long one.
+// With them come the rows of its query and its [CLS] row, if it has one (else -1), which are before all sequences.
+struct Piece {
     Run rows, query;
     int64_t cls;
-    int64_t end() const { return rows.first + rows.count; }
+    Run sequence;
 };
-static_assert(sizeof(Sequence) == 5 * sizeof(int64_t), "a row of the table of sequences");
+static_assert(sizeof(Piece) == 7 * sizeof(int64_t), "a row of the table of pieces");
 
 // Who sees whom. window: of its own sequence, each row sees those so far away; negative: all.
 struct Pattern {
     int64_t window, cls_to_query, cls_to_rows, rows_to_cls, rows_to_query;
 };
 
-// A layer of an encoder for the rows of sequences, and the attention of their [CLS]. Queries, keys and values, which are
-// three times as many numbers as the rows, are used where they are made, and never go out to memory: the rows are taken
-// in chunks of several sequences, or of a part of one with its window.
+// A layer of an encoder for the rows of sequences, and the attention of their [CLS]. The rows are taken in chunks of
+// several sequences or of a part of one. Queries, keys and values, which are three times as many numbers as the rows,
+// are made for a chunk and the rows that it sees, and never go out to memory; or they are given.
 struct SequenceLayer {
     static constexpr int64_t CHUNK = 128;
     static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; a long sequence without a window needs more
 
     const float* hidden;  // (rows, size) the layer's input
-    const float* before;  // (rows before all sequences, 3 size) their queries, keys and values
-    const Weights& qkv;
+    const float* given;   // (rows, 3 size) queries, keys and values: those before all sequences, or without `qkv` all
+    const Weights* qkv;   // or null
     const PostNorm* rest;  // or null: the attention of [CLS] is all that is wanted
     int64_t heads, head_dim;
     Pattern pattern;
-    float* attended_cls;  // (rows before all sequences, size)
-    float* out;           // (rows, size) the layer's output, of the rows of sequences
+    float* met;  // (pieces, size + 2 heads) what [CLS] has met of each: the sums of all heads, then `top` and `norm`
+    float* out;  // (rows, size) the layer's output, of the rows of sequences
 
     int64_t size() const { return heads * head_dim; }
+    int64_t met_size() const { return size() + 2 * heads; }
 
-    void operator()(const Sequence* next, const Sequence* last) const {
-        while (next < last) {
-            const Sequence* first = next++;
+    void operator()(const Piece* pieces, const Piece* last) const {
+        for (const Piece* next = pieces; next < last;) {
+            const Piece* first = next++;
             int64_t count = first->rows.count;
             if (pattern.window >= 0 && count > CHUNK) {
                 for (int64_t begin = 0; begin < count; begin += CHUNK)
-                    chunk(first, next, {first->rows.first + begin, std::min(CHUNK, count - begin)});
+                    chunk(pieces, first, next, {first->rows.first + begin, std::min(CHUNK, count - begin)});
             } else {
                 for (; next < last && count + next->rows.count <= CHUNK; ++next) count += next->rows.count;
-                chunk(first, next, {first->rows.first, count});
+                chunk(pieces, first, next, {first->rows.first, count});
             }
         }
         if (scratch.qkv.size() > MOST_KEPT) std::vector<float>().swap(scratch.qkv);
     }
 
-    void chunk(const Sequence* first, const Sequence* last, Run rows) const {
-        const int64_t end = rows.first + rows.count, reach = std::max<int64_t>(pattern.window, 0);
-        const int64_t from = std::max(first->rows.first, rows.first - reach), to = std::min(last[-1].end(), end + reach);
-        scratch.qkv.resize((to - from) * 3 * size());
+    void chunk(const Piece* pieces, const Piece* first, const Piece* last, Run rows) const {
+        const Rows q = projected(first->sequence, last[-1].sequence, rows);
         scratch.attended.resize(rows.count * size());
-        linear(hidden + from * size(), size(), to - from, qkv, false, scratch.qkv.data());
-        const Rows q{scratch.qkv.data(), 3 * size(), from, before};
-        for (const Sequence* each = first; each < last; ++each) {
-            const int64_t low = std::max(each->rows.first, rows.first), high = std::min(each->end(), end);
-            const Run part{low, high - low};
+        for (const Piece* each = first; each < last; ++each) {
+            const int64_t low = std::max(each->rows.first, rows.first);
+            const Run part{low, std::min(each->rows.end(), rows.end()) - low};
             if (rest && part.count) attend_rows_of(*each, part, q, {scratch.attended.data(), size(), rows.first});
-            if (each->cls >= 0) attend_cls(*each, part, q);
+            if (each->cls >= 0) attend_cls(*each, part, q, met + (each - pieces) * met_size());
         }
         const int64_t start = rows.first * size();
         if (rest) post_norm(scratch.attended.data(), hidden + start, rows.count, *rest, out + start);
     }
 
-    void attend_rows_of(const Sequence& sequence, Run part, Rows q, Rows to) const {
+    // Queries, keys and values of the rows and of those that they see, in sequences from `first` to `last`.
+    Rows projected(Run first, Run last, Run rows) const {
+        if (!qkv) return {given, 3 * size()};
+        const int64_t begin = pattern.window < 0 ? first.first : std::max(first.first, rows.first - pattern.window);
+        const int64_t end = pattern.window < 0 ? last.end() : std::min(last.end(), rows.end() + pattern.window);
+        scratch.qkv.resize((end - begin) * 3 * size());
+        linear(hidden + begin * size(), size(), end - begin, *qkv, false, scratch.qkv.data());
+        return {scratch.qkv.data(), 3 * size(), begin, given};
+    }
+
+    void attend_rows_of(const Piece& piece, Run part, Rows q, Rows to) const {
         Task task{part, {}, {}, pattern.window};
         Run* keys = task.keys;
-        if (pattern.window < 0) *keys++ = sequence.rows;
-        if (pattern.rows_to_cls && sequence.cls >= 0) *keys++ = {sequence.cls, 1};
-        if (pattern.rows_to_query) *keys++ = sequence.query;
+        if (pattern.window < 0) *keys++ = piece.sequence;
+        if (pattern.rows_to_cls && piece.cls >= 0) *keys++ = {piece.cls, 1};
+        if (pattern.rows_to_query) *keys++ = piece.query;
         if (pattern.window >= 0) {
-            const int64_t low = std::max(sequence.rows.first, part.first - pattern.window);
-            task.band = {low, std::min(sequence.end(), part.first + part.count + pattern.window) - low};
+            const int64_t low = std::max(piece.sequence.first, part.first - pattern.window);
+            task.band = {low, std::min(piece.sequence.end(), part.end() + pattern.window) - low};
         }
         for (int64_t column = 0; column < size(); column += head_dim)
             attend(q + column, q + (size() + column), q + (2 * size() + column), head_dim, task, to + column,
                    scratch.attention);
     }
 
-    // [CLS] meets itself and the query with the first part of its sequence, and is done with the last.
-    void attend_cls(const Sequence& sequence, Run part, Rows q) const {
-        Task task{{sequence.cls, 1}, {}, {}, 0};
-        if (part.first == sequence.rows.first) {
-            task.keys[0] = {sequence.cls, 1};
-            if (pattern.cls_to_query) task.keys[1] = sequence.query;
-            scratch.sums.resize(size());
+    // [CLS] meets itself and the query with the first part of its sequence. What it has met of a piece is written with
+    // the last part of that.
+    void attend_cls(const Piece& piece, Run part, Rows q, float* met) const {
+        Task task{{piece.cls, 1}, {}, {}, 0};
+        if (part.first == piece.rows.first) {
             scratch.softmax.clear();
             for (int64_t column = 0; column < size(); column += head_dim)
-                scratch.softmax.emplace_back(scratch.sums.data() + column, head_dim);
+                scratch.softmax.emplace_back(met + column, head_dim);
+        }
+        if (part.first == piece.sequence.first) {
+            task.keys[0] = {piece.cls, 1};
+            if (pattern.cls_to_query) task.keys[1] = piece.query;
         }
         if (pattern.cls_to_rows) task.keys[2] = part;
         for (int64_t head = 0; head < heads; ++head) {
             const int64_t column = head * head_dim;
-            meet(q + column, q + (size() + column), q + (2 * size() + column), head_dim, task, scratch.softmax[head],
+            Softmax& softmax = scratch.softmax[head];
+            meet(q + column, q + (size() + column), q + (2 * size() + column), head_dim, task, softmax,
                  scratch.attention);
-            if (part.first + part.count == sequence.end())
-                scratch.softmax[head].finish(head_dim, attended_cls + sequence.cls * size() + column);
+            if (part.end() == piece.rows.end()) {
+                float* state = met + size() + 2 * head;
+                state[0] = softmax.top, state[1] = softmax.norm;
+            }
         }
     }
 };
+
+// attended (rows before all sequences, heads head_dim): the attention of [CLS] from what it has met of each piece. The
+// sums of a sequence's first piece become those of the sequence.
+inline void finish_cls(const Piece* pieces, int64_t count, float* met, int64_t heads, int64_t head_dim,
+                       float* attended) {
+    const int64_t size = heads * head_dim, met_size = size + 2 * heads;
+    auto softmax = [&](int64_t piece, int64_t head) {
+        float* of_piece = met + piece * met_size;
+        return Softmax(of_piece + head * head_dim, of_piece[size + 2 * head], of_piece[size + 2 * head + 1]);
+    };
+    for (int64_t first = 0, next; first < count; first = next) {
+        next = first + 1;
+        while (next < count && pieces[next].sequence.first == pieces[first].sequence.first &&
+               pieces[next].rows.first > pieces[first].rows.first)
+            ++next;
+        if (pieces[first].cls < 0) continue;
+        for (int64_t head = 0; head < heads; ++head) {
+            Softmax whole = softmax(first, head);
+            for (int64_t piece = first + 1; piece < next; ++piece) whole.meet(softmax(piece, head), head_dim);
+            whole.finish(head_dim, attended + pieces[first].cls * size + head * head_dim);
+        }
+    }
+}
 
 }  // namespace bandrank
