@@ -1,6 +1,7 @@
 """Workers: parts of a batch on threads that compute alone."""
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from support.models import score_batch, tiny_cross_encoder
 from support.variants import random_texts
 
 from bandrank.models.ragged import Ragged
-from bandrank.models.workers import FEWEST_ROWS, MANY_ROWS, PARTS_PER_WORKER, Workers, joined, parts_of, split, workers
+from bandrank.models.workers import FEWEST_ROWS, LEAST_ROWS, Workers, joined, parts_of, split, workers
 
 
 def test_each_computes_with_one_thread() -> None:
@@ -63,8 +64,7 @@ def test_runs_cover_all_sequences_once(lengths: list[int], count: int) -> None:
 
     assert [index for run in runs for index in range(run.start, run.stop)] == list(range(len(lengths)))
     assert len(runs) == 1 or all(run.start < run.stop for run in runs)
-    total = sum(lengths)
-    assert len(runs) <= max(1, min(count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * count, total // MANY_ROWS))
+    assert len(runs) <= max(1, min(count, sum(lengths) // FEWEST_ROWS), sum(lengths) // LEAST_ROWS)
 
 
 def sizes(lengths: list[int]) -> list[int]:
@@ -72,12 +72,14 @@ def sizes(lengths: list[int]) -> list[int]:
     return [sum(lengths[run]) for run in split(np.array(lengths, np.int64), 2)]
 
 
-def test_small_batches_give_each_worker_one_part_and_large_ones_several() -> None:
-    """Of about the same size."""
+def test_small_batches_give_each_worker_one_part_and_large_ones_smaller_and_smaller_ones() -> None:
+    """A worker that is slow in one of the first takes fewer of the last."""
     assert sizes([75] * 2) == [150]
     assert sizes([75] * 10) == [375, 375]
-    assert len(sizes([75] * 100)) == 2 * PARTS_PER_WORKER
-    assert max(sizes([75] * 100)) - min(sizes([75] * 100)) <= 2 * 75
+    many = sizes([75] * 100)
+    assert many[0] == pytest.approx(7500 / 4, abs=75)
+    assert all(following <= part + 75 for part, following in pairwise(many))
+    assert many[-2] == pytest.approx(LEAST_ROWS, abs=75)
 
 
 def test_a_long_candidate_is_not_waited_for() -> None:

@@ -23,9 +23,10 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 # A small batch gives each worker one part, unless it had fewer rows than these.
 FEWEST_ROWS = 96
-# A large one is cut into more, so that a worker whose core is busy with something else takes fewer. They have so many
-# rows that the Python in between does not count.
-MANY_ROWS, PARTS_PER_WORKER = 384, 4
+# A large one, with so many rows for each worker, is cut into more, so that a worker whose core is busy with something
+# else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos and Kuck
+# 1987), in parts of at least so many rows that the Python in between does not count.
+LARGE_ROWS, LEAST_ROWS = 768, 256
 # Where a worker would have so many times its share of the rows, the threads share each layer instead, and wait for each
 # other there.
 MOST_SHARES = 1.25
@@ -71,12 +72,23 @@ def split(lengths: Ints, count: int) -> list[slice]:
     lengths: of each sequence, in rows.
     """
     total = int(lengths.sum())
-    parts = max(1, min(count, total // FEWEST_ROWS), min(PARTS_PER_WORKER * count, total // MANY_ROWS))
-    ends = np.searchsorted(np.cumsum(lengths), np.arange(1, parts) * total / parts, side="left") + 1
+    ends = np.searchsorted(np.cumsum(lengths), _ends(total, count), side="left") + 1
     runs = [slice(begin, end) for begin, end in pairwise(sorted({0, *ends.tolist(), len(lengths)}))]
     if runs and _most_rows([int(lengths[run].sum()) for run in runs], count) * count <= MOST_SHARES * total:
         return runs
     return [slice(0, len(lengths))]
+
+
+def _ends(total: int, count: int) -> list[float]:
+    """Where all parts but the last one should end, in rows."""
+    if total < count * LARGE_ROWS:
+        parts = min(count, total // FEWEST_ROWS)
+        return [total * part / parts for part in range(1, parts)]
+    ends, end = [], 0.0
+    while total - end > LEAST_ROWS:
+        end += max(LEAST_ROWS, (total - end) / (2 * count))
+        ends.append(end)
+    return ends
 
 
 def _most_rows(parts: Sequence[int], count: int) -> int:
