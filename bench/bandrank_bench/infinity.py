@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 import httpx
-import numpy as np
 
 from bandrank_bench.service import Service, free_port, running
-from bandrank_bench.systems import Scores
+from bandrank_bench.systems import Scores, scores_in_order
 
 ENVIRONMENT = Path(".venv-infinity")
 MODEL = "reranker"  # the name under which requests ask for it
@@ -53,7 +52,7 @@ def running_infinity(program: Path, checkpoint: Path, how: Configuration, log: P
         "host": "127.0.0.1",
         "port": str(port),
         "log-level": "warning",
-        "model-id": str(checkpoint.resolve()),
+        "model-id": ".",  # its engine optimum looks for files beside a folder of any other name
         "served-model-name": MODEL,
         "device": "cpu",
         "engine": how.engine,
@@ -62,9 +61,16 @@ def running_infinity(program: Path, checkpoint: Path, how: Configuration, log: P
     }
     # The BetterTransformer that it would look for is gone from current versions of optimum. Its own warm-up takes
     # batches of the longest texts that the model has positions for, a minute and more on a CPU.
-    command = [str(program), "v2", "--no-bettertransformer", "--no-compile", "--no-model-warmup"]
+    command = [
+        str(program.absolute()),
+        "v2",
+        "--no-bettertransformer",
+        "--no-compile",
+        "--no-model-warmup",
+        "--onnx-disable-optimize",
+    ]
     command += [word for name, value in options.items() for word in (f"--{name}", value)]
-    with running(command, {**os.environ, **OFFLINE}, log, port=port, ready="/health") as service:
+    with running(command, {**os.environ, **OFFLINE}, log, port=port, ready="/health", folder=checkpoint) as service:
         yield service
 
 
@@ -72,7 +78,4 @@ def score(client: httpx.Client, query: str, passages: Sequence[str]) -> Scores:
     """Raw scores of the passages in their order. client: with the service's address."""
     body = {"query": query, "documents": list(passages), "model": MODEL, "raw_scores": True}
     response = client.post("/rerank", json=body).raise_for_status()
-    scores = np.empty(len(passages), np.float32)
-    for result in response.json()["results"]:
-        scores[result["index"]] = result["relevance_score"]
-    return scores
+    return scores_in_order(response.json()["results"], len(passages))

@@ -20,15 +20,16 @@ STOP_TIMEOUT_S = 90.0  # a graceful stop answers what was admitted, which may ta
 
 @dataclass(frozen=True)
 class Service:
-    """A service that was ready when it was handed over. pid: of its process."""
+    """A service that was ready when it was handed over. pid: of its process, if that runs on this machine."""
 
     port: int
-    pid: int
+    pid: int | None
+    host: str = "127.0.0.1"
 
     @property
     def url(self) -> str:
         """Without a path."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
 
 @contextmanager
@@ -48,16 +49,23 @@ def running_service(settings: Mapping[str, str], log: Path) -> Iterator[Service]
 
 @contextmanager
 def running(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, *, port: int, ready: str
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    port: int,
+    ready: str,
+    folder: Path | None = None,
 ) -> Iterator[Service]:
     """Starts the command of a service that will listen on `port`, and stops it at the end.
 
     ready: the path that answers 200 once it can be used.  log: where its output goes.
+    folder: the one to start it in.
     Raises RuntimeError with the end of the log if it dies or is not ready in time.
     """
     with (
         log.open("wb") as output,
-        subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT) as process,
     ):
         service = Service(port, process.pid)
         try:

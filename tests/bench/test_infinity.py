@@ -11,7 +11,7 @@ import pytest
 
 from bandrank_bench.infinity import Configuration, find, running_infinity, score
 
-# Answers /health, and all else with its arguments and what its environment forbids.
+# Answers /health, and all else with its arguments, its folder and what its environment forbids.
 SERVICE = f"""#!{sys.executable}
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,7 +20,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(json.dumps([sys.argv[1:], os.environ["DO_NOT_TRACK"]]).encode())
+        self.wfile.write(json.dumps([sys.argv[1:], os.getcwd(), os.environ["DO_NOT_TRACK"]]).encode())
 
 port = int(sys.argv[sys.argv.index("--port") + 1])
 HTTPServer(("127.0.0.1", port), Handler).serve_forever()
@@ -41,10 +41,10 @@ def test_the_service_is_started_as_configured_and_stopped(tmp_path: Path) -> Non
     program.chmod(0o755)
     how = Configuration(dtype="bfloat16", batch_size=16)
     with running_infinity(find(tmp_path), tmp_path, how, tmp_path / "log") as service:
-        arguments, untracked = httpx.get(f"{service.url}/").json()
+        arguments, folder, untracked = httpx.get(f"{service.url}/").json()
     assert arguments[0] == "v2"
     options = dict(itertools.pairwise(arguments))
-    assert options["--model-id"] == str(tmp_path)
+    assert (options["--model-id"], folder) == (".", str(tmp_path))
     assert (options["--engine"], options["--dtype"], options["--batch-size"]) == ("torch", "bfloat16", "16")
     assert untracked == "1"
     with pytest.raises(httpx.ConnectError):
