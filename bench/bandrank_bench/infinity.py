@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from bandrank_bench.service import Service, free_port, running
 from bandrank_bench.systems import Scores, scores_in_order
 
 ENVIRONMENT = Path(".venv-infinity")
+PACKAGES = ("infinity-emb", "torch", "transformers", "sentence-transformers", "optimum-onnx", "onnxruntime")
 MODEL = "reranker"  # the name under which requests ask for it
 OFFLINE = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -39,6 +41,13 @@ def find(environment: Path = ENVIRONMENT) -> Path:
     if not program.exists():
         raise FileNotFoundError(f"{program} is not there: `make {ENVIRONMENT}/stamp` installs infinity-emb")
     return program
+
+
+def versions(environment: Path = ENVIRONMENT) -> str:
+    """What it and the libraries under it are; empty without the environment."""
+    packages = distributions(path=[str(folder) for folder in environment.glob("lib/python*/site-packages")])
+    found = {package.name.replace("_", "-"): package.version for package in packages}
+    return ", ".join(f"{name} {found[name]}" for name in PACKAGES if name in found)
 
 
 @contextmanager

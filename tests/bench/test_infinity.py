@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from bandrank_bench.infinity import Configuration, find, running_infinity, score
+from bandrank_bench.infinity import Configuration, find, running_infinity, score, versions
 
 # Answers /health, and all else with its arguments, its folder and what its environment forbids.
 SERVICE = f"""#!{sys.executable}
@@ -49,6 +49,15 @@ def test_the_service_is_started_as_configured_and_stopped(tmp_path: Path) -> Non
     assert untracked == "1"
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{service.url}/")
+
+
+def test_versions_are_those_of_its_own_environment(tmp_path: Path) -> None:
+    """Not of the one that the benchmark runs in."""
+    assert versions(tmp_path) == ""
+    told = tmp_path / "lib" / "python3.11" / "site-packages" / "torch-1.2.3.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
+    assert versions(tmp_path) == "torch 1.2.3"
 
 
 def test_scores_come_in_the_order_of_the_passages() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import uvloop
 from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import infinity, machine
 from bandrank_bench.calibrate import Calibration
@@ -67,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds=args.rounds,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
     warnings.simplefilter(
         "ignore"
     )  # exporters warn of the models' code; a wrong model stops at the check of its scores
@@ -95,6 +97,7 @@ class Match:
         self._contenders: list[Contender] = []
         self._tried: dict[Contender, float] = {}
         self._left_out: dict[str, str] = {}
+        self._versions = ""
 
     def gather(self, environment: Path, tei_url: str, only: str) -> None:
         """Decides who takes part, for which infinity's configurations are tried."""
@@ -112,6 +115,7 @@ class Match:
                 say(str(missing))
                 self._left_out["infinity"] = str(missing)
             else:
+                self._versions = infinity.versions(environment)
                 full = self._checkpoints["full"]
                 self._tried = best_infinities(program, full, self._work, self._short_throughput)
                 self._contenders += fastest_of_each_precision(self._tried)
@@ -141,7 +145,9 @@ class Match:
             left_out=self._left_out,
             memory=memory,
             calm_s=self._calibration.calm_s,
-            facts=machine.describe() | {"calibration product": self._calibration.describe()},
+            facts=machine.describe()
+            | {"of infinity": self._versions or "not installed"}
+            | {"calibration product": self._calibration.describe()},
         )
 
     def _start(self, stack: ExitStack) -> tuple[dict[Contender, Service], list[Agreement]]:

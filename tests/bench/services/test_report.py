@@ -72,7 +72,7 @@ def test_the_page_has_every_service_in_every_table() -> None:
     page = markdown(results, PLAN)
 
     assert f"| {FULL.name} | 40.0 | 40.0 | 500 | 500 | 40 | 0 |" in page
-    assert f"| {FULL.name} | 10.0 | 25.0 | 100 | 300 | 3.0 | 1.0 | 10 | 0 |" in page
+    assert f"| {FULL.name} | 10.0 | 25.0 | 100 | 300 | 3.0 | 1.0 | 3.0 | 10 | 0 |" in page
     assert f"| {FULL.name} | 100 | 90 | 130 |" in page
     assert f"| {FAST.name} | 20.0 |" in page
     assert "Left out: TEI: it did not answer." in page
