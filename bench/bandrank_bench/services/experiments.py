@@ -80,8 +80,11 @@ class Laboratory:
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.closed_s)
         ready = chain(list(islice(turn.stream, round(AHEAD * window.to_s))), turn.stream)
         before_s = self._calibration.await_calm()
-        outcomes, _ = self._runner.run(closed_loop(turn.service, ready, window, plan.deadline_s, connections=clients))
-        run = Run(name, turn.number, outcomes, window, before_s, self._calibration.time(), clients=clients)
+        outcomes, busy = self._runner.run(
+            closed_loop(turn.service, ready, window, plan.deadline_s, connections=clients)
+        )
+        after_s = self._calibration.time()
+        run = Run(name, turn.number, outcomes, window, busy, before_s, after_s, clients=clients)
         say(f"{name}, {clients} clients: {described(run)}")
         return run
 
@@ -93,9 +96,9 @@ class Laboratory:
         sent = list(islice(turn.stream, len(times)))
         queue_s = first_come_first_served(times, _work(sent, capacity))
         before_s = self._calibration.await_calm()
-        (outcomes,), _ = self._runner.run(open_loop(turn.service, [Sender(sent, times)], window, plan.deadline_s))
+        (outcomes,), busy = self._runner.run(open_loop(turn.service, [Sender(sent, times)], window, plan.deadline_s))
         after_s = self._calibration.time()
-        run = Run(name, turn.number, outcomes, window, before_s, after_s, load=load, queue_s=queue_s)
+        run = Run(name, turn.number, outcomes, window, busy, before_s, after_s, load=load, queue_s=queue_s)
         say(f"{name}, {load:.0%} of {capacity:.1f}/s: {described(run)}")
         return run
 

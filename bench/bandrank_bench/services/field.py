@@ -1,4 +1,4 @@
-"""Who takes part: bandrank in each precision, infinity as it is by default and at its best, TEI where there is one."""
+"""Who takes part: bandrank in each precision, and infinity in the configurations in which it is fastest."""
 
 import shutil
 import tempfile
@@ -10,7 +10,7 @@ from bandrank.dtypes import DtypeName
 from bandrank_bench.infinity import Configuration
 from bandrank_bench.onnx_files import INPUTS, LogitsWithoutTypes, export_onnx
 from bandrank_bench.output import say
-from bandrank_bench.services.contenders import Contender, infinity, ours
+from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours
 from bandrank_bench.systems import Pattern
 from bandrank_kernels.native.library import why_no_native
 
@@ -34,17 +34,19 @@ def bandranks(checkpoints: Mapping[Pattern, Path]) -> Iterator[Contender]:
     yield ours(checkpoints["sparse"], "sparse", dtypes[-1])
 
 
-def best_infinities(program: Path, checkpoint: Path, work: Path, throughput: Throughput) -> dict[Contender, float]:
-    """All configurations that were tried, with their answers a second. The fastest precision in other batches too."""
+def tried_infinities(program: Path, checkpoint: Path, work: Path, throughput: Throughput) -> dict[Contender, float]:
+    """Configurations, with their answers a second: each in its default batches, the fastest of each precision in others
+    too.
+    """
     folders = {how: checkpoint if how.engine == "torch" else with_onnx(checkpoint, how, work) for how in INFINITY}
-    tried = {how: infinity(program, folder, how) for how, folder in folders.items()}
-    found = {how: throughput(contender) for how, contender in tried.items()}
-    best = max(found, key=lambda how: found[how])
-    for size in BATCH_SIZES:
-        how = replace(best, batch_size=size)
-        tried[how] = infinity(program, folders[best], how)
-        found[how] = throughput(tried[how])
-    return {tried[how]: rate for how, rate in found.items()}
+    tried = {infinity(program, folder, how): how for how, folder in folders.items()}
+    found = {contender: throughput(contender) for contender in tried}
+    for contender in fastest_of_each_precision(found):
+        how = tried[contender]
+        for size in BATCH_SIZES:
+            other = infinity(program, folders[how], replace(how, batch_size=size))
+            found[other] = throughput(other)
+    return found
 
 
 def with_onnx(checkpoint: Path, how: Configuration, work: Path) -> Path:

@@ -10,10 +10,11 @@ from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.output import bullets, table
 from bandrank_bench.overload.report import aim_row
 from bandrank_bench.overload.summary import Percentiles
-from bandrank_bench.services.aims import aims
+from bandrank_bench.services.aims import BUSY, aims
 from bandrank_bench.services.contenders import Contender
 from bandrank_bench.services.experiments import Plan
 from bandrank_bench.services.memory import Memory
+from bandrank_bench.services.queueing import of_the_queue
 from bandrank_bench.services.runs import Figures, Run, spread, together
 
 QUEUE = ("p99/p50 of the queue alone", "p99 over the queue's")
@@ -65,9 +66,10 @@ def _head(results: Results) -> Iterator[str]:
         "Most of p99 over p50 is the queue's and not the service's. Arrivals of a Poisson process come in bursts, and "
         "a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The columns "
         'of the "queue alone" below are what a server of exactly the same capacity would show that answered the very '
-        "same arrivals in their order, and did nothing else. No order of equal requests has a lower p99, at any load; "
-        "the ratio falls only where p50 rises, where requests are refused, or where a batch of many takes hardly "
-        "longer than one of few."
+        "same arrivals in their order, and did nothing else; in the long run, p99 is "
+        f"{of_the_queue(BUSY):.1f} times p50 for equal requests at {BUSY:.0%}. Of all orders, that of arrival spreads the "
+        "times of equal requests least: the ratio falls where p50 rises, where requests are refused, or where a batch of "
+        "many takes hardly longer than one of few."
     )
 
 
@@ -121,7 +123,9 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         f"number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s whose times do not count. "
         f"{calm} of {len(results.runs)} runs were between two products of known cost that were both within "
         f"{TOLERANCE:g} times the calm speed. The generator sent 99% of its requests within "
-        f"{max(late, default=0):.0f} ms of their times in its worst run. bandrank would by default refuse what waits "
+        f"{max(late, default=0):.0f} ms of their times in its worst run; it used at most "
+        f"{max((run.busy.generator for run in results.runs), default=0):.2f} processors, and other processes "
+        f"{max((run.busy.others for run in results.runs), default=0):.2f}. bandrank would by default refuse what waits "
         "for more than four times its own work; here it is as patient as the others. ONNX files for infinity's engine "
         "optimum tell query and passage apart themselves, because it does not tell them."
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Outcome
+from bandrank_bench.overload.processors import Busy
 from bandrank_bench.overload.summary import RIGHT, Percentiles
 
 
@@ -12,13 +13,14 @@ from bandrank_bench.overload.summary import RIGHT, Percentiles
 class Run:
     """clients: of a closed loop, which has no load.  load: of an open loop, as a share of the capacity, which has no
     clients.  queue_s: what a queue alone would have made of each of its arrivals, in seconds.  before_s, after_s:
-    of the calibration product.
+    of the calibration product.  busy: processors in use.
     """
 
     contender: str
     round_number: int
     outcomes: Sequence[Outcome]
     window: Window
+    busy: Busy
     before_s: float
     after_s: float
     clients: int | None = None

@@ -3,8 +3,7 @@
 import pytest
 
 from bandrank_bench.overload.loops import poisson_arrivals
-from bandrank_bench.overload.summary import percentile
-from bandrank_bench.services.queueing import first_come_first_served
+from bandrank_bench.services.queueing import first_come_first_served, of_the_queue
 
 
 def test_a_request_waits_for_those_before_it() -> None:
@@ -18,4 +17,9 @@ def test_the_mean_is_that_of_pollaczek_and_khinchine() -> None:
     times = first_come_first_served(arrivals, [1.0] * len(arrivals))
 
     assert sum(times) / len(times) == pytest.approx(3.0, rel=0.05)
-    assert percentile(sorted(times), 99) > 4 * percentile(sorted(times), 50)
+
+
+def test_the_percentiles_spread_with_the_load() -> None:
+    """Almost nobody waits for an idle server: its percentiles are one and the same."""
+    assert of_the_queue(0.001) == pytest.approx(1.0)
+    assert 4 < of_the_queue(0.8) < 6

@@ -9,6 +9,7 @@ from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.infinity import Configuration
 from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Outcome
+from bandrank_bench.overload.processors import Busy
 from bandrank_bench.services.aims import aims
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours, tei
 from bandrank_bench.services.experiments import Plan
@@ -28,8 +29,8 @@ def runs(contender: Contender, rate: int, *, last_s: float = 0.1) -> list[Run]:
     opened = [Outcome("answered", 200, 0.1, 0.2, 0.001, 10)] * 9
     opened.append(Outcome("answered", 200, 0.1, 0.1 + last_s, 0.001, 10))
     return [
-        Run(contender.name, 0, closed, window, 0.1, 0.1, clients=64),
-        Run(contender.name, 0, opened, window, 0.1, 0.1, load=0.8, queue_s=[0.1] * 10),
+        Run(contender.name, 0, closed, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, clients=64),
+        Run(contender.name, 0, opened, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, load=0.8, queue_s=[0.1] * 10),
     ]
 
 
@@ -76,6 +77,7 @@ def test_the_page_has_every_service_in_every_table() -> None:
     assert f"| {FULL.name} | 100 | 90 | 130 |" in page
     assert f"| {FAST.name} | 20.0 |" in page
     assert "Left out: TEI: it did not answer." in page
+    assert "it used at most 0.10 processors, and other processes 0.02." in page
     assert "8 of 8 runs were between two products" in page
     assert [json.loads(line)["contender"] for line in json_lines(results).splitlines()] == [
         run.contender for run in ALL

@@ -4,6 +4,7 @@ import pytest
 
 from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Kind, Outcome
+from bandrank_bench.overload.processors import Busy
 from bandrank_bench.services.runs import Run, figures, spread, together
 
 
@@ -15,7 +16,18 @@ def outcome(kind: Kind, due_s: float, done_s: float) -> Outcome:
 def run(*outcomes: Outcome, clients: int | None = None, load: float | None = None, number: int = 0) -> Run:
     """A run of 3 s after 1 s to warm up, whose queue alone would take 0.1 s of each request."""
     queue_s = [0.1] * len(outcomes) if load else []
-    return Run("one", number, outcomes, Window(1.0, 4.0), 0.1, 0.1, clients=clients, load=load, queue_s=queue_s)
+    return Run(
+        "one",
+        number,
+        outcomes,
+        Window(1.0, 4.0),
+        Busy(0.1, 1.8, 0.0),
+        0.1,
+        0.1,
+        clients=clients,
+        load=load,
+        queue_s=queue_s,
+    )
 
 
 def test_rates_last_until_the_last_answer() -> None:
