@@ -67,9 +67,9 @@ def _head(results: Results) -> Iterator[str]:
         "a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The columns "
         'of the "queue alone" below are what a server of exactly the same capacity would show that answered the very '
         "same arrivals in their order, and did nothing else; in the long run, p99 is "
-        f"{of_the_queue(BUSY):.1f} times p50 for equal requests at {BUSY:.0%}. Of all orders, that of arrival spreads the "
-        "times of equal requests least: the ratio falls where p50 rises, where requests are refused, or where a batch of "
-        "many takes hardly longer than one of few."
+        f"{of_the_queue(BUSY):.1f} times p50 for equal requests at {BUSY:.0%}. Of all orders, that of arrival spreads "
+        "the times of equal requests least: the ratio falls where p50 rises, where requests are refused, or where a "
+        "batch of many takes hardly longer than one of few."
     )
 
 
