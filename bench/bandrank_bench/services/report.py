@@ -116,12 +116,13 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         yield "Left out: " + "; ".join(f"{name}: {why}" for name, why in results.left_out.items()) + "."
     yield "## How"
     yield bullets({one.name: one.configured for one in results.contenders})
-    calm = sum(max(run.before_s, run.after_s) <= TOLERANCE * results.calm_s for run in results.runs)
+    restless = [one for one in results.runs if max(one.before_s, one.after_s) > TOLERANCE * results.calm_s]
     late = [one.p99 for run in results.runs if (one := _lateness(run))]
     yield (
         f"{plan.rounds} rounds, in each of which the services take turns in random order; {plan.closed_s:g} s of each "
         f"number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s whose times do not count. "
-        f"{calm} of {len(results.runs)} runs were between two products of known cost that were both within "
+        f"{len(results.runs) - len(restless)} of {len(results.runs)} runs were between two products of known cost that "
+        "were both within "
         f"{TOLERANCE:g} times the calm speed. The generator sent 99% of its requests within "
         f"{max(late, default=0):.0f} ms of their times in its worst run; it used at most "
         f"{max((run.busy.generator for run in results.runs), default=0):.2f} processors, and other processes "
@@ -129,6 +130,12 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         "for more than four times its own work; here it is as patient as the others. ONNX files for infinity's engine "
         "optimum tell query and passage apart themselves, because it does not tell them."
     )
+    if restless:
+        yield "The machine was slow before or after these runs: " + "; ".join(map(_what, restless)) + "."
+
+
+def _what(run: Run) -> str:
+    return f"{run.contender}, " + (f"{run.clients} clients" if run.load is None else f"{run.load:.0%}")
 
 
 def _rows(results: Results, clients: int | None = None, load: float | None = None) -> Iterator[tuple[str, Figures]]:

@@ -1,6 +1,7 @@
 """From canned runs to aims and a page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,9 @@ def test_the_page_has_every_service_in_every_table() -> None:
     assert f"| {FAST.name} | 20.0 |" in page
     assert "Left out: TEI: it did not answer." in page
     assert "it used at most 0.10 processors, and other processes 0.02." in page
+    assert "The machine was slow" not in page
+    slow = replace(ALL[0], after_s=0.2)
+    assert f"slow before or after these runs: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
     assert "8 of 8 runs were between two products" in page
     assert [json.loads(line)["contender"] for line in json_lines(results).splitlines()] == [
         run.contender for run in ALL
