@@ -5,7 +5,7 @@
 #   make test-slow  tests that start, kill and wait for servers and processes (CI runs it too; three minutes)
 #   make test-clients  the client libraries that people use, through their public calls (CI runs it too; about three minutes)
 #   make check    what would be served here, and a self-test
-#   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
+#   make bench    side by side with other runtimes and services (TEI=URL: with that one too): writes docs/benchmarks*.md (about an hour and a half)
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)
@@ -49,6 +49,14 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@echo "installing the runtimes to compare with"
 	@$(PIP) install --editable '.[bench]'
 	@touch $@
+
+# Its libraries exclude ours. Without it the other services are compared.
+INFINITY := .venv-infinity
+$(INFINITY)/stamp:
+	@echo "installing infinity-emb, a service to compare with"
+	@$(PYTHON) -m venv --clear $(INFINITY)
+	@if $(INFINITY)/bin/pip --disable-pip-version-check --quiet install '$(TORCH)' 'infinity-emb[server,torch,optimum]==0.0.78'; then touch $@; \
+	else echo "infinity-emb could not be installed: services are compared without it"; fi
 
 $(VENV)/fuzz.stamp: $(VENV)/dev.stamp
 	@echo "installing what draws requests from a description"
@@ -118,8 +126,9 @@ chaos: $(VENV)/dev.stamp programs
 fuzz: $(VENV)/fuzz.stamp
 	@BANDRANK_FUZZ_SEED=$(SEED) $(VENV)/bin/pytest -m fuzz tests/fuzz -s
 
-bench: $(VENV)/bench.stamp programs
+bench: $(VENV)/bench.stamp $(INFINITY)/stamp programs
 	@$(VENV)/bin/python -m bandrank_bench cpu
+	@$(VENV)/bin/python -m bandrank_bench services --infinity $(INFINITY) --tei "$(TEI)"
 	@$(VENV)/bin/python -m bandrank_bench precomputed
 	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python -m bandrank_bench cascade --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
@@ -149,4 +158,4 @@ lock: $(VENV)/bin/uv
 	@for group in $(CLIENT_GROUPS); do $(COMPILE) --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CLIENTS) $(INFINITY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -16,14 +16,15 @@ PACKAGES = {
     "bandrank_bench": ROOT / "bench" / "bandrank_bench",
 }
 PEERS = "bench/bandrank_bench/cpu/peers.py"
+ONNX_FILES = "bench/bandrank_bench/onnx_files.py"
 MODELS = "service/bandrank/models"
 HF = f"{MODELS}/hf"
 # The only files that may import a library which is not everybody's business.
 FENCES = {
     "httpcore2": {"service/bandrank/proxy/upstream.py"},
     "cupy": {"kernels/bandrank_kernels/launch.py"},
-    "onnx": {PEERS},
-    "onnxruntime": {PEERS},
+    "onnx": {ONNX_FILES},
+    "onnxruntime": {PEERS, ONNX_FILES},
     "openvino": {PEERS},
     "redis": {"service/bandrank/engine/cache/redis_commands.py"},
     "sentence_transformers": {PEERS},

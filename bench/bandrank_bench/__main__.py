@@ -5,6 +5,7 @@ precomputed   scorers whose candidates are cached, beside the cross-encoder: doc
 cascade       quality and cost by depth of a cascade: docs/benchmarks-cascade.md
 dialects      what each wire format costs beside our own: docs/benchmarks-dialects.md
 host          the host's part of a request on a GPU, without one: docs/benchmarks-host.md
+services      beside infinity and TEI over HTTP, with many clients: docs/benchmarks-services.md
 overload      goodput, latency and refusals beyond capacity: the section on overload of docs/operations.md
 reproduction  systems trained alike, compared on collections that no training saw: docs/reproduction.md
 registers     registers and spilled bytes of every CUDA kernel, without a GPU: kernels/results/registers.json
@@ -21,6 +22,7 @@ COMMANDS = {
     "cascade": "bandrank_bench.cascade",
     "dialects": "bandrank_bench.dialects",
     "host": "bandrank_bench.host",
+    "services": "bandrank_bench.services.command",
     "overload": "bandrank_bench.overload.command",
     "reproduction": "bandrank_bench.reproduction",
     "registers": "bandrank_bench.registers",

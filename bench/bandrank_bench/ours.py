@@ -13,7 +13,7 @@ from bandrank.dtypes import DtypeName
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 from bandrank_bench.service import running_service
-from bandrank_bench.systems import Pattern, Score, Scores, System, torch_precision
+from bandrank_bench.systems import Pattern, Score, Scores, System, scores_in_order, torch_precision
 from bandrank_kernels.native.library import why_no_native
 
 REQUEST_TIMEOUT_S = 900.0  # long documents in emulated bfloat16 take minutes, and the benchmark wants to know how many
@@ -84,9 +84,6 @@ def _http_score(client: httpx.Client) -> Score:
     def score(query: str, passages: Sequence[str]) -> Scores:
         body = {"query": query, "candidates": list(passages), "raw_scores": True}
         response = client.post("/rerank", json=body).raise_for_status()
-        scores = np.empty(len(passages), np.float32)
-        for result in response.json()["results"]:
-            scores[result["index"]] = result["relevance_score"]
-        return scores
+        return scores_in_order(response.json()["results"], len(passages))
 
     return score

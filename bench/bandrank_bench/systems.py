@@ -1,8 +1,8 @@
 """The systems to compare: each scores passages for a query, text in and scores out, tokenising included."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,14 @@ class System:
     kind: Literal["peer", "in process", "HTTP"]
     score: Score
     served: str | None = None
+
+
+def scores_in_order(results: Iterable[Mapping[str, Any]], count: int, name: str = "relevance_score") -> Scores:
+    """The scores of an answer's results, each of which has the index of its passage, in the order of the passages."""
+    scores = np.full(count, np.nan, np.float32)
+    for result in results:
+        scores[result["index"]] = result[name]
+    return scores
 
 
 def torch_precision(dtype: torch.dtype) -> Precision:

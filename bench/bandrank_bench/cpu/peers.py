@@ -10,22 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime as ort
 import openvino as ov
 import torch
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from sentence_transformers import CrossEncoder
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import nn
 from transformers import BertForSequenceClassification
 
-from bandrank_bench.checkpoint import MAX_POSITIONS
+from bandrank_bench.onnx_files import INPUTS, Logits, export_onnx
 from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
 
 BATCH_PAIRS = 16
 LONG_TOKENS = 512
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 
@@ -33,7 +30,7 @@ Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 def load_peers(checkpoint: Path, work: Path) -> list[System]:
     """Every peer at every precision it offers, ready to score. Converted models are written to `work`."""
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    float_onnx, int8_onnx = _export_onnx(checkpoint, work)
+    float_onnx, int8_onnx = export_onnx(Logits(checkpoint), INPUTS, work)
     return [
         *(_sentence_transformers(checkpoint, dtype) for dtype in (torch.float32, torch.bfloat16)),
         *(_transformers(checkpoint, tokenizer, dtype) for dtype in (torch.float32, torch.bfloat16)),
@@ -95,7 +92,7 @@ def _onnx_runtime(model: Path, tokenizer: Tokenizer) -> Score:
 def _openvino(checkpoint: Path, tokenizer: Tokenizer) -> Iterator[System]:
     os.environ.setdefault("CI", "true")  # elsewhere OpenVINO's converter tells its makers that it was used
     example = {name: torch.ones(2, 12, dtype=torch.int64) for name in INPUTS}
-    model = ov.convert_model(_Logits(checkpoint), example_input=example, input=[(name, [-1, -1]) for name in INPUTS])
+    model = ov.convert_model(Logits(checkpoint), example_input=example, input=[(name, [-1, -1]) for name in INPUTS])
     for asked, hint in (("fp32", "f32"), ("bf16", "bf16")):
         compiled = ov.Core().compile_model(
             model,
@@ -137,41 +134,3 @@ def _over_batches(tokenizer: Tokenizer, logits: Callable[[Batch], Scores]) -> Sc
         return scores
 
     return score
-
-
-class _Logits(nn.Module):
-    """The classifier with tensors in and out, as exporters need it."""
-
-    def __init__(self, checkpoint: Path) -> None:
-        super().__init__()
-        self.model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="sdpa")
-        self.eval()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        logits: Tensor = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids).logits
-        return logits
-
-
-def _export_onnx(checkpoint: Path, work: Path) -> tuple[Path, Path]:
-    """The model as ONNX in float32, and with its linear layers quantised dynamically to int8."""
-    float_path, int8_path = work / "float32.onnx", work / "int8.onnx"
-    ids, mask, types = torch.ones(len(INPUTS), 2, 12, dtype=torch.int64)  # one tensor twice would become one input
-    mask[1, 8:] = 0  # all ones would be exported as no mask
-    shape = {0: torch.export.Dim("pairs", min=1, max=1024), 1: torch.export.Dim("tokens", min=2, max=MAX_POSITIONS)}
-    torch.onnx.export(
-        _Logits(checkpoint),
-        (ids, mask, types),
-        str(float_path),
-        input_names=list(INPUTS),
-        output_names=["logits"],
-        dynamic_shapes=dict.fromkeys(INPUTS, shape),
-        dynamo=True,
-        opset_version=23,  # has an Attention operator, which ONNX Runtime runs faster than its parts
-        external_data=False,
-        verbose=False,
-    )
-    model = onnx.load(float_path)
-    del model.graph.value_info[:]  # some of the shapes noted there are wrong, and quantising would stop at them
-    onnx.save(model, float_path)
-    quantize_dynamic(float_path, int8_path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"])
-    return float_path, int8_path

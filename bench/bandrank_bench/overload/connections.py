@@ -22,10 +22,12 @@ class Connections:
     """Kept connections from one address, as many as there are requests in flight; an async context.
 
     source: the address of the client, which tells it from others; all of 127.0.0.0/8 are on the loopback interface.
+    host: of the service; elsewhere than on the loopback interface, our address is what it is.
     """
 
-    def __init__(self, port: int, source: str = HOST) -> None:
-        self._port, self._source = port, source
+    def __init__(self, port: int, source: str = HOST, host: str = HOST) -> None:
+        self._host, self._port = host, port
+        self._local = (source, 0) if host == HOST else None
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def post(self, message: bytes) -> Response:
@@ -54,7 +56,7 @@ class Connections:
             if not reader.at_eof() and reader.exception() is None:
                 return reader, writer
             writer.transport.abort()
-        return await asyncio.open_connection(HOST, self._port, local_addr=(self._source, 0))
+        return await asyncio.open_connection(self._host, self._port, local_addr=self._local)
 
     async def __aenter__(self) -> Self:
         return self

@@ -79,7 +79,9 @@ async def open_loop(
         return await asyncio.gather(*tasks)
 
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(Connections(service.port, one.address)) for one in senders]
+        clients = [
+            await stack.enter_async_context(Connections(service.port, one.address, service.host)) for one in senders
+        ]
         watching = loop.create_task(_watch(service.pid, start, window))
         exchanges = await asyncio.gather(*map(send_all, senders, clients))
         busy = await watching
@@ -104,7 +106,7 @@ async def closed_loop(
             if one.response is None or one.response.status != 200:
                 await asyncio.sleep(PAUSE_S)
 
-    async with Connections(service.port) as client:
+    async with Connections(service.port, host=service.host) as client:
         watching = loop.create_task(_watch(service.pid, start, window))
         await asyncio.gather(*(ask(client) for _ in range(connections)))
         busy = await watching
@@ -123,7 +125,7 @@ async def _exchange(client: Connections, request: Request, start: float, due_s: 
     return Exchange(request, due_s, sent_s, loop.time() - start, response)
 
 
-async def _watch(pid: int, start: float, window: Window) -> Busy:
+async def _watch(pid: int | None, start: float, window: Window) -> Busy:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(start + window.from_s - loop.time())
     before, before_s = Busy.read(pid), loop.time()

@@ -62,9 +62,7 @@ def judge(exchange: Exchange, limit_s: float) -> Outcome:
     if response.status == HTTPStatus.OK:
         kind = "late" if done_s - due_s > limit_s else "answered"
         try:
-            answer = json.loads(response.body)
-            check_ranking(answer["results"], count)
-            tokens = answer["usage"]["total_tokens"]
+            tokens = _read(json.loads(response.body), count)
         except (ValueError, KeyError, TypeError):
             kind = "wrong"
     elif response.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -72,6 +70,16 @@ def judge(exchange: Exchange, limit_s: float) -> Outcome:
         retry_after_s = int(told) if told.isdecimal() else None
         kind = "refused" if retry_after_s else "wrong"
     return Outcome(kind, response.status, due_s, done_s, lateness_s, count, tokens, retry_after_s)
+
+
+def _read(answer: Any, num_candidates: int) -> int:
+    """The tokens that an answer tells, 0 if it is one of TEI, which tells none. Raises what a wrong one makes it."""
+    if isinstance(answer, list):
+        check_ranking([{"index": one["index"], "relevance_score": one["score"]} for one in answer], num_candidates)
+        return 0
+    check_ranking(answer["results"], num_candidates)
+    tokens: int = answer["usage"]["total_tokens"]
+    return tokens
 
 
 def check_ranking(results: Sequence[Any], num_candidates: int) -> None:

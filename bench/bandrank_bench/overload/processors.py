@@ -19,15 +19,17 @@ class Busy:
     others: float
 
     @classmethod
-    def read(cls, service_pid: int) -> Self:
-        """Until now. service_pid: of the service, in whose threads all its work is done."""
+    def read(cls, service_pid: int | None) -> Self:
+        """Until now. service_pid: of the service, in whose threads all its work is done; None: it is elsewhere."""
         tick_s = 1 / os.sysconf("SC_CLK_TCK")
         user, nice, system, _idle, _wait, interrupts, soft, stolen = map(
             int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
         )
-        # The name of the program, in brackets, may hold anything.
-        fields = Path(f"/proc/{service_pid}/stat").read_text().rpartition(")")[2].split()
-        generator, service = time.process_time(), (int(fields[11]) + int(fields[12])) * tick_s
+        generator, service = time.process_time(), 0.0
+        if service_pid is not None:
+            # The name of the program, in brackets, may hold anything.
+            fields = Path(f"/proc/{service_pid}/stat").read_text().rpartition(")")[2].split()
+            service = (int(fields[11]) + int(fields[12])) * tick_s
         everybody = (user + nice + system + interrupts + soft + stolen) * tick_s
         return cls(generator, service, everybody - generator - service)
 

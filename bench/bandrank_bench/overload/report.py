@@ -37,7 +37,7 @@ def report(measured: Measured, plan: Plan, facts: Mapping[str, str], picture: st
         f"**{capacity.goodput:.1f} requests, {capacity.goodput_candidates:.0f} candidates a second**. Beyond it "
         "requests arrive in an open loop, as a Poisson process; each is sent at its time however late others are, and "
         "its latency counts from that time.",
-        table(["aim", "bound", "measured", "reached"], map(_aim, [*found, *instrument])),
+        table(["aim", "bound", "measured", "reached"], map(aim_row, [*found, *instrument])),
         f"![Goodput and latency over the offered load]({picture})",
         f"Each load for {plan.seconds:g} s, after {plan.warm_up_s:g} s to warm up, without rates and times. Goodput "
         f"are complete rankings within {plan.limit_s:g} s; its share is that of the capacity measured right before and "
@@ -83,7 +83,8 @@ def _counts(plan: Plan) -> str:
     return " or ".join(f"{count} ({share / len(plan.candidates):.0%})" for count, share in shares)
 
 
-def _aim(aim: Aim) -> list[str]:
+def aim_row(aim: Aim) -> list[str]:
+    """The cells of an aim."""
     bound = f"{'at least' if aim.at_least else 'at most'} {aim.bound:g} {aim.unit}".rstrip()
     value = "-" if aim.value is None else f"{aim.value:.4g} {aim.unit}".rstrip()
     return [aim.text, bound, value, "yes" if aim.reached else "no"]

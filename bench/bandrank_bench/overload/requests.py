@@ -24,20 +24,26 @@ class Request:
 
 
 def requests(
-    *, seed: int, numbers: Iterator[int], candidates: Sequence[int], fields: Mapping[str, Any]
+    *,
+    seed: int,
+    numbers: Iterator[int],
+    candidates: Sequence[int],
+    fields: Mapping[str, Any],
+    texts_field: str = "candidates",
 ) -> Iterator[Request]:
     """An endless supply of requests.
 
     Equal seeds give equal texts, but for the number with which each begins; a text is new if `numbers` gives none
     twice, and those of as many digits are equally long. Lengths are those of W1: log-normal, 75 tokens on average.
     candidates: how many a request may have, each in an equal share.  fields: further ones of the body.
+    texts_field: the name of the candidates in it, which each service has its own for.
     """
     rng = random.Random(seed)
     while True:
         count = rng.choice(candidates)
         body = {
             "query": _text(QUERY_WORDS, next(numbers), rng),
-            "candidates": [_text(_passage_words(rng), next(numbers), rng) for _ in range(count)],
+            texts_field: [_text(_passage_words(rng), next(numbers), rng) for _ in range(count)],
             **fields,
         }
         content = json.dumps(body, separators=(",", ":")).encode()

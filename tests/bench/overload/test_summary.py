@@ -50,6 +50,14 @@ def test_any_other_ranking_is_wrong(results: Any) -> None:
     assert outcome_of(200, results).kind == "wrong"
 
 
+def test_an_answer_of_tei_is_a_list() -> None:
+    """It tells no tokens."""
+    ranking = [{"index": 1, "score": 0.9}, {"index": 0, "score": 0.4}]
+    for answer, kind in ((ranking, "answered"), (ranking[::-1], "wrong")):
+        response = Response(1.0, 200, {}, json.dumps(answer).encode())
+        assert judge(Exchange(Request(b"", 2), 1.0, 1.0, 2.0, response), 2.0).kind == kind
+
+
 def test_an_answer_beyond_the_limit_is_late() -> None:
     """Right as it is."""
     assert outcome_of(200, RANKING, took_s=2.1).kind == "late"

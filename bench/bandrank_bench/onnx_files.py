@@ -1,0 +1,65 @@
+"""The checkpoint as ONNX, in float32 and in int8."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+import torch
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from torch import Tensor, nn
+from transformers import BertForSequenceClassification
+
+from bandrank_bench.checkpoint import MAX_POSITIONS
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+SEP = 102  # of BERT: it ends the query, and the passage
+
+
+class Logits(nn.Module):
+    """The classifier with tensors in and out, as exporters need it."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__()
+        self.model = BertForSequenceClassification.from_pretrained(checkpoint, attn_implementation="sdpa")
+        self.eval()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids).logits
+        return logits
+
+
+class LogitsWithoutTypes(Logits):
+    """The same for callers that do not tell the query from the passage: what follows the first [SEP] is the passage."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+        ends = (input_ids == SEP).long()
+        types = (ends.cumsum(dim=1) - ends).clamp(max=1) * attention_mask
+        return super().forward(input_ids, attention_mask, types)
+
+
+def export_onnx(logits: Logits, inputs: Sequence[str], work: Path) -> tuple[Path, Path]:
+    """The model in float32, and with its linear layers quantised dynamically to int8, as files in `work`.
+
+    inputs: those that `logits` takes, the first of INPUTS.
+    """
+    float_path, int8_path = work / "float32.onnx", work / "int8.onnx"
+    example = torch.ones(len(inputs), 2, 12, dtype=torch.int64)  # one tensor twice would become one input
+    example[1, 1, 8:] = 0  # all ones would be exported as no mask
+    shape = {0: torch.export.Dim("pairs", min=1, max=1024), 1: torch.export.Dim("tokens", min=2, max=MAX_POSITIONS)}
+    torch.onnx.export(
+        logits,
+        tuple(example),
+        str(float_path),
+        input_names=list(inputs),
+        output_names=["logits"],
+        dynamic_shapes=dict.fromkeys(inputs, shape),
+        dynamo=True,
+        opset_version=23,  # has an Attention operator, which ONNX Runtime runs faster than its parts
+        external_data=False,
+        verbose=False,
+    )
+    model = onnx.load(float_path)
+    del model.graph.value_info[:]  # some of the shapes noted there are wrong, and quantising would stop at them
+    onnx.save(model, float_path)
+    quantize_dynamic(float_path, int8_path, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"])
+    return float_path, int8_path

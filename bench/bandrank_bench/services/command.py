@@ -1,0 +1,187 @@
+"""bandrank, infinity and TEI over HTTP, on one checkpoint: docs/benchmarks-services.md.
+
+Run as `python -m bandrank_bench services`. infinity comes from a virtual environment of its own, which
+`make .venv-infinity/stamp` makes; TEI is one that runs already, with whatever weights it was given. It takes some
+twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.
+"""
+
+import argparse
+import asyncio
+import random
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import uvloop
+from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from bandrank_bench import infinity, machine
+from bandrank_bench.calibrate import Calibration
+from bandrank_bench.checkpoint import write_checkpoint
+from bandrank_bench.cpu.agreement import Agreement, Disagreement, reference_scores
+from bandrank_bench.output import say
+from bandrank_bench.overload.command import fractions, numbers
+from bandrank_bench.service import Service
+from bandrank_bench.services.agreement import agreement_of
+from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, tei
+from bandrank_bench.services.experiments import SATURATING, Laboratory, Plan
+from bandrank_bench.services.memory import Memory
+from bandrank_bench.services.report import Results, json_lines, markdown
+from bandrank_bench.services.resting import awake, resting
+from bandrank_bench.services.runs import Run
+from bandrank_bench.systems import WINDOW, Pattern
+from bandrank_bench.workloads import WORKLOADS, Writer
+
+CHECK_ROUND = 1003  # texts that no other request has
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="services whose name contains this")
+    parser.add_argument("--infinity", type=Path, default=infinity.ENVIRONMENT, help="its virtual environment")
+    parser.add_argument("--tei", default="", metavar="URL", help="of one that runs")
+    parser.add_argument("--clients", type=numbers, default=(1, 8, 32, 64))
+    parser.add_argument("--loads", type=fractions, default=(0.5, 0.8, 0.95), help="of each one's capacity")
+    parser.add_argument("--candidates", type=int, default=10, help="of a request (default: 10)")
+    parser.add_argument("--deadline", type=float, default=10.0, help="seconds of an answer in time (default: 10)")
+    parser.add_argument("--closed-seconds", type=float, default=4.0, help="of each number of clients (default: 4)")
+    parser.add_argument("--open-seconds", type=float, default=10.0, help="of each load (default: 10)")
+    parser.add_argument("--warm-up", type=float, default=1.0, help="seconds that do not count (default: 1)")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-services.md"))
+    args = parser.parse_args(arguments)
+    plan = Plan(
+        clients=args.clients,
+        loads=args.loads,
+        closed_s=args.closed_seconds,
+        open_s=args.open_seconds,
+        warm_up_s=args.warm_up,
+        deadline_s=args.deadline,
+        candidates=args.candidates,
+        rounds=args.rounds,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as a shell would say it, once the services are stopped
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
+    warnings.simplefilter("ignore")  # exporters warn of the models' code; a wrong model stops at the check below
+    with (
+        tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        match = Match(plan, Path(folder), runner)
+        match.gather(args.infinity, args.tei, args.only)
+        results = match.play()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(markdown(results, plan), encoding="utf-8")
+    args.out.with_suffix(".jsonl").write_text(json_lines(results), encoding="utf-8")
+    say(f"wrote {args.out}")
+    return 0
+
+
+class Match:
+    """The services that take part, and their runs."""
+
+    def __init__(self, plan: Plan, work: Path, runner: asyncio.Runner) -> None:
+        self._plan, self._work = plan, work
+        self._calibration = Calibration()
+        self._laboratory = Laboratory(plan, self._calibration, runner)
+        self._short = Laboratory(replace(plan, warm_up_s=1.0, closed_s=4.0), self._calibration, runner)
+        self._contenders: list[Contender] = []
+        self._tried: dict[Contender, float] = {}
+        self._left_out: dict[str, str] = {}
+        self._versions = ""
+
+    def gather(self, environment: Path, tei_url: str, only: str) -> None:
+        """Decides who takes part, for which infinity's configurations are tried."""
+        # What writes ONNX files is not installed for tests.
+        from bandrank_bench.services.field import bandranks, tried_infinities  # noqa: PLC0415
+
+        self._checkpoints: dict[Pattern, Path] = {
+            "full": write_checkpoint(self._work / "full"),
+            "sparse": write_checkpoint(self._work / "sparse", window=WINDOW),
+        }
+        self._contenders = [one for one in bandranks(self._checkpoints) if only in one.name]
+        if only in "infinity":
+            try:
+                program = infinity.find(environment)
+            except FileNotFoundError as missing:
+                say(str(missing))
+                self._left_out["infinity"] = str(missing)
+            else:
+                self._versions = infinity.versions(environment)
+                full = self._checkpoints["full"]
+                self._tried = tried_infinities(program, full, self._work, self._short_throughput)
+                self._contenders += fastest_of_each_precision(self._tried)
+        if tei_url:
+            self._contenders.append(tei(tei_url))
+
+    def play(self) -> Results:
+        """Starts all services, and measures one at a time."""
+        runs: list[Run] = []
+        memory: dict[str, tuple[Memory, Memory]] = {}
+        with ExitStack() as stack:
+            services, agreements = self._start(stack)
+            idle = {one: _memory(service) for one, service in services.items()}
+            for number in range(self._plan.rounds):
+                for one in random.Random(number).sample(list(services), len(services)):
+                    with awake(services[one]):
+                        runs += self._laboratory.round(one, services[one], number)
+            for one, service in services.items():
+                before, after = idle[one], _memory(service)
+                if before is not None and after is not None:
+                    memory[one.name] = before, after
+        return Results(
+            contenders=list(services),
+            runs=runs,
+            agreements=agreements,
+            tried=self._tried,
+            left_out=self._left_out,
+            memory=memory,
+            calm_s=self._calibration.calm_s,
+            facts=machine.describe()
+            | {"of infinity": self._versions or "not installed"}
+            | {"calibration product": self._calibration.describe()},
+        )
+
+    def _start(self, stack: ExitStack) -> tuple[dict[Contender, Service], list[Agreement]]:
+        """All services that give the right scores, each at rest."""
+        writer = Writer(Tokenizer.from_file(str(self._checkpoints["full"] / "tokenizer.json")))
+        request = WORKLOADS["W0"].request(writer, CHECK_ROUND)
+        references = {
+            pattern: reference_scores(checkpoint, request, pattern, WINDOW)
+            for pattern, checkpoint in self._checkpoints.items()
+        }
+        services: dict[Contender, Service] = {}
+        agreements = []
+        for number, one in enumerate(self._contenders):
+            say(f"starting {one.name}")
+            service = stack.enter_context(one.start(self._work / f"{number}.log"))
+            try:
+                agreement = agreement_of(one, service, request, references)
+            except Disagreement as disagreement:
+                self._left_out[one.name] = str(disagreement)
+                continue
+            agreements += [agreement] if agreement else []
+            self._short.closed(self._short.turn(one, service), clients=1)  # it warms up
+            stack.enter_context(resting(service))
+            services[one] = service
+        return services, agreements
+
+    def _short_throughput(self, one: Contender) -> float:
+        """Answers a second to some clients; 0 if it cannot be started."""
+        try:
+            with one.start(self._work / "tried.log") as service:
+                return self._short.closed(self._short.turn(one, service), SATURATING).throughput
+        except RuntimeError as error:
+            self._left_out[one.name] = str(error).splitlines()[-1]
+            return 0.0
+
+
+def _memory(service: Service) -> Memory | None:
+    return None if service.pid is None else Memory.of(service.pid)

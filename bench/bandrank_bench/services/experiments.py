@@ -1,0 +1,116 @@
+"""The runs of a service: clients that each wait for their answers, and arrivals at a share of the capacity."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice
+from statistics import fmean
+
+from bandrank_bench.calibrate import Calibration
+from bandrank_bench.output import say
+from bandrank_bench.overload.loops import Sender, Window, closed_loop, open_loop, poisson_arrivals
+from bandrank_bench.overload.requests import Request, requests
+from bandrank_bench.service import Service
+from bandrank_bench.services.contenders import Contender
+from bandrank_bench.services.queueing import first_come_first_served
+from bandrank_bench.services.runs import Run, figures
+
+FIRST_NUMBER = 1_000_000  # of a text: all of a run have seven digits
+AHEAD = 100  # requests a second that are made before a closed loop begins
+SATURATING = 8  # clients, of a service that works on one batch after the other
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to measure. deadline_s: within which an answer is in time.  candidates: of a request."""
+
+    clients: Sequence[int]
+    loads: Sequence[float]
+    closed_s: float
+    open_s: float
+    warm_up_s: float
+    deadline_s: float
+    candidates: int
+    rounds: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A service's part of a round. stream: its requests, in the same texts as those of every other service."""
+
+    contender: Contender
+    service: Service
+    number: int
+    stream: Iterator[Request]
+
+
+class Laboratory:
+    """Runs the experiments of a plan on one service after the other, with requests whose texts come once."""
+
+    def __init__(self, plan: Plan, calibration: Calibration, runner: asyncio.Runner) -> None:
+        self._plan, self._calibration, self._runner = plan, calibration, runner
+        self._numbers = count(FIRST_NUMBER)
+
+    def round(self, contender: Contender, service: Service, number: int) -> list[Run]:
+        """All runs of a contender once: closed loops, and then open ones at shares of the capacity these have shown.
+
+        Raises RuntimeError if it answers nothing.
+        """
+        turn = self.turn(contender, service, number)
+        closed = [self.closed(turn, clients) for clients in self._plan.clients]
+        if not (capacity := fmean(run.throughput for run in closed if (run.clients or 0) >= SATURATING)):
+            raise RuntimeError(f"{contender.name} answered nothing")
+        return closed + [self.opened(turn, load, capacity) for load in self._plan.loads]
+
+    def turn(self, contender: Contender, service: Service, number: int = 0) -> Turn:
+        """The turn of a service in a round."""
+        stream = requests(
+            seed=self._plan.seed + number,
+            numbers=self._numbers,
+            candidates=(self._plan.candidates,),
+            fields=contender.fields,
+            texts_field=contender.texts_field,
+        )
+        return Turn(contender, service, number, stream)
+
+    def closed(self, turn: Turn, clients: int) -> Run:
+        """So many clients, each of which asks again as soon as it has its answer."""
+        plan, name = self._plan, turn.contender.name
+        window = Window(plan.warm_up_s, plan.warm_up_s + plan.closed_s)
+        ready = chain(list(islice(turn.stream, round(AHEAD * window.to_s))), turn.stream)
+        before_s = self._calibration.await_calm()
+        outcomes, busy = self._runner.run(
+            closed_loop(turn.service, ready, window, plan.deadline_s, connections=clients)
+        )
+        after_s = self._calibration.time()
+        run = Run(name, turn.number, outcomes, window, busy, before_s, after_s, clients=clients)
+        say(f"{name}, {clients} clients: {described(run)}")
+        return run
+
+    def opened(self, turn: Turn, load: float, capacity: float) -> Run:
+        """Arrivals at a share of so many requests a second, at the same multiples of 1/capacity for all services."""
+        plan, name = self._plan, turn.contender.name
+        window = Window(plan.warm_up_s, plan.warm_up_s + plan.open_s)
+        times = poisson_arrivals(load * capacity, window.to_s, plan.seed + turn.number)
+        sent = list(islice(turn.stream, len(times)))
+        queue_s = first_come_first_served(times, _work(sent, capacity))
+        before_s = self._calibration.await_calm()
+        (outcomes,), busy = self._runner.run(open_loop(turn.service, [Sender(sent, times)], window, plan.deadline_s))
+        after_s = self._calibration.time()
+        run = Run(name, turn.number, outcomes, window, busy, before_s, after_s, load=load, queue_s=queue_s)
+        say(f"{name}, {load:.0%} of {capacity:.1f}/s: {described(run)}")
+        return run
+
+
+def _work(sent: Sequence[Request], capacity: float) -> list[float]:
+    """The seconds that each request keeps a service busy, by its share of the bytes."""
+    typical = fmean(len(one.message) for one in sent) if sent else 1.0
+    return [len(one.message) / typical / capacity for one in sent]
+
+
+def described(run: Run) -> str:
+    """A line about a run."""
+    seen = figures([run])
+    times = f", p50 {seen.latency.p50:.0f} ms, p99 {seen.latency.p99:.0f} ms" if seen.latency else ""
+    return f"{seen.throughput:.1f} answers a second, {seen.unanswered} of {seen.sent} not in time{times}"

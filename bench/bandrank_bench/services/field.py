@@ -1,0 +1,66 @@
+"""Who takes part: bandrank in each precision, and infinity in the configurations in which it is fastest."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bandrank.dtypes import DtypeName
+from bandrank_bench.infinity import Configuration
+from bandrank_bench.onnx_files import INPUTS, LogitsWithoutTypes, export_onnx
+from bandrank_bench.output import say
+from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours
+from bandrank_bench.systems import Pattern
+from bandrank_kernels.native.library import why_no_native
+
+BATCH_SIZES = (8, 16)  # beside its default of 32
+INFINITY = (
+    Configuration("torch", "float32"),
+    Configuration("torch", "bfloat16"),
+    Configuration("torch", "int8"),
+    Configuration("optimum", "float32"),
+    Configuration("optimum", "int8"),
+)
+
+Throughput = Callable[[Contender], float]  # answers a second; 0 of one that cannot be started
+
+
+def bandranks(checkpoints: Mapping[Pattern, Path]) -> Iterator[Contender]:
+    """Full attention in each precision that this CPU has, and the sparse pattern in the fastest."""
+    dtypes: tuple[DtypeName, ...] = ("float32", "bfloat16", *(() if why_no_native() else ("int8",)))
+    for dtype in dtypes:
+        yield ours(checkpoints["full"], "full", dtype)
+    yield ours(checkpoints["sparse"], "sparse", dtypes[-1])
+
+
+def tried_infinities(program: Path, checkpoint: Path, work: Path, throughput: Throughput) -> dict[Contender, float]:
+    """Configurations, with their answers a second: each in its default batches, the fastest of each precision in others
+    too.
+    """
+    folders = {how: checkpoint if how.engine == "torch" else with_onnx(checkpoint, how, work) for how in INFINITY}
+    tried = {infinity(program, folder, how): how for how, folder in folders.items()}
+    found = {contender: throughput(contender) for contender in tried}
+    for contender in fastest_of_each_precision(found):
+        how = tried[contender]
+        for size in BATCH_SIZES:
+            other = infinity(program, folders[how], replace(how, batch_size=size))
+            found[other] = throughput(other)
+    return found
+
+
+def with_onnx(checkpoint: Path, how: Configuration, work: Path) -> Path:
+    """A folder with the checkpoint and the ONNX file that the engine optimum looks for.
+
+    That engine tells the model nothing of which tokens are the passage's, so the model finds out itself.
+    """
+    folder = work / f"onnx-{how.dtype}"
+    shutil.copytree(checkpoint, folder)
+    say(f"exporting {folder.name}")
+    with tempfile.TemporaryDirectory(dir=work) as exported:
+        float_path, int8_path = export_onnx(LogitsWithoutTypes(checkpoint), INPUTS[:2], Path(exported))
+        if how.dtype == "int8":
+            shutil.move(int8_path, folder / "model_quantized.onnx")
+        else:
+            shutil.move(float_path, folder / "model.onnx")
+    return folder

@@ -1,0 +1,28 @@
+"""What a queue alone makes of arrivals: the times of a server that works on one request after the other.
+
+The work of a service on a CPU grows with the tokens, whatever it batches, so that it is such a server but for what it
+does besides.
+"""
+
+from collections.abc import Sequence
+
+from bandrank_bench.overload.loops import poisson_arrivals
+from bandrank_bench.overload.summary import percentile
+
+LONG_RUN = 100_000.0  # times the work of a request
+
+
+def first_come_first_served(arrivals: Sequence[float], work: Sequence[float]) -> list[float]:
+    """Seconds from each arrival until its work is done; both in seconds, arrivals ascending (Lindley's recursion)."""
+    free, times = 0.0, []
+    for arrival, seconds in zip(arrivals, work, strict=True):
+        free = max(free, arrival) + seconds
+        times.append(free - arrival)
+    return times
+
+
+def of_the_queue(load: float) -> float:
+    """The 99th percentile over the median for equal requests that are a Poisson process, in the long run."""
+    arrivals = poisson_arrivals(load, LONG_RUN, seed=0)
+    times = sorted(first_come_first_served(arrivals, [1.0] * len(arrivals)))
+    return percentile(times, 99) / percentile(times, 50)

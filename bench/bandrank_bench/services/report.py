@@ -1,0 +1,166 @@
+"""The page, and the samples beside it."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+
+from bandrank_bench.calibrate import TOLERANCE
+from bandrank_bench.cpu.agreement import Agreement
+from bandrank_bench.output import bullets, table
+from bandrank_bench.overload.report import aim_row
+from bandrank_bench.overload.summary import Percentiles
+from bandrank_bench.services.aims import BUSY, aims
+from bandrank_bench.services.contenders import Contender
+from bandrank_bench.services.experiments import Plan
+from bandrank_bench.services.memory import Memory
+from bandrank_bench.services.queueing import of_the_queue
+from bandrank_bench.services.runs import Figures, Run, spread, together
+
+QUEUE = ("p99/p50 of the queue alone", "p99 over the queue's")
+
+
+@dataclass(frozen=True)
+class Results:
+    """tried: answers a second of infinity's configurations.  left_out: why.  memory: of services on this machine,
+    before the runs and after them.
+    """
+
+    contenders: Sequence[Contender]
+    runs: Sequence[Run]
+    agreements: Sequence[Agreement]
+    tried: Mapping[Contender, float]
+    left_out: Mapping[str, str]
+    memory: Mapping[str, tuple[Memory, Memory]]
+    calm_s: float
+    facts: Mapping[str, str]
+
+
+def markdown(results: Results, plan: Plan) -> str:
+    """The page."""
+    return "\n\n".join(chain(_head(results), _rates(results, plan), _foot(results, plan))) + "\n"
+
+
+def json_lines(results: Results) -> str:
+    """A line for each run, with the times of its requests."""
+    lines = []
+    for run in results.runs:
+        facts = asdict(run) | {"window": [run.window.from_s, run.window.to_s]}
+        facts["queue_s"] = [round(one, 3) for one in run.queue_s]
+        facts["outcomes"] = [[one.kind, round(one.due_s, 3), round(one.done_s, 3)] for one in run.outcomes]
+        lines.append(json.dumps(facts))
+    return "\n".join(lines) + "\n"
+
+
+def _head(results: Results) -> Iterator[str]:
+    yield "# Services beside each other"
+    yield (
+        "Written by `make bench`. The same weights and texts for all, over HTTP on the loopback interface; one service "
+        "is measured at a time, while all others are stopped. Read the ratios; the times belong to the machine."
+    )
+    yield bullets(results.facts)
+    yield "## Aims"
+    found = list(aims(results.runs, results.contenders))
+    yield table(["aim", "bound", "measured", "reached"], map(aim_row, found))
+    yield (
+        "Most of p99 over p50 is the queue's and not the service's. Arrivals of a Poisson process come in bursts, and "
+        "a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The columns "
+        'of the "queue alone" below are what a server of exactly the same capacity would show that answered the very '
+        "same arrivals in their order, and did nothing else; in the long run, p99 is "
+        f"{of_the_queue(BUSY):.1f} times p50 for equal requests at {BUSY:.0%}. Of all orders, that of arrival spreads "
+        "the times of equal requests least: the ratio falls where p50 rises, where requests are refused, or where a "
+        "batch of many takes hardly longer than one of few."
+    )
+
+
+def _rates(results: Results, plan: Plan) -> Iterator[str]:
+    yield "## Clients that wait for their answers"
+    yield (
+        f"Each sends {plan.candidates} candidates of 75 tokens on average, new ones every time, and again once it "
+        f"has its answer. Goodput: right answers within {plan.deadline_s:g} s, a second. p50 and p99 are milliseconds."
+    )
+    for clients in plan.clients:
+        rows = _rows(results, clients=clients)
+        head = ["service", "answers/s", "goodput/s", "p50", "p99", "sent", "not in time"]
+        yield f"### {clients} {'client' if clients == 1 else 'clients'}"
+        yield table(head, [[name, *_closed(found)] for name, found in rows])
+    yield "## Arrivals at a share of each one's capacity"
+    yield (
+        "A Poisson process, whatever the answers: each request is sent at its time, and its latency counts from there. "
+        "Capacity is the mean of what the service answered to 8 clients and more in the same round."
+    )
+    head = ["service", "offered/s", "goodput/s", "p50", "p99", "p99/p50", *QUEUE, "sent", "not in time"]
+    for load in plan.loads:
+        yield f"### {load:.0%}"
+        yield table(head, [[name, *_open(found)] for name, found in _rows(results, load=load)])
+
+
+def _foot(results: Results, plan: Plan) -> Iterator[str]:
+    yield "## Memory"
+    yield "MiB of each service's process: resident and proportional before the runs, the most that was resident in all."
+    rows = [
+        [name, f"{idle.resident:.0f}", f"{idle.proportional:.0f}", f"{end.peak:.0f}"]
+        for name, (idle, end) in results.memory.items()
+    ]
+    yield table(["service", "idle: resident", "proportional", "peak"], rows)
+    if results.tried:
+        yield "## Configurations of infinity"
+        yield "Answers a second to 8 clients, in a short run. The fastest of each precision are compared above."
+        tried = [[one.name, f"{rate:.1f}"] for one, rate in results.tried.items()]
+        yield table(["configuration", "answers/s"], tried)
+    yield "## Scores"
+    yield "The largest difference from `transformers` in float32, and the spread of the scores."
+    scores = [[one.system, f"{one.largest_difference:.2g}", f"{one.spread:.2g}"] for one in results.agreements]
+    yield table(["service", "difference", "spread"], scores)
+    if results.left_out:
+        yield "Left out: " + "; ".join(f"{name}: {why}" for name, why in results.left_out.items()) + "."
+    yield "## How"
+    yield bullets({one.name: one.configured for one in results.contenders})
+    restless = [one for one in results.runs if max(one.before_s, one.after_s) > TOLERANCE * results.calm_s]
+    late = [one.p99 for run in results.runs if (one := _lateness(run))]
+    yield (
+        f"{plan.rounds} rounds, in each of which the services take turns in random order; {plan.closed_s:g} s of each "
+        f"number of clients and {plan.open_s:g} s of each load, after {plan.warm_up_s:g} s whose times do not count. "
+        f"{len(results.runs) - len(restless)} of {len(results.runs)} runs were between two products of known cost that "
+        "were both within "
+        f"{TOLERANCE:g} times the calm speed. The generator sent 99% of its requests within "
+        f"{max(late, default=0):.0f} ms of their times in its worst run; it used at most "
+        f"{max((run.busy.generator for run in results.runs), default=0):.2f} processors, and other processes "
+        f"{max((run.busy.others for run in results.runs), default=0):.2f}. bandrank would by default refuse what waits "
+        "for more than four times its own work; here it is as patient as the others. ONNX files for infinity's engine "
+        "optimum tell query and passage apart themselves, because it does not tell them."
+    )
+    if restless:
+        yield "The machine was slow before or after these runs: " + "; ".join(map(_what, restless)) + "."
+
+
+def _what(run: Run) -> str:
+    return f"{run.contender}, " + (f"{run.clients} clients" if run.load is None else f"{run.load:.0%}")
+
+
+def _rows(results: Results, clients: int | None = None, load: float | None = None) -> Iterator[tuple[str, Figures]]:
+    for one in results.contenders:
+        found = together(results.runs, one.name, lambda run: (run.clients, run.load) == (clients, load))
+        if found is not None:
+            yield one.name, found
+
+
+def _closed(found: Figures) -> list[str]:
+    rates = [f"{found.throughput:.1f}", f"{found.goodput:.1f}"]
+    return [*rates, *_times(found.latency), f"{found.sent:,}", f"{found.unanswered:,}"]
+
+
+def _open(found: Figures) -> list[str]:
+    over_queue = found.latency.p99 / found.queue.p99 if found.latency and found.queue else None
+    ratios = (spread(found.latency), spread(found.queue), over_queue)
+    spreads = ["-" if ratio is None else f"{ratio:.1f}" for ratio in ratios]
+    rates = [f"{found.offered:.1f}", f"{found.goodput:.1f}"]
+    return [*rates, *_times(found.latency), *spreads, f"{found.sent:,}", f"{found.unanswered:,}"]
+
+
+def _times(times: Percentiles | None) -> list[str]:
+    return [f"{times.p50:,.0f}", f"{times.p99:,.0f}"] if times else ["-", "-"]
+
+
+def _lateness(run: Run) -> Percentiles | None:
+    return Percentiles.of(one.lateness_s for one in run.outcomes if one.lateness_s is not None and run.load is not None)

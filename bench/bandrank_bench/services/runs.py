@@ -1,0 +1,89 @@
+"""One run of clients against one service, and the figures of all its rounds together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bandrank_bench.overload.loops import Window
+from bandrank_bench.overload.outcomes import Outcome
+from bandrank_bench.overload.processors import Busy
+from bandrank_bench.overload.summary import RIGHT, Percentiles
+
+
+@dataclass(frozen=True)
+class Run:
+    """clients: of a closed loop, which has no load.  load: of an open loop, as a share of the capacity, which has no
+    clients.  queue_s: what a queue alone would have made of each of its arrivals, in seconds.  before_s, after_s:
+    of the calibration product.  busy: processors in use.
+    """
+
+    contender: str
+    round_number: int
+    outcomes: Sequence[Outcome]
+    window: Window
+    busy: Busy
+    before_s: float
+    after_s: float
+    clients: int | None = None
+    load: float | None = None
+    queue_s: Sequence[float] = ()
+
+    @property
+    def seconds(self) -> float:
+        """From its start until the last answer: as batches end, answers come in bursts, which a window may cut."""
+        return max((one.done_s for one in self.outcomes), default=self.window.to_s)
+
+    @property
+    def throughput(self) -> float:
+        """Right answers a second, in time or not."""
+        return sum(one.kind in RIGHT for one in self.outcomes) / self.seconds
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Rates a second. latency, queue: milliseconds of requests that were due after the warm-up: from when they were due
+    until they were answered, and what a queue alone would have made of them.  unanswered: neither right nor in time.
+    """
+
+    sent: int
+    unanswered: int
+    offered: float
+    throughput: float
+    goodput: float
+    latency: Percentiles | None
+    queue: Percentiles | None
+    lateness: Percentiles | None
+
+
+def figures(runs: Sequence[Run]) -> Figures:
+    """Of the same run in several rounds."""
+    seconds = sum(run.seconds for run in runs)
+    everything = [one for run in runs for one in run.outcomes]
+    good = sum(one.kind == "answered" for one in everything)
+    inside = [one for run in runs for one in run.outcomes if run.window.holds(one.due_s)]
+    queued = [
+        took
+        for run in runs
+        for one, took in zip(run.outcomes, run.queue_s, strict=bool(run.queue_s))
+        if run.window.holds(one.due_s)
+    ]
+    return Figures(
+        sent=len(everything),
+        unanswered=len(everything) - good,
+        offered=len(inside) / sum(run.window.seconds for run in runs),
+        throughput=sum(one.kind in RIGHT for one in everything) / seconds,
+        goodput=good / seconds,
+        latency=Percentiles.of(one.latency_s for one in inside if one.kind in RIGHT),
+        queue=Percentiles.of(queued),
+        lateness=Percentiles.of(one.lateness_s for one in inside if one.lateness_s is not None),
+    )
+
+
+def together(runs: Sequence[Run], contender: str, chosen: Callable[[Run], bool]) -> Figures | None:
+    """The figures of a contender's runs that are chosen; None if there is none."""
+    found = [run for run in runs if run.contender == contender and chosen(run)]
+    return figures(found) if found else None
+
+
+def spread(times: Percentiles | None) -> float | None:
+    """The 99th percentile over the median."""
+    return times.p99 / times.p50 if times else None

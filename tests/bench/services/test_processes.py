@@ -1,0 +1,48 @@
+"""Services that rest, and what they hold of the memory."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bandrank_bench.service import Service
+from bandrank_bench.services.memory import Memory
+from bandrank_bench.services.resting import awake, resting
+
+
+def state(pid: int) -> str:
+    """Of a process: T while it is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_service_rests_but_for_its_turns() -> None:
+    """At the end it goes on, so that it can be stopped for good."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        service = Service(1, process.pid)
+        with resting(service):
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            with awake(service):
+                os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+                assert state(process.pid) != "T"
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == -signal.SIGTERM
+
+
+def test_a_service_elsewhere_is_left_alone() -> None:
+    """It has no process here."""
+    with resting(Service(1, None, "service")), awake(Service(1, None, "service")):
+        pass
+
+
+def test_memory_that_is_touched_is_resident() -> None:
+    """And has been at the peak, once it is given back."""
+    before = Memory.of(os.getpid())
+    touched = bytearray(os.urandom(1)) * (64 * 2**20)
+    during = Memory.of(os.getpid())
+    del touched
+
+    assert during.resident > before.resident + 50
+    assert during.proportional > before.proportional + 50
+    assert Memory.of(os.getpid()).peak >= during.resident - 1

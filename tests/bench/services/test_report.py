@@ -1,0 +1,103 @@
+"""From canned runs to aims and a page."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bandrank_bench.cpu.agreement import Agreement
+from bandrank_bench.infinity import Configuration
+from bandrank_bench.overload.loops import Window
+from bandrank_bench.overload.outcomes import Outcome
+from bandrank_bench.overload.processors import Busy
+from bandrank_bench.services.aims import aims
+from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours, tei
+from bandrank_bench.services.experiments import Plan
+from bandrank_bench.services.memory import Memory
+from bandrank_bench.services.report import Results, json_lines, markdown
+from bandrank_bench.services.runs import Run
+
+PLAN = Plan((1, 64), (0.8,), 4.0, 10.0, 1.0, 10.0, 10, 2)
+FULL, SPARSE = ours(Path("full"), "full", "int8"), ours(Path("sparse"), "sparse", "int8")
+SLOW, FAST = (infinity(Path("infinity"), Path("full"), Configuration(dtype=dtype)) for dtype in ("float32", "int8"))
+
+
+def runs(contender: Contender, rate: int, *, last_s: float = 0.1) -> list[Run]:
+    """With 64 clients, `rate` answers a second; at 80% of the capacity all take 0.1 s but perhaps the last."""
+    window = Window(0.0, 1.0)
+    closed = [Outcome("answered", 200, 0.5, 1.0, None, 10)] * rate
+    opened = [Outcome("answered", 200, 0.1, 0.2, 0.001, 10)] * 9
+    opened.append(Outcome("answered", 200, 0.1, 0.1 + last_s, 0.001, 10))
+    return [
+        Run(contender.name, 0, closed, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, clients=64),
+        Run(contender.name, 0, opened, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, load=0.8, queue_s=[0.1] * 10),
+    ]
+
+
+ALL = [*runs(FULL, 40, last_s=0.3), *runs(SPARSE, 80), *runs(SLOW, 5), *runs(FAST, 20)]
+
+
+def test_the_goodput_is_compared_on_the_same_weights() -> None:
+    """With the best configuration of infinity, and with that of the same precision; a sparse pattern is other work."""
+    best, same, slow, fast = aims(ALL, [FULL, SPARSE, SLOW, FAST])
+
+    assert best.text.endswith(f"{FULL.name} over {FAST.name}")
+    assert best.value == same.value == pytest.approx(2.0)
+    assert best.reached
+    assert slow.value == pytest.approx(3.0)
+    assert not slow.reached
+    assert fast.value == pytest.approx(1.0)
+    assert fast.reached
+
+
+def test_without_infinity_its_aim_is_not_reached() -> None:
+    """Nor is there a ratio."""
+    (best, *_) = aims(runs(FULL, 40), [FULL])
+
+    assert best.value is None
+    assert not best.reached
+
+
+def test_the_page_has_every_service_in_every_table() -> None:
+    """And says who was left out."""
+    results = Results(
+        contenders=[FULL, SPARSE, SLOW, FAST],
+        runs=ALL,
+        agreements=[Agreement(FULL.name, 0.01, 0.5)],
+        tried={SLOW: 5.0, FAST: 20.0},
+        left_out={"TEI": "it did not answer"},
+        memory={FULL.name: (Memory(100.0, 90.0, 110.0), Memory(120.0, 110.0, 130.0))},
+        calm_s=0.1,
+        facts={"date": "today"},
+    )
+    page = markdown(results, PLAN)
+
+    assert f"| {FULL.name} | 40.0 | 40.0 | 500 | 500 | 40 | 0 |" in page
+    assert f"| {FULL.name} | 10.0 | 25.0 | 100 | 300 | 3.0 | 1.0 | 3.0 | 10 | 0 |" in page
+    assert f"| {FULL.name} | 100 | 90 | 130 |" in page
+    assert f"| {FAST.name} | 20.0 |" in page
+    assert "Left out: TEI: it did not answer." in page
+    assert "it used at most 0.10 processors, and other processes 0.02." in page
+    assert "The machine was slow" not in page
+    slow = replace(ALL[0], after_s=0.2)
+    assert f"slow before or after these runs: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
+    assert "8 of 8 runs were between two products" in page
+    assert [json.loads(line)["contender"] for line in json_lines(results).splitlines()] == [
+        run.contender for run in ALL
+    ]
+
+
+def test_one_configuration_of_each_precision_is_kept() -> None:
+    """The fastest; one that could not be started is none."""
+    torch, onnx = (infinity(Path("i"), Path("full"), Configuration(engine)) for engine in ("torch", "optimum"))
+
+    assert fastest_of_each_precision({torch: 3.0, onnx: 4.0, FAST: 0.0}) == [onnx]
+
+
+def test_tei_is_where_its_address_says() -> None:
+    """Anything but http://host:port is an error."""
+    with tei("http://127.0.0.1:8080").start(Path("/dev/null")) as service:
+        assert (service.url, service.pid) == ("http://127.0.0.1:8080", None)
+    with pytest.raises(ValueError, match="http://host:port"):
+        tei("localhost:8080")
