@@ -50,6 +50,14 @@ $(VENV)/bench.stamp: $(VENV)/dev.stamp
 	@$(PIP) install --editable '.[bench]'
 	@touch $@
 
+# Its libraries exclude ours. Without it the other services are compared.
+INFINITY := .venv-infinity
+$(INFINITY)/stamp:
+	@echo "installing infinity-emb, a service to compare with"
+	@$(PYTHON) -m venv --clear $(INFINITY)
+	@if $(INFINITY)/bin/pip --disable-pip-version-check --quiet install '$(TORCH)' 'infinity-emb[server,torch,optimum]==0.0.78'; then touch $@; \
+	else echo "infinity-emb could not be installed: services are compared without it"; fi
+
 $(VENV)/fuzz.stamp: $(VENV)/dev.stamp
 	@echo "installing what draws requests from a description"
 	@$(PIP) install --editable '.[fuzz]'
@@ -149,4 +157,4 @@ lock: $(VENV)/bin/uv
 	@for group in $(CLIENT_GROUPS); do $(COMPILE) --universal $(CLIENT_PINS)/$$group.in --output-file $(CLIENT_PINS)/$$group.txt || exit 1; done
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(CLIENTS) $(INFINITY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

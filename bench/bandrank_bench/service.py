@@ -1,4 +1,4 @@
-"""`bandrank serve` in another process, on a free port of the loopback interface."""
+"""`bandrank serve`, and any other HTTP service, in another process on a free port of the loopback interface."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,14 +42,26 @@ def running_service(settings: Mapping[str, str], log: Path) -> Iterator[Service]
     ours = {"HOST": "127.0.0.1", "PORT": str(port), "LOG_LEVEL": "warning", **settings}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
     environment = inherited | {f"BANDRANK_{name}": value for name, value in ours.items()}
-    command = [sys.executable, "-m", "bandrank", "serve"]
+    with running([sys.executable, "-m", "bandrank", "serve"], environment, log, port=port, ready="/readyz") as service:
+        yield service
+
+
+@contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, *, port: int, ready: str
+) -> Iterator[Service]:
+    """Starts the command of a service that will listen on `port`, and stops it at the end.
+
+    ready: the path that answers 200 once it can be used.  log: where its output goes.
+    Raises RuntimeError with the end of the log if it dies or is not ready in time.
+    """
     with (
         log.open("wb") as output,
         subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT) as process,
     ):
         service = Service(port, process.pid)
         try:
-            _wait_until_ready(service, process, log)
+            _wait_until_ready(f"{service.url}{ready}", process, log)
             yield service
         finally:
             process.send_signal(signal.SIGTERM)
@@ -65,11 +77,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait_until_ready(service: Service, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(httpx.TransportError):  # nobody listens yet
-            if httpx.get(f"{service.url}/readyz", timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
+            if httpx.get(url, timeout=10.0, trust_env=False).status_code == httpx.codes.OK:
                 return
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.2)  # the pause before the next look; ends when the process does
