@@ -5,7 +5,7 @@
 #   make test-slow  tests that start, kill and wait for servers and processes (CI runs it too; three minutes)
 #   make test-clients  the client libraries that people use, through their public calls (CI runs it too; about three minutes)
 #   make check    what would be served here, and a self-test
-#   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour)
+#   make bench    side by side with other runtimes: writes docs/benchmarks*.md (about an hour and a half)
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)
@@ -126,8 +126,9 @@ chaos: $(VENV)/dev.stamp programs
 fuzz: $(VENV)/fuzz.stamp
 	@BANDRANK_FUZZ_SEED=$(SEED) $(VENV)/bin/pytest -m fuzz tests/fuzz -s
 
-bench: $(VENV)/bench.stamp programs
+bench: $(VENV)/bench.stamp $(INFINITY)/stamp programs
 	@$(VENV)/bin/python -m bandrank_bench cpu
+	@$(VENV)/bin/python -m bandrank_bench families
 	@$(VENV)/bin/python -m bandrank_bench precomputed
 	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python -m bandrank_bench cascade --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
