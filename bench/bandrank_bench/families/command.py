@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.models:
         try:
-            every[name] = run_family(FAMILIES[name], options)
+            every[name] = run_family(FAMILIES[name], options, every.get(name))
         except Disagreement as disagreement:
             say(f"no report: {disagreement}")
             return 1
@@ -61,17 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run_family(published: Published, options: argparse.Namespace) -> FamilyResults:
-    """Everything about one family, whose models are gone afterwards.
+def run_family(published: Published, options: argparse.Namespace, earlier: FamilyResults | None) -> FamilyResults:
+    """Everything about one family, whose models are gone afterwards. Of times and memory, what is not asked for is kept
+    of an earlier run.
 
     Raises Disagreement if a system's scores are not those of the reference.
     """
-    results = FamilyResults(published.name, machine.describe())
+    results = earlier or FamilyResults(published.name, machine.describe())
     with tempfile.TemporaryDirectory(prefix="bandrank-bench-") as folder:
         say(f"{published.name}: drawing weights")
         checkpoint = write_checkpoint(published, Path(folder) / published.name)
         if timed := [WORKLOADS[name] for name in TIMED if name in options.workloads]:
-            results = time_family(published, checkpoint, timed, options.rounds, environment=options.infinity)
+            times = time_family(published, checkpoint, timed, options.rounds, environment=options.infinity)
+            results = replace(times, memory=results.memory)
         gc.collect()
         if MEMORY in options.workloads:
             results = replace(results, memory=measure_memory(published, checkpoint))
