@@ -28,7 +28,6 @@ from bandrank_bench.families import tokenizers
 from bandrank_bench.families.prompt import chat_template
 
 SEED = 20261123
-HEAD_STD = 1.0  # of the weights that scores come out of, so that a wrong score is far from the right one
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Published:
 
     settings: what its config.json says of its shape.  special: its tokens by their roles, as tokenizer_config.json has
     them.  most_tokens: of a pair.  rounds: clean samples of each workload, so that a run stays under half an hour.
+    head_std: of the weights that scores come out of, so that scores are spread over about 1: a wrong one is then far
+    from the right one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Published:
     special: dict[str, str]
     most_tokens: int
     rounds: Mapping[str, int]
+    head_std: float
 
     @property
     def prompted(self) -> bool:
@@ -92,6 +94,7 @@ FAMILIES = {
             },
             512,
             {"W1": 3, "W2": 2},
+            1.0,
         ),
         Published(
             "ModernBERT-base",
@@ -122,6 +125,7 @@ FAMILIES = {
             },
             8192,
             {"W1": 3, "W2": 2},
+            0.1,
         ),
         Published(
             "Qwen3-0.6B",
@@ -143,6 +147,7 @@ FAMILIES = {
             {"eos": "<|im_end|>", "pad": "<|endoftext|>"},
             8192,
             {"W1": 2, "W2": 1},
+            0.1,
         ),
     )
 }
@@ -166,17 +171,13 @@ def write_checkpoint(published: Published, folder: Path) -> Path:
     model = published.model(
         published.config(vocab_size=tokenizer.get_vocab_size(), **published.settings, **ids, **head)
     )
-    _spread_scores(model, tokenizer)
+    for weight in _scoring_weights(model, tokenizer):
+        weight.detach().normal_(std=published.head_std)
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": published.most_tokens, **tokens}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     return folder
-
-
-def _spread_scores(model: PreTrainedModel, tokenizer: Tokenizer) -> None:
-    for weight in _scoring_weights(model, tokenizer):
-        weight.detach().normal_(std=HEAD_STD)
 
 
 def _scoring_weights(model: PreTrainedModel, tokenizer: Tokenizer) -> list[Tensor]:

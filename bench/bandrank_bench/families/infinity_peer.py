@@ -15,30 +15,25 @@ DTYPES: Mapping[infinity.Dtype, torch.dtype] = {"float32": torch.float32, "bfloa
 
 
 def open_infinity(stack: ExitStack, checkpoint: Path, environment: Path) -> tuple[list[System], dict[str, str]]:
-    """Services in every precision, which `stack` closes; and the reason for each that cannot be had."""
-    systems: list[System] = []
-    left_out: dict[str, str] = {}
-    for dtype, torch_dtype in DTYPES.items():
-        precision = torch_precision(torch_dtype)
-        name = f"infinity {precision}, HTTP"
-        how = infinity.Configuration(dtype=dtype)
-        log = checkpoint.with_name(f"infinity-{dtype}.log")
-        try:
-            program = infinity.find(environment)
-            opened = stack.enter_context(ExitStack())
-            service = opened.enter_context(infinity.running_infinity(program, checkpoint, how, log))
-            client = opened.enter_context(
-                httpx.Client(base_url=service.url, timeout=REQUEST_TIMEOUT_S, trust_env=False)
-            )
-            infinity.score(client, "a query", ["a passage"])
-        except (FileNotFoundError, RuntimeError) as error:
-            left_out[name] = _last_line(str(error))
-        except httpx.HTTPStatusError as error:
-            left_out[name] = f"it answers {error.response.status_code}: {_last_line(error.response.text)}"
-            opened.close()
-        else:
-            systems.append(System(name, precision, "full", "peer", _scoring(client)))
-    return systems, left_out
+    """Services in every precision, which `stack` closes; or the reason why there is none."""
+    systems = []
+    try:
+        program = infinity.find(environment)
+        with ExitStack() as opened:
+            for dtype, torch_dtype in DTYPES.items():
+                precision = torch_precision(torch_dtype)
+                how, log = infinity.Configuration(dtype=dtype), checkpoint.with_name(f"infinity-{dtype}.log")
+                service = opened.enter_context(infinity.running_infinity(program, checkpoint, how, log))
+                asked = httpx.Client(base_url=service.url, timeout=REQUEST_TIMEOUT_S, trust_env=False)
+                score = _scoring(opened.enter_context(asked))
+                score("a query", ["a passage"])
+                systems.append(System(f"infinity {precision}, HTTP", precision, "full", "peer", score))
+            stack.enter_context(opened.pop_all())
+    except httpx.HTTPStatusError as error:
+        return [], {"infinity": f"it answers {error.response.status_code}: {_last_line(error.response.text)}"}
+    except (FileNotFoundError, RuntimeError) as error:
+        return [], {"infinity": _last_line(str(error))}
+    return systems, {}
 
 
 def _scoring(client: httpx.Client) -> Score:

@@ -24,7 +24,7 @@ from bandrank_bench.workloads import WORKLOADS, Request, Workload
 from bandrank_kernels.native.library import why_no_native
 
 WARM_UP_ROUND, CHECK_ROUND = 1001, 1003  # texts that no timed round has
-WARM_UP_PASSAGES, CHECKED_PASSAGES = 8, 8
+WARM_UP_PASSAGES, CHECKED_PASSAGES = 4, 6
 
 
 def time_family(
