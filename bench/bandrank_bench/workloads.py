@@ -41,19 +41,11 @@ class Writer:
     """Writes prose of an exact number of word pieces.
 
     A word between two spaces has as many pieces in a text as alone, so a text has as many as its words together.
-    space: what precedes a word in byte-level pieces.  leading: whether a text begins with it.  special_tokens: of a
-    pair, around its texts.
+    space: what always precedes a word, also the first, if that makes other pieces.  special_tokens: of a pair, around
+    its texts.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        space: str = "",
-        leading: bool = False,
-        special_tokens: int = SPECIAL_TOKENS,
-    ) -> None:
-        self._begins = space if leading else ""
+    def __init__(self, tokenizer: Tokenizer, *, space: str = "", special_tokens: int = SPECIAL_TOKENS) -> None:
         self.special_tokens = special_tokens
         sentences = [sentence.split() for sentence in PROSE.read_text(encoding="utf-8").splitlines()]
         words = sorted({word for sentence in sentences for word in sentence})  # sorted: sets differ between processes
@@ -74,7 +66,7 @@ class Writer:
                     break
                 text.append(word)
                 missing -= pieces
-        return self._begins + " ".join(text)
+        return " ".join(text)
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,8 @@ def pairs_of(published: Published, tokenizer: Tokenizer) -> Pairs:
 
 
 def writer_of(published: Published, tokenizer: Tokenizer) -> Writer:
-    """Writes texts of exact lengths; a pair has the tokens around them besides.
-
-    Byte-level pieces of a word differ by whether a space precedes it. In a prompt one always does; elsewhere texts
-    begin with one.
-    """
+    """Writes texts of exact lengths; a pair has the tokens around them besides."""
     (around,) = pairs_of(published, tokenizer)("a", ["a"])
-    one = len(tokenizer.encode("a", add_special_tokens=False).ids)
-    byte_level = tokenizer.encode(" a", add_special_tokens=False).tokens[0].startswith("Ġ")
-    return Writer(
-        tokenizer,
-        space=" " if byte_level else "",
-        leading=byte_level and not published.prompted,
-        special_tokens=len(around) - 2 * one,
-    )
+    space = " " if published.prompted else ""  # a prompt has one before each text, and its pieces are other ones then
+    one = len(tokenizer.encode(f"{space}a", add_special_tokens=False).ids)
+    return Writer(tokenizer, space=space, special_tokens=len(around) - 2 * one)

@@ -44,10 +44,12 @@ def unigram() -> Tokenizer:
 
 
 def byte_pairs() -> Tokenizer:
-    """Byte-level pieces, `[CLS] A [SEP] B [SEP]`: ModernBERT's kind."""
+    """Byte-level pieces, `[CLS] A [SEP] B [SEP]`: ModernBERT's kind, but that a space precedes the first word too,
+    so that it has the same pieces everywhere.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(_prose(), _byte_level_trainer(MODERNBERT))
     cls, sep = (tokenizer.token_to_id(token) for token in ("[CLS]", "[SEP]"))
