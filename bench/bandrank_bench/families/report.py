@@ -36,9 +36,10 @@ def markdown(results: Sequence[FamilyResults]) -> str:
 def _family(result: FamilyResults) -> list[str]:
     published = FAMILIES[result.family]
     kind = "its prompt" if published.prompted else "the special tokens"
+    around = f" A pair has {result.around} tokens of {kind} besides its texts." if result.around else ""
     blocks = [
         f"## {published.name}",
-        f"As {published.id}: {published.size}. A pair has {result.around} tokens of {kind} besides its texts.",
+        f"As {published.id}: {published.size}." + around,
         bullets(result.machine),
     ]
     for workload, rows in result.tables.items():
@@ -46,14 +47,17 @@ def _family(result: FamilyResults) -> list[str]:
         blocks += [f"{workload}:", table([*TIMING, "x best peer of any precision"], cells)]
     if result.left_out:
         blocks += ["Left out:", bullets(result.left_out)]
-    return [*blocks, "Scores:", agreement_table(result.agreements)]
+    if result.agreements:
+        blocks += ["Scores:", agreement_table(result.agreements)]
+    return blocks
 
 
 def _memory(growths: Sequence[Growth]) -> list[str]:
     blocks = ["## Memory that a request adds"] if growths else []
     for kind in (DOCUMENT, CANDIDATES):
-        for family in dict.fromkeys(growth.family for growth in growths):
-            shown = [growth for growth in growths if (growth.family, growth.kind) == (family, kind)]
+        of_kind = [growth for growth in growths if growth.kind == kind]
+        for family in dict.fromkeys(growth.family for growth in of_kind):
+            shown = [growth for growth in of_kind if growth.family == family]
             head = [f"{family}, {kind}: tokens", *(f"{point.tokens:,}" for point in shown[0].points)]
             rows = [
                 [
