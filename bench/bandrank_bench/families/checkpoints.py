@@ -42,7 +42,7 @@ class Published:
 
     name: str
     id: str
-    config: type[PretrainedConfig]
+    config: Callable[..., PretrainedConfig]
     model: type[PreTrainedModel]
     tokenizer: Callable[[], Tokenizer]
     settings: dict[str, Any]

@@ -54,7 +54,7 @@ def logits_of(published: Published, checkpoint: Path, dtype: torch.dtype, *, att
             if not published.prompted:
                 logits: Tensor = model(ids, attention_mask=mask).logits
                 return logits[:, 0].float()
-            last = model(ids, attention_mask=mask, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+            last: Tensor = model(ids, attention_mask=mask, logits_to_keep=1, use_cache=False).logits[:, -1].float()
         return last[:, yes] - last[:, no]
 
     return run
