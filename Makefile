@@ -129,6 +129,7 @@ fuzz: $(VENV)/fuzz.stamp
 bench: $(VENV)/bench.stamp $(INFINITY)/stamp programs
 	@$(VENV)/bin/python -m bandrank_bench cpu
 	@$(VENV)/bin/python -m bandrank_bench services --infinity $(INFINITY) --tei "$(TEI)"
+	@$(VENV)/bin/python -m bandrank_bench families --infinity $(INFINITY)
 	@$(VENV)/bin/python -m bandrank_bench precomputed
 	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python -m bandrank_bench cascade --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi

@@ -32,17 +32,24 @@ class Request:
         """Tokens of all pairs."""
         return sum(self.pair_tokens)
 
+    def head(self, count: int) -> "Request":
+        """The same with the first passages alone."""
+        return Request(self.query, self.passages[:count], self.pair_tokens[:count])
+
 
 class Writer:
     """Writes prose of an exact number of word pieces.
 
     A word between two spaces has as many pieces in a text as alone, so a text has as many as its words together.
+    space: what always precedes a word, also the first, if that makes other pieces.  special_tokens: of a pair, around
+    its texts.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, space: str = "", special_tokens: int = SPECIAL_TOKENS) -> None:
+        self.special_tokens = special_tokens
         sentences = [sentence.split() for sentence in PROSE.read_text(encoding="utf-8").splitlines()]
         words = sorted({word for sentence in sentences for word in sentence})  # sorted: sets differ between processes
-        encodings = tokenizer.encode_batch(words, add_special_tokens=False)
+        encodings = tokenizer.encode_batch([f"{space}{word}" for word in words], add_special_tokens=False)
         pieces = {word: len(encoding.ids) for word, encoding in zip(words, encodings, strict=True)}
         self._sentences = [[(word, pieces[word]) for word in sentence] for sentence in sentences]
         self._fillers = [word for word in words if pieces[word] == 1]
@@ -78,7 +85,7 @@ class Workload:
         return Request(
             query=writer.write(QUERY_TOKENS, rng),
             passages=[writer.write(length, rng) for length in lengths],
-            pair_tokens=[QUERY_TOKENS + length + SPECIAL_TOKENS for length in lengths],
+            pair_tokens=[QUERY_TOKENS + length + writer.special_tokens for length in lengths],
         )
 
 

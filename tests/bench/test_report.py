@@ -65,7 +65,7 @@ def test_a_row_has_quartiles_and_shares_of_the_floor() -> None:
     assert timing is not None
     assert timing.ms == 2000.0
     assert timing.us == pytest.approx((1900.0, 2000.0, 2100.0))
-    assert (timing.full_floor_share, timing.own_floor_share) == (0.25, 0.125)
+    assert timing.floor_shares == (0.25, 0.125)
 
 
 def test_the_best_peer_is_of_the_same_precision_and_measured() -> None:

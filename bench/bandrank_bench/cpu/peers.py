@@ -1,7 +1,6 @@
 """The runtimes to compare with, each as its users would set it up for speed, all on the same checkpoint.
 
-sentence-transformers batches by 32 as it does by default. The others get length-sorted batches of 16 pairs, which beat
-larger ones; pairs over 512 tokens go one by one, since attention scores of 16 such pairs would take gigabytes.
+sentence-transformers batches as it does by default. The others get length-sorted batches.
 """
 
 import os
@@ -13,16 +12,14 @@ import numpy.typing as npt
 import onnxruntime as ort
 import openvino as ov
 import torch
-from sentence_transformers import CrossEncoder
 from tokenizers import Tokenizer
 from torch import nn
 from transformers import BertForSequenceClassification
 
+from bandrank_bench.batches import sorted_batches
 from bandrank_bench.onnx_files import INPUTS, Logits, export_onnx
+from bandrank_bench.sentence import sentence_transformers
 from bandrank_bench.systems import NUM_THREADS, Precision, Score, Scores, System, has_native_bf16, torch_precision
-
-BATCH_PAIRS = 16
-LONG_TOKENS = 512
 
 Batch = npt.NDArray[np.int64]  # (3, pairs, longest): INPUTS
 
@@ -32,7 +29,7 @@ def load_peers(checkpoint: Path, work: Path) -> list[System]:
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     float_onnx, int8_onnx = export_onnx(Logits(checkpoint), INPUTS, work)
     return [
-        *(_sentence_transformers(checkpoint, dtype) for dtype in (torch.float32, torch.bfloat16)),
+        *(sentence_transformers(checkpoint, dtype) for dtype in (torch.float32, torch.bfloat16)),
         *(_transformers(checkpoint, tokenizer, dtype) for dtype in (torch.float32, torch.bfloat16)),
         System("ONNX Runtime fp32, sorted", "fp32", "full", "peer", _onnx_runtime(float_onnx, tokenizer)),
         System("ONNX Runtime int8 dynamic, sorted", "int8", "full", "peer", _onnx_runtime(int8_onnx, tokenizer)),
@@ -40,33 +37,17 @@ def load_peers(checkpoint: Path, work: Path) -> list[System]:
     ]
 
 
-def sorted_batches(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> Iterator[tuple[list[int], Batch]]:
+def padded_batches(tokenizer: Tokenizer, query: str, passages: Sequence[str]) -> Iterator[tuple[list[int], Batch]]:
     """Padded batches of pairs of similar length, each with the indices of its passages in the request."""
     pairs = tokenizer.encode_batch_fast([(query, passage) for passage in passages])
-    order = sorted(range(len(pairs)), key=lambda index: len(pairs[index].ids))
-    while order:
-        size = BATCH_PAIRS if len(pairs[order[:BATCH_PAIRS][-1]].ids) <= LONG_TOKENS else 1
-        indices, order = order[:size], order[size:]
-        batch = np.zeros((len(INPUTS), size := len(indices), len(pairs[indices[-1]].ids)), np.int64)
-        for row, index in zip(range(size), indices, strict=True):
+    for indices in sorted_batches([len(pair.ids) for pair in pairs]):
+        batch = np.zeros((len(INPUTS), len(indices), len(pairs[indices[-1]].ids)), np.int64)
+        for row, index in enumerate(indices):
             length = len(pairs[index].ids)
             batch[0, row, :length] = pairs[index].ids
             batch[1, row, :length] = 1
             batch[2, row, :length] = pairs[index].type_ids
         yield indices, batch
-
-
-def _sentence_transformers(checkpoint: Path, dtype: torch.dtype) -> System:
-    model = CrossEncoder(str(checkpoint), device="cpu", model_kwargs={"dtype": dtype})
-    raw = nn.Identity()
-
-    def score(query: str, passages: Sequence[str]) -> Scores:
-        pairs = [(query, passage) for passage in passages]
-        scores = model.predict(pairs, batch_size=32, activation_fn=raw, show_progress_bar=False, convert_to_tensor=True)
-        return np.asarray(scores.float())
-
-    precision = torch_precision(dtype)
-    return System(f"sentence-transformers {precision}", precision, "full", "peer", score)
 
 
 def _transformers(checkpoint: Path, tokenizer: Tokenizer, dtype: torch.dtype) -> System:
@@ -129,7 +110,7 @@ def _openvino_precision(compiled: ov.CompiledModel) -> Precision:
 def _over_batches(tokenizer: Tokenizer, logits: Callable[[Batch], Scores]) -> Score:
     def score(query: str, passages: Sequence[str]) -> Scores:
         scores = np.empty(len(passages), np.float32)
-        for indices, batch in sorted_batches(tokenizer, query, passages):
+        for indices, batch in padded_batches(tokenizer, query, passages):
             scores[indices] = logits(batch)
         return scores
 

@@ -12,6 +12,15 @@ from bandrank_bench.systems import Precision
 from bandrank_bench.workloads import Workload
 
 NOTHING = "-"
+YARDSTICK = "sentence-transformers fp32"
+TIMING = (
+    "system",
+    "clean / taken",
+    "ms per request",
+    "us per token [quartiles]",
+    f"x {YARDSTICK}",
+    "x best peer of its precision",
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ def markdown(results: Results) -> str:
         bullets(results.machine),
         _ceilings(results),
         "## Aims",
-        _aims(aims),
+        aims_table(aims),
         *(block for workload, rows in results.tables.items() for block in _workload(workload, rows)),
         *_left_out(results.left_out),
         "## Same scores",
@@ -67,46 +76,41 @@ def _ceilings(results: Results) -> str:
     )
 
 
-def _aims(aims: Sequence[Aim]) -> str:
+def aims_table(aims: Sequence[Aim]) -> str:
+    """Targets and what was measured."""
     return table(
         ["aim", "target", "measured", "reached"],
-        [[aim.text, aim.aim, _number(aim.measured), "yes" if aim.reached else "no"] for aim in aims],
+        [[aim.text, aim.aim, number(aim.measured), "yes" if aim.reached else "no"] for aim in aims],
     )
 
 
 def _workload(workload: Workload, rows: Sequence[Row]) -> list[str]:
-    yardstick = next((row for row in rows if row.system.name == "sentence-transformers fp32"), None)
-    head = [
-        "system",
-        "clean / taken",
-        "ms per request",
-        "us per token [quartiles]",
-        "x sentence-transformers fp32",
-        "x best peer of its precision",
-        "of the full-attention floor",
-        "of its own floor",
-    ]
-    return [
-        f"## {workload.name}: {workload.title}",
-        table(head, [_cells(row, yardstick, best_peer(rows, row.system.precision)) for row in rows]),
-    ]
+    head = [*TIMING, "of the full-attention floor", "of its own floor"]
+    cells = [[*timing_cells(row, rows), *_floor_shares(row)] for row in rows]
+    return [f"## {workload.name}: {workload.title}", table(head, cells)]
 
 
-def _cells(row: Row, yardstick: Row | None, peer: Row | None) -> list[str]:
+def timing_cells(row: Row, rows: Sequence[Row]) -> list[str]:
+    """The columns of TIMING. rows: the table's."""
+    yardstick = next((other for other in rows if other.system.name == YARDSTICK), None)
     timing = row.timing
     if timing is None:
-        return [row.system.name, f"0 / {row.taken}", "no clean sample", *[NOTHING] * 5]
+        return [row.system.name, f"0 / {row.taken}", "no clean sample", *[NOTHING] * 3]
     first, middle, last = timing.us
     return [
         f"**{row.system.name}**" if row.system.kind != "peer" else row.system.name,
         f"{row.clean} / {row.taken}",
         f"{timing.ms:,.0f}",
         f"{middle:.1f} [{first:.1f} - {last:.1f}]",
-        _number(speed_up(row, yardstick)),
-        _number(speed_up(row, peer)),
-        f"{timing.full_floor_share:.0%}",
-        f"{timing.own_floor_share:.0%}",
+        number(speed_up(row, yardstick)),
+        number(speed_up(row, best_peer(rows, row.system.precision))),
     ]
+
+
+def _floor_shares(row: Row) -> list[str]:
+    if row.timing is None or row.timing.floor_shares is None:
+        return [NOTHING] * 2
+    return [f"{share:.0%}" for share in row.timing.floor_shares]
 
 
 def _left_out(left_out: Mapping[str, str]) -> list[str]:
@@ -121,8 +125,13 @@ def _agreement(agreements: Sequence[Agreement]) -> str:
         "The run stops when a float32 system differs by more than 1e-4. The head of the checkpoint is random, which "
         "makes much of little rounding: differences of lower precisions say little about quality."
     )
+    return explained + "\n\n" + agreement_table(agreements)
+
+
+def agreement_table(agreements: Iterable[Agreement]) -> str:
+    """How far each system is from the reference."""
     rows = [[one.system, f"{one.largest_difference:.1e}", f"{one.spread:.2f}"] for one in agreements]
-    return explained + "\n\n" + table(["system", "largest difference", "spread of the scores"], rows)
+    return table(["system", "largest difference", "spread of the scores"], rows)
 
 
 def _method() -> str:
@@ -138,5 +147,6 @@ def _method() -> str:
     )
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """A ratio for a cell."""
     return NOTHING if value is None else f"{value:.2f}"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,18 +17,18 @@ from tokenizers import Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from bandrank_bench import machine
-from bandrank_bench.calibrate import Calibration, Sample, take_turns
+from bandrank_bench.calibrate import Calibration, Sample
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.cpu.agreement import Disagreement, check, reference_scores
 from bandrank_bench.cpu.floor import full_flops, measure_ceilings, needed_flops
-from bandrank_bench.cpu.report import Results, json_lines, markdown
+from bandrank_bench.cpu.measure import measure
+from bandrank_bench.cpu.report import YARDSTICK, Results, json_lines, markdown
 from bandrank_bench.cpu.summary import Floor, summarise
 from bandrank_bench.ours import open_ours
 from bandrank_bench.output import say
 from bandrank_bench.systems import WINDOW, Pattern, Precision, System
 from bandrank_bench.workloads import WORKLOADS, Request, Workload, Writer
 
-YARDSTICK = "sentence-transformers fp32"
 TOO_SLOW = 8.0  # times the yardstick: emulated bfloat16 may be that slow, a reference loop is ten times slower yet
 PROBE_PASSAGES = 4
 CHECKED_PASSAGES = 24
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
         chosen = [system for system in every if options.only in system.name or system.name == YARDSTICK]
         systems, left_out = leave_out_slow(chosen, WORKLOADS["W2"].request(writer, PROBE_ROUND))
-        checked = _head(WORKLOADS["W1"].request(writer, CHECK_ROUND), CHECKED_PASSAGES)
+        checked = WORKLOADS["W1"].request(writer, CHECK_ROUND).head(CHECKED_PASSAGES)
         references = {
             pattern: reference_scores(checkpoint, checked, pattern, WINDOW)
             for pattern, checkpoint in checkpoints.items()
@@ -76,7 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         samples = [
             sample
             for workload in workloads
-            for sample in measure(workload, systems, writer, options.rounds or workload.rounds, calibration)
+            for sample in measure(
+                workload,
+                systems,
+                writer,
+                rounds=options.rounds or workload.rounds,
+                warm_up=workload.request(writer, WARM_UP_ROUND),
+                calibration=calibration,
+            )
         ]
         for precision, speed in measure_ceilings().items():  # again: the first may have met a slow phase
             ceilings[precision] = max(ceilings[precision], speed)
@@ -105,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def leave_out_slow(systems: Sequence[System], probe: Request) -> tuple[list[System], dict[str, str]]:
     """The systems worth timing, and the reason for each that is not."""
-    few = _head(probe, PROBE_PASSAGES)
+    few = probe.head(PROBE_PASSAGES)
 
     def seconds(system: System) -> float:
         system.score(few.query, few.passages[:1])
@@ -123,32 +130,6 @@ def leave_out_slow(systems: Sequence[System], probe: Request) -> tuple[list[Syst
     return [system for system in systems if system.name not in slow], reasons
 
 
-def measure(
-    workload: Workload, systems: Sequence[System], writer: Writer, rounds: int, calibration: Calibration
-) -> list[Sample]:
-    """Samples of all systems on one workload, after a warm-up request that is not counted."""
-    warm_up = workload.request(writer, WARM_UP_ROUND)
-    for system in systems:
-        say(f"{workload.name} warm-up: {system.name}")
-        system.score(warm_up.query, warm_up.passages)
-    say(f"{workload.name}: {rounds} clean samples of each system")
-
-    def caller(system: System) -> Callable[[Request], object]:
-        return lambda request: system.score(request.query, request.passages)
-
-    groups: dict[str, dict[str, Callable[[Request], object]]] = {}
-    for system in systems:
-        groups.setdefault(system.served or system.name, {})[system.name] = caller(system)
-    return take_turns(
-        list(groups.values()),
-        lambda round_number: workload.request(writer, round_number),
-        workload=workload.name,
-        rounds=rounds,
-        calibration=calibration,
-        tokens=lambda request: request.total_tokens,
-    )
-
-
 def floors(workload: Workload, writer: Writer, ceilings: dict[Precision, float]) -> Floor:
     """The floors of a sample: of full attention, and of the pattern of its system."""
 
@@ -159,7 +140,3 @@ def floors(workload: Workload, writer: Writer, ceilings: dict[Precision, float])
         return full, needed_flops(request, system.pattern, WINDOW).seconds(precision, ceilings)
 
     return floor
-
-
-def _head(request: Request, count: int) -> Request:
-    return Request(request.query, request.passages[:count], request.pair_tokens[:count])

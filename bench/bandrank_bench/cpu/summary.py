@@ -24,14 +24,13 @@ AIMS: dict[tuple[Pattern, bool], dict[str, float]] = {  # by pattern, whether in
 class Timing:
     """A system's clean samples of one workload.
 
-    us: quartiles of microseconds per token.  Shares: floor over measured time, 1 is the floor itself; the full one is
-    that of full attention over all tokens, the other that of the system's pattern.
+    us: quartiles of microseconds per token.  floor_shares: floor over measured time, 1 is the floor itself; the first
+    is that of full attention over all tokens, the second that of the system's pattern. None where no floor is known.
     """
 
     ms: float
     us: tuple[float, float, float]
-    full_floor_share: float
-    own_floor_share: float
+    floor_shares: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,9 @@ class Aim:
     reached: bool
 
 
-def summarise(samples: Sequence[Sample], systems: Sequence[System], calm_s: float, floor: Floor) -> list[Row]:
+def summarise(
+    samples: Sequence[Sample], systems: Sequence[System], calm_s: float, floor: Floor | None = None
+) -> list[Row]:
     """One row per system that has samples, in the order of `systems`."""
     rows = []
     for system in systems:
@@ -121,13 +122,12 @@ def _paired_ratio(kept: Sequence[Sample], direct: Sequence[Sample]) -> float | N
     return median(ratios) if ratios else None
 
 
-def _timing(kept: Sequence[Sample], system: System, floor: Floor) -> Timing:
+def _timing(kept: Sequence[Sample], system: System, floor: Floor | None) -> Timing:
     per_token = [sample.us_per_token for sample in kept]
     first, middle, last = quantiles(per_token, n=4, method="inclusive") if len(kept) > 1 else per_token * 3
-    floors = [floor(sample, system) for sample in kept]
-    return Timing(
-        ms=median(sample.seconds for sample in kept) * 1e3,
-        us=(first, middle, last),
-        full_floor_share=median(full / sample.seconds for (full, _), sample in zip(floors, kept, strict=True)),
-        own_floor_share=median(least / sample.seconds for (_, least), sample in zip(floors, kept, strict=True)),
-    )
+    ms = median(sample.seconds for sample in kept) * 1e3
+    if floor is None:
+        return Timing(ms, (first, middle, last), None)
+    shares = [[least / sample.seconds for least in floor(sample, system)] for sample in kept]
+    full, own = map(median, zip(*shares, strict=True))
+    return Timing(ms, (first, middle, last), (full, own))

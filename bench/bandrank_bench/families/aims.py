@@ -1,0 +1,41 @@
+"""What is aimed at: ratios to the best peer, and memory that grows no faster than the tokens."""
+
+from collections.abc import Mapping, Sequence
+
+from bandrank_bench.cpu.summary import Aim, Row, best_peer, speed_up
+from bandrank_bench.families.memory import OURS, Growth
+
+# Times as fast as the best peer of the same precision, by family and workload; int8 has no peer, and no aim.
+FASTER = {("XLM-R-base", "W1"): 1.2, ("ModernBERT-base", "W1"): 1.2, ("Qwen3-0.6B", "W1"): 1.5}
+PRECISIONS = ("fp32", "bf16")
+MOST_GROWTH = 1.25  # memory per token of the longest request over that of one of a quarter of its length
+
+
+def judge_speed(family: str, tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
+    """The aims of a family. tables: by workload."""
+    aims = []
+    for workload, rows in tables.items():
+        least = FASTER.get((family, workload))
+        for row in rows:
+            system = row.system
+            if least is not None and system.kind == "in process" and system.precision in PRECISIONS:
+                peer = best_peer(rows, system.precision)
+                ratio = speed_up(row, peer)
+                over = peer.system.name if peer else "none was measured"
+                text = f"{family}, {workload}: {system.name} over the best peer of its precision ({over})"
+                aims.append(Aim(text, f"at least {least:.2f}", ratio, ratio is not None and ratio >= least))
+    return aims
+
+
+def judge_memory(growths: Sequence[Growth]) -> list[Aim]:
+    """The aims of our process."""
+    return [
+        Aim(
+            f"{growth.family}, {growth.kind}: memory per token, the longest over one of a quarter of its length",
+            f"at most {MOST_GROWTH:.2f}",
+            growth.of_quarter,
+            growth.of_quarter is not None and growth.of_quarter <= MOST_GROWTH,
+        )
+        for growth in growths
+        if growth.system == OURS
+    ]

@@ -1,0 +1,67 @@
+"""What was measured of one family, as the line of JSON that keeps it: a page can be written again without measuring."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import NoReturn, Self
+
+from bandrank_bench.calibrate import Sample
+from bandrank_bench.cpu.agreement import Agreement
+from bandrank_bench.cpu.summary import Row, summarise
+from bandrank_bench.families.memory import Growth, Point
+from bandrank_bench.systems import System
+
+
+@dataclass(frozen=True)
+class FamilyResults:
+    """The measurements of one run.
+
+    around: tokens of a pair besides those of its two texts.  systems: name, precision and kind of each.  samples: all,
+    kept or not.  calm_s: seconds of the calibration product on a calm machine.  left_out: systems that could not be
+    measured, each with the reason.
+    """
+
+    family: str
+    machine: Mapping[str, str]
+    around: int = 0
+    systems: Sequence[Sequence[str]] = ()
+    calm_s: float = 0.0
+    samples: Sequence[Sample] = ()
+    agreements: Sequence[Agreement] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    memory: Sequence[Growth] = ()
+
+    @property
+    def tables(self) -> dict[str, list[Row]]:
+        """The rows of each workload that was timed."""
+        systems = [System(name, precision, "full", kind, _gone) for name, precision, kind in self.systems]  # type: ignore[arg-type]
+        return {
+            workload: summarise([one for one in self.samples if one.workload == workload], systems, self.calm_s)
+            for workload in dict.fromkeys(sample.workload for sample in self.samples)
+        }
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """The inverse of `to_json`."""
+        fields = json.loads(line)
+        fields["samples"] = [Sample(**sample) for sample in fields["samples"]]
+        fields["agreements"] = [Agreement(**agreement) for agreement in fields["agreements"]]
+        fields["memory"] = [
+            Growth(**growth | {"points": [Point(**point) for point in growth["points"]]}) for growth in fields["memory"]
+        ]
+        return cls(**fields)
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+def read(path: Path) -> dict[str, FamilyResults]:
+    """By family, what earlier runs have left in a file, which need not be there."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {results.family: results for results in map(FamilyResults.from_json, lines)}
+
+
+def _gone(*_: object) -> NoReturn:
+    raise AssertionError("a system whose model is gone was asked to score. This is a bug.")
