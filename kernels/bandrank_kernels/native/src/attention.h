@@ -39,7 +39,7 @@ struct AttentionScratch {
 
 constexpr int FEW = 4;           // fewer query rows are computed one by one, with keys in the lanes
 constexpr int MOST_NUMBERS = 256;  // of a head
-constexpr int TOGETHER = 8;      // keys whose products run side by side
+constexpr int MOST_TOGETHER = 8;  // keys whose products run side by side, and dimensions whose sums do
 
 inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
     for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
@@ -111,70 +111,99 @@ struct Softmax {
     }
 };
 
-// LANES query rows at a time, one in each lane; the last lanes repeat the last row.
-inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
-                        AttentionScratch& scratch) {
+// GROUPS times LANES query rows, one in each lane, from the first that is given on; lanes behind the task's last row repeat
+// it. A number of a key or a value is loaded once for all groups.
+template <int GROUPS>
+inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* keys, const float* values,
+                         int64_t head_dim, Rows out, AttentionScratch& scratch) {
+    constexpr int WIDE = GROUPS * LANES, TOGETHER = GROUPS > 1 && LANES < 16 ? MOST_TOGETHER / 2 : MOST_TOGETHER;
+    static_assert(LANES % TOGETHER == 0, "dimensions of a block of values");
     const float scale = 1.0f / std::sqrt((float)head_dim);
     const int64_t shared = task.keys[0].count + task.keys[1].count + task.keys[2].count;
-    scratch.queries.resize(MOST_NUMBERS * LANES);
+    const int64_t lanes = std::min<int64_t>(WIDE, task.queries.end() - first);
     float *query = scratch.queries.data(), *weights = scratch.weights.data();
     Ints lane_row;
     for (int lane = 0; lane < LANES; ++lane) lane_row[lane] = lane;
 
-    for (int64_t start = 0; start < task.queries.count; start += LANES) {
-        const int64_t first = task.queries.first + start;
-        const int64_t lanes = std::min<int64_t>(LANES, task.queries.count - start);
-        Floats block[LANES];
+    Floats block[LANES];
+    for (int group = 0; group < GROUPS; ++group)
         for (int64_t d = 0; d < head_dim; d += LANES) {
             for (int lane = 0; lane < LANES; ++lane)
-                block[lane] = load<Floats>(q[first + std::min<int64_t>(lane, lanes - 1)] + d) * scale;
+                block[lane] = load<Floats>(q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)] + d) * scale;
             transpose(block);
-            for (int i = 0; i < LANES; ++i) store(query + (d + i) * LANES, block[i]);
+            for (int i = 0; i < LANES; ++i) store(query + (d + i) * WIDE + group * LANES, block[i]);
         }
-        // The keys of the band that any lane sees: behind the shared ones, from the one with index `near`.
-        const int64_t offset = first - task.band.first;
-        const int64_t near = std::max<int64_t>(0, offset - task.window);
-        const int64_t far = std::min(task.band.count, offset + lanes + task.window);
-        const int64_t count = shared + std::max<int64_t>(0, far - near);
-        auto place = [&](int64_t j) { return j < shared ? j : j + near; };
+    // The keys of the band that any lane sees: behind the shared ones, from the one with index `near`.
+    const int64_t offset = first - task.band.first;
+    const int64_t near = std::max<int64_t>(0, offset - task.window);
+    const int64_t far = std::min(task.band.count, offset + lanes + task.window);
+    const int64_t count = shared + std::max<int64_t>(0, far - near);
+    auto place = [&](int64_t j) { return j < shared ? j : j + near; };
 
-        Floats highest = all(-INFINITY);
-        for (int64_t j = 0; j < count; j += TOGETHER) {
-            Floats logits[TOGETHER] = {};
-            const float* rows[TOGETHER];
-            for (int i = 0; i < TOGETHER; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
-            for (int64_t d = 0; d < head_dim; ++d) {
-                Floats x = load<Floats>(query + d * LANES);
-                for (int i = 0; i < TOGETHER; ++i) logits[i] += x * rows[i][d];
-            }
-            for (int i = 0; i < TOGETHER && j + i < count; ++i) {
-                if (j + i >= shared) {
-                    Ints apart = lane_row - (int32_t)(place(j + i) - shared - offset);
-                    Ints outside = (apart > (int32_t)task.window) | (apart < -(int32_t)task.window);
-                    logits[i] = outside ? all(-INFINITY) : logits[i];
-                }
-                highest = larger(logits[i], highest);
-                store(weights + (j + i) * LANES, logits[i]);
-            }
+    Floats highest[GROUPS];
+    for (Floats& each : highest) each = all(-INFINITY);
+    for (int64_t j = 0; j < count; j += TOGETHER) {
+        Floats logits[TOGETHER][GROUPS] = {};
+        const float* rows[TOGETHER];
+        for (int i = 0; i < TOGETHER; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
+        for (int64_t d = 0; d < head_dim; ++d) {
+            Floats x[GROUPS];
+            for (int group = 0; group < GROUPS; ++group) x[group] = load<Floats>(query + d * WIDE + group * LANES);
+            for (int i = 0; i < TOGETHER; ++i)
+                for (int group = 0; group < GROUPS; ++group) logits[i][group] += x[group] * rows[i][d];
         }
+        for (int i = 0; i < TOGETHER && j + i < count; ++i)
+            for (int group = 0; group < GROUPS; ++group) {
+                Floats logit = logits[i][group];
+                if (j + i >= shared) {
+                    Ints apart = lane_row - (int32_t)(place(j + i) - shared - offset - group * LANES);
+                    Ints outside = (apart > (int32_t)task.window) | (apart < -(int32_t)task.window);
+                    logit = outside ? all(-INFINITY) : logit;
+                }
+                highest[group] = larger(logit, highest[group]);
+                store(weights + (j + i) * WIDE + group * LANES, logit);
+            }
+    }
+    Floats inverse[GROUPS];
+    for (int group = 0; group < GROUPS; ++group) {
         Floats norm{};
         for (int64_t j = 0; j < count; ++j) {
-            Floats w = exp_of_negative(load<Floats>(weights + j * LANES) - highest);
+            float* weight = weights + j * WIDE + group * LANES;
+            Floats w = exp_of_negative(load<Floats>(weight) - highest[group]);
             norm += w;
-            store(weights + j * LANES, w);
+            store(weight, w);
         }
-        const Floats inverse = 1.0f / norm;
-        for (int64_t d = 0; d < head_dim; d += LANES) {
-            Floats sums[LANES] = {};
+        inverse[group] = 1.0f / norm;
+    }
+    for (int64_t d = 0; d < head_dim; d += LANES) {
+        Floats blocks[GROUPS][LANES];
+        for (int part = 0; part < LANES; part += TOGETHER) {
+            Floats sums[TOGETHER][GROUPS] = {};
             for (int64_t j = 0; j < count; ++j) {
-                Floats w = load<Floats>(weights + j * LANES);
-                const float* row = values + place(j) * head_dim + d;
-                for (int i = 0; i < LANES; ++i) sums[i] += w * row[i];
+                Floats w[GROUPS];
+                for (int group = 0; group < GROUPS; ++group) w[group] = load<Floats>(weights + j * WIDE + group * LANES);
+                const float* row = values + place(j) * head_dim + d + part;
+                for (int i = 0; i < TOGETHER; ++i)
+                    for (int group = 0; group < GROUPS; ++group) sums[i][group] += w[group] * row[i];
             }
-            for (int i = 0; i < LANES; ++i) sums[i] *= inverse;
-            transpose(sums);
-            for (int64_t lane = 0; lane < lanes; ++lane) store((float*)out[first + lane] + d, sums[lane]);
+            for (int i = 0; i < TOGETHER; ++i)
+                for (int group = 0; group < GROUPS; ++group) blocks[group][part + i] = sums[i][group] * inverse[group];
         }
+        for (int group = 0; group < GROUPS; ++group) {
+            transpose(blocks[group]);
+            for (int64_t lane = 0; lane < LANES && group * LANES + lane < lanes; ++lane)
+                store((float*)out[first + group * LANES + lane] + d, blocks[group][lane]);
+        }
+    }
+}
+
+// All query rows of a task, as many side by side as there are.
+inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
+                        AttentionScratch& scratch) {
+    scratch.queries.resize(MOST_NUMBERS * 2 * LANES);
+    for (int64_t first = task.queries.first; first < task.queries.end(); first += 2 * LANES) {
+        const bool wide = task.queries.end() - first > LANES;
+        (wide ? attend_lanes<2> : attend_lanes<1>)(q, task, first, keys, values, head_dim, out, scratch);
     }
 }
 
@@ -183,7 +212,7 @@ inline int64_t gather(Rows k, Rows v, int64_t head_dim, const Task& task, Attent
     const int64_t total = task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count;
     scratch.keys.resize(total * head_dim);
     scratch.values.resize(total * head_dim);
-    scratch.weights.resize((total + 1) * LANES);
+    scratch.weights.resize((total + 1) * 2 * LANES);
     gather(k, task, head_dim, scratch.keys.data());
     gather(v, task, head_dim, scratch.values.data());
     return total;
