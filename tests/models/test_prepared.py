@@ -8,7 +8,10 @@ import torch
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
 from support.scorers import lookup
 from support.tokenizer import SEP_ID
+from support.variants import random_texts
+from torch import Tensor
 
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.execution import MANY_ROWS
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.norm import LayerNorm
@@ -93,3 +96,34 @@ def test_a_scorer_in_training_stays_so() -> None:
     assert all(module._packed is None for module in scorer.modules() if isinstance(module, Linear))
     assert (prepared.device, prepared.dtype) == (CPU, torch.float32)
     assert prepared.why_no_graphs() == "it is being trained"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_cpu_parts_of_a_batch_are_scored_side_by_side(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By workers of one thread, with the scores of one batch up to rounding; not while gradients are recorded."""
+    prepared = prepare(tiny_cross_encoder(max_tokens=512), device=CPU, dtype=dtype)
+    queries, candidates = random_texts(prepared.scorer)
+    batch = score_batch(queries, [group * 9 for group in candidates])
+    seen: list[int] = []
+    score = prepared.scorer.score
+
+    def watched(part: ScoreBatch) -> Tensor:
+        seen.append(torch.get_num_threads())
+        return score(part)
+
+    monkeypatch.setattr(prepared.scorer, "score", watched)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            whole = prepared(batch)
+        torch.set_num_threads(3)
+        with torch.inference_mode():
+            parts = prepared(batch)
+        prepared(batch)
+    finally:
+        torch.set_num_threads(threads)
+
+    assert seen == [1] * (len(seen) - 1) + [3]
+    assert len(seen) > 1 + 3 + 1
+    assert (parts - whole).abs().max() <= (1e-5 if dtype == torch.float32 else 0.05)

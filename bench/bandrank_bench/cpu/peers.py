@@ -13,7 +13,6 @@ import onnxruntime as ort
 import openvino as ov
 import torch
 from tokenizers import Tokenizer
-from torch import nn
 from transformers import BertForSequenceClassification
 
 from bandrank_bench.batches import sorted_batches

@@ -97,7 +97,7 @@ def probe(published: Published, checkpoint: Path, system: str, requests: Sequenc
             asked = request(number, lengths)
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             _ask(score, asked)
-            points.append(Point(asked.total_tokens, _status("VmHWM") - before))
+            points.append(Point(asked.total_tokens, max(0, _status("VmHWM") - before)))
     return points
 
 

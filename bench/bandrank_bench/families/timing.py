@@ -10,7 +10,7 @@ import torch
 from bandrank.dtypes import DtypeName
 from bandrank_bench import machine
 from bandrank_bench.calibrate import Calibration, Sample
-from bandrank_bench.cpu.agreement import check
+from bandrank_bench.cpu.agreement import Disagreement, check
 from bandrank_bench.cpu.measure import measure
 from bandrank_bench.families.checkpoints import Published
 from bandrank_bench.families.infinity_peer import open_infinity
@@ -30,7 +30,8 @@ WARM_UP_PASSAGES, CHECKED_PASSAGES = 4, 6
 def time_family(
     published: Published, checkpoint: Path, workloads: Sequence[Workload], rounds: int, *, environment: Path
 ) -> FamilyResults:
-    """All systems on the workloads, once their scores agree, which Disagreement is raised of if they do not.
+    """All systems on the workloads, once their scores agree, which Disagreement is raised of if they do not; a service
+    whose scores do not is left out.
 
     rounds: 0 for the family's own.  environment: where infinity is installed.
     """
@@ -41,8 +42,15 @@ def time_family(
     with ExitStack() as stack:
         say(f"{published.name}: loading")
         over_http, left_out = open_infinity(stack, checkpoint, environment)
-        systems = [*load_peers(published, checkpoint), *over_http, *open_ours(stack, checkpoint)]
+        systems = [*load_peers(published, checkpoint), *open_ours(stack, checkpoint)]
         agreements = check(systems, checked, {"full": reference})
+        for system in over_http:
+            try:
+                agreements += check([system], checked, {"full": reference})
+            except Disagreement as disagreement:
+                left_out[system.name] = str(disagreement)
+            else:
+                systems.append(system)
         calibration = Calibration()
         for workload in workloads:
             samples += measure(

@@ -158,8 +158,15 @@ class PreparedScorer:
 
     @property
     def _splits(self) -> bool:
-        """Whether parts of a batch run side by side on the workers of a CPU."""
-        return self.dtype == torch.int8 and not torch.is_grad_enabled()
+        """Whether parts of a batch run side by side on the workers of a CPU. Those of a decoder in floats do not: each
+        would compute once more what goes before all candidates.
+        """
+        if self.device.type != "cpu" or not isinstance(self.replay, str):
+            return False
+        if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+            return False
+        encoder: Encoder | None = getattr(self.scorer, "encoder", None)
+        return self.dtype == torch.int8 or (encoder is not None and not encoder.config.causal)
 
     @property
     def _workers(self) -> Workers:

@@ -81,7 +81,7 @@ def split(lengths: Ints, count: int) -> list[slice]:
 
 def _ends(total: int, count: int) -> list[float]:
     """Where all parts but the last one should end, in rows."""
-    if total < count * LARGE_ROWS:
+    if count == 1 or total < count * LARGE_ROWS:
         parts = min(count, total // FEWEST_ROWS)
         return [total * part / parts for part in range(1, parts)]
     ends, end = [], 0.0

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+CPU_BLOCK_ROWS = 128  # rows that are turned at once on a CPU, so that what is between the operations stays in the cache
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -21,8 +23,17 @@ class Rotary:
     factor: float = 1.0
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
-        """(total, 3, num_heads, head_dim) with queries and keys turned. qkv: the same shape.  positions: (total,)."""
-        return torch.cat([self.turn_heads(qkv[:, :2].flatten(1, 2), positions).view_as(qkv[:, :2]), qkv[:, 2:]], 1)
+        """(total, 3, num_heads, head_dim) with queries and keys turned. positions: (total,).
+
+        qkv: the same shape; on a CPU, unless gradients are recorded, it is what is returned, turned in place.
+        """
+        if torch.is_grad_enabled() or qkv.device.type != "cpu":
+            return torch.cat([self.turn_heads(qkv[:, :2].flatten(1, 2), positions).view_as(qkv[:, :2]), qkv[:, 2:]], 1)
+        for start in range(0, len(qkv), CPU_BLOCK_ROWS):
+            block = slice(start, start + CPU_BLOCK_ROWS)
+            heads = qkv[block, :2]
+            heads.copy_(self.turn_heads(heads.flatten(1, 2), positions[block]).view_as(heads))
+        return qkv
 
     def turn_heads(self, heads: Tensor, positions: Tensor) -> Tensor:
         """(total, n, head_dim) the same for n heads of queries or keys. heads: (total, n, head_dim)."""
