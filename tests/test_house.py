@@ -65,7 +65,7 @@ def modules() -> list[str]:
         ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
         for name, folder in PACKAGES.items()
         for path in sorted(folder.rglob("*.py"))
-        if path not in {ROOT / PEERS, ROOT / SENTENCE}
+        if path not in {ROOT / PEERS, ROOT / SENTENCE, ROOT / ONNX_FILES}
     ]
 
 

@@ -31,6 +31,7 @@ from bandrank_bench.service import Service
 from bandrank_bench.services.agreement import agreement_of
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, tei
 from bandrank_bench.services.experiments import SATURATING, Laboratory, Plan
+from bandrank_bench.services.field import bandranks, tried_infinities
 from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.resting import awake, resting
@@ -99,9 +100,6 @@ class Match:
 
     def gather(self, environment: Path, tei_url: str, only: str) -> None:
         """Decides who takes part, for which infinity's configurations are tried."""
-        # What writes ONNX files is not installed for tests.
-        from bandrank_bench.services.field import bandranks, tried_infinities  # noqa: PLC0415
-
         self._checkpoints: dict[Pattern, Path] = {
             "full": write_checkpoint(self._work / "full"),
             "sparse": write_checkpoint(self._work / "sparse", window=WINDOW),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bandrank.dtypes import DtypeName
 from bandrank_bench.infinity import Configuration
-from bandrank_bench.onnx_files import INPUTS, LogitsWithoutTypes, export_onnx
 from bandrank_bench.output import say
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours
 from bandrank_bench.systems import Pattern
@@ -54,6 +53,9 @@ def with_onnx(checkpoint: Path, how: Configuration, work: Path) -> Path:
 
     That engine tells the model nothing of which tokens are the passage's, so the model finds out itself.
     """
+    # What writes ONNX files is not installed for tests.
+    from bandrank_bench.onnx_files import INPUTS, LogitsWithoutTypes, export_onnx  # noqa: PLC0415
+
     folder = work / f"onnx-{how.dtype}"
     shutil.copytree(checkpoint, folder)
     say(f"exporting {folder.name}")
