@@ -4,7 +4,6 @@ Each system runs in a process of its own, which meets requests of growing length
 the next, which needs more, may use.
 """
 
-import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from bandrank_bench.families.pairs import load_tokenizer, writer_of
 from bandrank_bench.families.peers import plain_transformers
 from bandrank_bench.ours import load
 from bandrank_bench.output import say
+from bandrank_bench.proc import sizes
 from bandrank_bench.systems import Score, has_native_bf16
 from bandrank_bench.workloads import QUERY_TOKENS, Request, Workload
 
@@ -92,12 +92,13 @@ def probe(published: Published, checkpoint: Path, system: str, requests: Sequenc
     with ExitStack() as stack:
         score = _open(stack, published, checkpoint, system)
         _ask(score, request(0, [64, 64]))
-        points, before = [], _status("VmRSS")
+        points, before = [], sizes("self", "status")["VmRSS"]
         for number, lengths in enumerate(requests, 1):
             asked = request(number, lengths)
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
             _ask(score, asked)
-            points.append(Point(asked.total_tokens, max(0, _status("VmHWM") - before)))
+            peak = sizes("self", "status")["VmHWM"]
+            points.append(Point(asked.total_tokens, max(0, peak - before)))
     return points
 
 
@@ -110,10 +111,3 @@ def _open(stack: ExitStack, published: Published, checkpoint: Path, system: str)
 
 def _ask(score: Score, request: Request) -> None:
     score(request.query, request.passages)
-
-
-def _status(field: str) -> int:
-    """Bytes of a field of this process's status."""
-    found = re.search(rf"^{field}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found, f"/proc/self/status has no {field}. This is a bug."
-    return int(found[1]) * 1024

@@ -1,10 +1,11 @@
 """What a process holds of the memory. Linux alone."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-MIB_OF_KIB = 1 / 1024
+from bandrank_bench.proc import sizes
+
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,5 @@ class Memory:
     @classmethod
     def of(cls, pid: int) -> Self:
         """Of a process, now. Services here run in one process each."""
-        rollup = _fields(Path(f"/proc/{pid}/smaps_rollup"))
-        return cls(rollup["Rss"], rollup["Pss"], _fields(Path(f"/proc/{pid}/status"))["VmHWM"])
-
-
-def _fields(path: Path) -> dict[str, float]:
-    """The values of a file that are in kB, in MiB."""
-    lines = (line.split() for line in path.read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) * MIB_OF_KIB for words in lines if words[-1:] == ["kB"]}
+        rollup, status = sizes(pid, "smaps_rollup"), sizes(pid, "status")
+        return cls(rollup["Rss"] / MIB, rollup["Pss"] / MIB, status["VmHWM"] / MIB)

@@ -7,6 +7,7 @@ from itertools import chain
 
 from bandrank_bench.calibrate import TOLERANCE
 from bandrank_bench.cpu.agreement import Agreement
+from bandrank_bench.cpu.report import agreement_table
 from bandrank_bench.output import bullets, table
 from bandrank_bench.overload.report import aim_row
 from bandrank_bench.overload.summary import Percentiles
@@ -110,8 +111,7 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
         yield table(["configuration", "answers/s"], tried)
     yield "## Scores"
     yield "The largest difference from `transformers` in float32, and the spread of the scores."
-    scores = [[one.system, f"{one.largest_difference:.2g}", f"{one.spread:.2g}"] for one in results.agreements]
-    yield table(["service", "difference", "spread"], scores)
+    yield agreement_table(results.agreements)
     if results.left_out:
         yield "Left out: " + "; ".join(f"{name}: {why}" for name, why in results.left_out.items()) + "."
     yield "## How"

@@ -15,7 +15,7 @@ struct Scratch {
     std::vector<float> first, second;
     std::vector<Quantisation> steps;
     AttentionScratch attention;
-    std::vector<float> qkv, attended, sums;
+    std::vector<float> qkv, attended;
     std::vector<Softmax> softmax;
 };
 inline thread_local Scratch scratch;
@@ -104,7 +104,7 @@ struct Pattern {
 // are made for a chunk and the rows that it sees, and never go out to memory; or they are given.
 struct SequenceLayer {
     static constexpr int64_t CHUNK = 128;
-    static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; a long sequence without a window needs more
+    static constexpr size_t MOST_KEPT = 1 << 20;  // numbers; some hundred rows of a wide layer need more
 
     const float* hidden;  // (rows, size) the layer's input
     const float* given;   // (rows, 3 size) queries, keys and values: those before all sequences, or without `qkv` all
