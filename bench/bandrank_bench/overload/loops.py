@@ -57,6 +57,11 @@ def poisson_arrivals(rate: float, seconds: float, seed: int) -> list[float]:
     return times
 
 
+def steady_arrivals(rate: float, seconds: float) -> list[float]:
+    """`rate` times a second, at equal intervals, as load generators with a constant rate send."""
+    return [(number + 0.5) / rate for number in range(round(rate * seconds))]
+
+
 async def open_loop(
     service: Service, senders: Sequence[Sender], window: Window, limit_s: float
 ) -> tuple[list[list[Outcome]], Busy]:

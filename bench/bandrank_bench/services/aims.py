@@ -36,9 +36,13 @@ def aims(runs: Sequence[Run], contenders: Sequence[Contender]) -> Iterator[Aim]:
             yield _ratio(f"the same, {precision} alone", runs, own, theirs)
     for one in contenders:
         if one.maker == "bandrank":
-            found = together(runs, one.name, lambda run: run.load == BUSY)
-            value = spread(found.latency) if found else None
-            yield Aim(f"{one.name}: p99 over p50 at {BUSY:.0%} of its capacity", MOST_SPREAD, value)
+            yield _spread(f"{one.name}: p99 over p50 at {BUSY:.0%}, equal intervals", runs, one, steady=True)
+            yield _spread(f"{one.name}: p99 over p50 at {BUSY:.0%}, a Poisson process", runs, one, steady=False)
+
+
+def _spread(text: str, runs: Sequence[Run], contender: Contender, *, steady: bool) -> Aim:
+    found = together(runs, contender.name, lambda run: (run.load, run.steady) == (BUSY, steady))
+    return Aim(text, MOST_SPREAD, spread(found.latency) if found else None)
 
 
 def _ratio(text: str, runs: Sequence[Run], own: Sequence[Contender], theirs: Sequence[Contender]) -> Aim:

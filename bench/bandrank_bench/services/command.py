@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tei", default="", metavar="URL", help="of one that runs")
     parser.add_argument("--clients", type=numbers, default=(1, 8, 32, 64))
     parser.add_argument("--loads", type=fractions, default=(0.5, 0.8, 0.95), help="of each one's capacity")
+    parser.add_argument("--steady-loads", type=fractions, default=(0.8,), help="the same, at equal intervals")
     parser.add_argument("--candidates", type=int, default=10, help="of a request (default: 10)")
     parser.add_argument("--deadline", type=float, default=10.0, help="seconds of an answer in time (default: 10)")
     parser.add_argument("--closed-seconds", type=float, default=4.0, help="of each number of clients (default: 4)")
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(
         clients=args.clients,
         loads=args.loads,
+        steady_loads=args.steady_loads,
         closed_s=args.closed_seconds,
         open_s=args.open_seconds,
         warm_up_s=args.warm_up,

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from bandrank_bench.calibrate import Calibration
 from bandrank_bench.output import say
-from bandrank_bench.overload.loops import Sender, Window, closed_loop, open_loop, poisson_arrivals
+from bandrank_bench.overload.loops import Sender, Window, closed_loop, open_loop, poisson_arrivals, steady_arrivals
 from bandrank_bench.overload.requests import Request, requests
 from bandrank_bench.service import Service
 from bandrank_bench.services.contenders import Contender
@@ -22,10 +22,13 @@ SATURATING = 8  # clients, of a service that works on one batch after the other
 
 @dataclass(frozen=True)
 class Plan:
-    """How to measure. deadline_s: within which an answer is in time.  candidates: of a request."""
+    """How to measure. loads: of arrivals that are a Poisson process.  steady_loads: of those at equal intervals.
+    deadline_s: within which an answer is in time.  candidates: of a request.
+    """
 
     clients: Sequence[int]
     loads: Sequence[float]
+    steady_loads: Sequence[float]
     closed_s: float
     open_s: float
     warm_up_s: float
@@ -61,7 +64,8 @@ class Laboratory:
         closed = [self.closed(turn, clients) for clients in self._plan.clients]
         if not (capacity := fmean(run.throughput for run in closed if (run.clients or 0) >= SATURATING)):
             raise RuntimeError(f"{contender.name} answered nothing")
-        return closed + [self.opened(turn, load, capacity) for load in self._plan.loads]
+        poisson = [self.opened(turn, load, capacity) for load in self._plan.loads]
+        return closed + poisson + [self.opened(turn, load, capacity, steady=True) for load in self._plan.steady_loads]
 
     def turn(self, contender: Contender, service: Service, number: int = 0) -> Turn:
         """The turn of a service in a round."""
@@ -88,18 +92,25 @@ class Laboratory:
         say(f"{name}, {clients} clients: {described(run)}")
         return run
 
-    def opened(self, turn: Turn, load: float, capacity: float) -> Run:
+    def opened(self, turn: Turn, load: float, capacity: float, *, steady: bool = False) -> Run:
         """Arrivals at a share of so many requests a second, at the same multiples of 1/capacity for all services."""
         plan, name = self._plan, turn.contender.name
         window = Window(plan.warm_up_s, plan.warm_up_s + plan.open_s)
-        times = poisson_arrivals(load * capacity, window.to_s, plan.seed + turn.number)
+        rate = load * capacity
+        times = (
+            steady_arrivals(rate, window.to_s)
+            if steady
+            else poisson_arrivals(rate, window.to_s, plan.seed + turn.number)
+        )
         sent = list(islice(turn.stream, len(times)))
         queue_s = first_come_first_served(times, _work(sent, capacity))
         before_s = self._calibration.await_calm()
         (outcomes,), busy = self._runner.run(open_loop(turn.service, [Sender(sent, times)], window, plan.deadline_s))
         after_s = self._calibration.time()
-        run = Run(name, turn.number, outcomes, window, busy, before_s, after_s, load=load, queue_s=queue_s)
-        say(f"{name}, {load:.0%} of {capacity:.1f}/s: {described(run)}")
+        run = Run(
+            name, turn.number, outcomes, window, busy, before_s, after_s, load=load, steady=steady, queue_s=queue_s
+        )
+        say(f"{name}, {load:.0%} of {capacity:.1f}/s{', equal intervals' * steady}: {described(run)}")
         return run
 
 

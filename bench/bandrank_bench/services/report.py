@@ -64,13 +64,14 @@ def _head(results: Results) -> Iterator[str]:
     found = list(aims(results.runs, results.contenders))
     yield table(["aim", "bound", "measured", "reached"], map(aim_row, found))
     yield (
-        "Most of p99 over p50 is the queue's and not the service's. Arrivals of a Poisson process come in bursts, and "
-        "a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The columns "
-        'of the "queue alone" below are what a server of exactly the same capacity would show that answered the very '
-        "same arrivals in their order, and did nothing else; in the long run, p99 is "
+        "Of a Poisson process, most of p99 over p50 is the queue's and not the service's: its arrivals come in bursts, "
+        "and a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The "
+        'columns of the "queue alone" below are what a server of exactly the same capacity would show that answered '
+        "the very same arrivals in their order, and did nothing else; in the long run, p99 is "
         f"{of_the_queue(BUSY):.1f} times p50 for equal requests at {BUSY:.0%}. Of all orders, that of arrival spreads "
         "the times of equal requests least: the ratio falls where p50 rises, where requests are refused, or where a "
-        "batch of many takes hardly longer than one of few."
+        "batch of many takes hardly longer than one of few. Arrivals at equal intervals, as load generators with a "
+        "constant rate send them, have no bursts: what they show is the service's own."
     )
 
 
@@ -87,13 +88,14 @@ def _rates(results: Results, plan: Plan) -> Iterator[str]:
         yield table(head, [[name, *_closed(found)] for name, found in rows])
     yield "## Arrivals at a share of each one's capacity"
     yield (
-        "A Poisson process, whatever the answers: each request is sent at its time, and its latency counts from there. "
+        "Whatever the answers, each request is sent at its time, and its latency counts from there; the times are "
+        "those of a Poisson process, or at equal intervals where it says so. "
         "Capacity is the mean of what the service answered to 8 clients and more in the same round."
     )
     head = ["service", "offered/s", "goodput/s", "p50", "p99", "p99/p50", *QUEUE, "sent", "not in time"]
-    for load in plan.loads:
-        yield f"### {load:.0%}"
-        yield table(head, [[name, *_open(found)] for name, found in _rows(results, load=load)])
+    for load, steady in [*((load, False) for load in plan.loads), *((load, True) for load in plan.steady_loads)]:
+        yield f"### {load:.0%}{', equal intervals' * steady}"
+        yield table(head, [[name, *_open(found)] for name, found in _rows(results, load=load, steady=steady)])
 
 
 def _foot(results: Results, plan: Plan) -> Iterator[str]:
@@ -135,12 +137,16 @@ def _foot(results: Results, plan: Plan) -> Iterator[str]:
 
 
 def _what(run: Run) -> str:
-    return f"{run.contender}, " + (f"{run.clients} clients" if run.load is None else f"{run.load:.0%}")
+    what = f"{run.clients} clients" if run.load is None else f"{run.load:.0%}"
+    return f"{run.contender}, {what}{', equal intervals' * run.steady}"
 
 
-def _rows(results: Results, clients: int | None = None, load: float | None = None) -> Iterator[tuple[str, Figures]]:
+def _rows(
+    results: Results, clients: int | None = None, load: float | None = None, *, steady: bool = False
+) -> Iterator[tuple[str, Figures]]:
+    wanted = (clients, load, steady)
     for one in results.contenders:
-        found = together(results.runs, one.name, lambda run: (run.clients, run.load) == (clients, load))
+        found = together(results.runs, one.name, lambda run: (run.clients, run.load, run.steady) == wanted)
         if found is not None:
             yield one.name, found
 

@@ -12,8 +12,9 @@ from bandrank_bench.overload.summary import RIGHT, Percentiles
 @dataclass(frozen=True)
 class Run:
     """clients: of a closed loop, which has no load.  load: of an open loop, as a share of the capacity, which has no
-    clients.  queue_s: what a queue alone would have made of each of its arrivals, in seconds.  before_s, after_s:
-    of the calibration product.  busy: processors in use.
+    clients.  steady: whether its arrivals are at equal intervals, not a Poisson process.  queue_s: what a queue alone
+    would have made of each of its arrivals, in seconds.  before_s, after_s: of the calibration product.  busy:
+    processors in use.
     """
 
     contender: str
@@ -25,6 +26,7 @@ class Run:
     after_s: float
     clients: int | None = None
     load: float | None = None
+    steady: bool = False
     queue_s: Sequence[float] = ()
 
     @property

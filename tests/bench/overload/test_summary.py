@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bandrank_bench.overload.connections import Response
-from bandrank_bench.overload.loops import Window, poisson_arrivals
+from bandrank_bench.overload.loops import Window, poisson_arrivals, steady_arrivals
 from bandrank_bench.overload.outcomes import Exchange, Outcome, judge
 from bandrank_bench.overload.processors import Busy
 from bandrank_bench.overload.requests import Request
@@ -136,3 +136,8 @@ def test_arrivals_are_a_poisson_process() -> None:
     assert len(moments) == pytest.approx(6000, abs=4 * 6000**0.5)
     assert sum(gap > 0.1 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=4 * (0.368 * 0.632 / 6000) ** 0.5)
     assert moments[-1] < 600
+
+
+def test_steady_arrivals_have_equal_gaps() -> None:
+    """As many as fit, the first after half a gap."""
+    assert steady_arrivals(4.0, 1.0) == pytest.approx([0.125, 0.375, 0.625, 0.875])

@@ -18,21 +18,22 @@ from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.runs import Run
 
-PLAN = Plan((1, 64), (0.8,), 4.0, 10.0, 1.0, 10.0, 10, 2)
+PLAN = Plan((1, 64), (0.8,), (0.8,), 4.0, 10.0, 1.0, 10.0, 10, 2)
 FULL, SPARSE = ours(Path("full"), "full", "int8"), ours(Path("sparse"), "sparse", "int8")
 SLOW, FAST = (infinity(Path("infinity"), Path("full"), Configuration(dtype=dtype)) for dtype in ("float32", "int8"))
 
 
 def runs(contender: Contender, rate: int, *, last_s: float = 0.1) -> list[Run]:
-    """With 64 clients, `rate` answers a second; at 80% of the capacity all take 0.1 s but perhaps the last."""
+    """With 64 clients, `rate` answers a second; at 80% of the capacity all take 0.1 s, but perhaps the last one of a
+    Poisson process.
+    """
     window = Window(0.0, 1.0)
     closed = [Outcome("answered", 200, 0.5, 1.0, None, 10)] * rate
     opened = [Outcome("answered", 200, 0.1, 0.2, 0.001, 10)] * 9
     opened.append(Outcome("answered", 200, 0.1, 0.1 + last_s, 0.001, 10))
-    return [
-        Run(contender.name, 0, closed, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, clients=64),
-        Run(contender.name, 0, opened, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, load=0.8, queue_s=[0.1] * 10),
-    ]
+    many = Run(contender.name, 0, closed, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, clients=64)
+    poisson = Run(contender.name, 0, opened, window, Busy(0.1, 1.8, 0.02), 0.1, 0.1, load=0.8, queue_s=[0.1] * 10)
+    return [many, poisson, replace(poisson, outcomes=[opened[0]] * 10, steady=True)]
 
 
 ALL = [*runs(FULL, 40, last_s=0.3), *runs(SPARSE, 80), *runs(SLOW, 5), *runs(FAST, 20)]
@@ -40,15 +41,15 @@ ALL = [*runs(FULL, 40, last_s=0.3), *runs(SPARSE, 80), *runs(SLOW, 5), *runs(FAS
 
 def test_the_goodput_is_compared_on_the_same_weights() -> None:
     """With the best configuration of infinity, and with that of the same precision; a sparse pattern is other work."""
-    best, same, slow, fast = aims(ALL, [FULL, SPARSE, SLOW, FAST])
+    best, same, *spreads = aims(ALL, [FULL, SPARSE, SLOW, FAST])
 
     assert best.text.endswith(f"{FULL.name} over {FAST.name}")
     assert best.value == same.value == pytest.approx(2.0)
     assert best.reached
-    assert slow.value == pytest.approx(3.0)
-    assert not slow.reached
-    assert fast.value == pytest.approx(1.0)
-    assert fast.reached
+    assert [aim.value for aim in spreads] == pytest.approx([1.0, 3.0, 1.0, 1.0])
+    assert [aim.reached for aim in spreads] == [True, False, True, True]
+    assert spreads[0].text == f"{FULL.name}: p99 over p50 at 80%, equal intervals"
+    assert spreads[1].text == f"{FULL.name}: p99 over p50 at 80%, a Poisson process"
 
 
 def test_without_infinity_its_aim_is_not_reached() -> None:
@@ -75,6 +76,8 @@ def test_the_page_has_every_service_in_every_table() -> None:
 
     assert f"| {FULL.name} | 40.0 | 40.0 | 500 | 500 | 40 | 0 |" in page
     assert f"| {FULL.name} | 10.0 | 25.0 | 100 | 300 | 3.0 | 1.0 | 3.0 | 10 | 0 |" in page
+    assert f"| {FULL.name} | 10.0 | 50.0 | 100 | 100 | 1.0 | 1.0 | 1.0 | 10 | 0 |" in page
+    assert "### 80%, equal intervals" in page
     assert f"| {FULL.name} | 100 | 90 | 130 |" in page
     assert f"| {FAST.name} | 20.0 |" in page
     assert "Left out: TEI: it did not answer." in page
@@ -82,7 +85,7 @@ def test_the_page_has_every_service_in_every_table() -> None:
     assert "The machine was slow" not in page
     slow = replace(ALL[0], after_s=0.2)
     assert f"slow before or after these runs: {FULL.name}, 64 clients." in markdown(replace(results, runs=[slow]), PLAN)
-    assert "8 of 8 runs were between two products" in page
+    assert "12 of 12 runs were between two products" in page
     assert [json.loads(line)["contender"] for line in json_lines(results).splitlines()] == [
         run.contender for run in ALL
     ]
