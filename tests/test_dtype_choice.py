@@ -1,6 +1,7 @@
 """The dtype that a model is served in: what was asked for, or what is best where it runs."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,26 @@ def test_auto_is_the_fastest_of_those_that_a_checkpoint_is_fit_for(
     assert "500.0 ms in " + str(fastest).removeprefix("torch.") in caplog.text
 
 
+def test_auto_measures_every_dtype_that_a_checkpoint_is_fit_for(
+    marked: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for int8 where it cannot be computed."""
+    model = replace(marked, fit=("bfloat16", "int8"))
+    compared: list[torch.dtype] = []
+
+    def measured(_scorer: object, _device: object, dtypes: list[torch.dtype]) -> dict[torch.dtype, float]:
+        compared[:] = dtypes
+        return {each: 1.0 - number / 10 for number, each in enumerate(dtypes)}
+
+    monkeypatch.setattr(dtype_choice, "measure", measured)
+    monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: None)
+    assert choose_dtype("auto", CPU, model) == torch.int8
+    assert compared == [torch.float32, torch.bfloat16, torch.int8]
+    monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
+    assert choose_dtype("auto", CPU, model) == torch.bfloat16
+    assert compared == [torch.float32, torch.bfloat16]
+
+
 @needs_native
 def test_measuring_changes_nothing(marked: LoadedModel) -> None:
     """Each dtype gets a time, and the scorer is not touched."""
@@ -95,7 +116,7 @@ def test_without_kernels_auto_is_float32_and_says_what_is_missing(
     monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
     with caplog.at_level(logging.WARNING):
         assert choose_dtype("auto", CPU, marked) == torch.float32
-    assert "would be faster in int8: there is no C++ compiler" in caplog.text
+    assert "does not compute in int8, which is faster: there is no C++ compiler" in caplog.text
 
 
 def test_int8_where_it_cannot_be_computed_is_a_bad_setting(

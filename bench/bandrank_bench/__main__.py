@@ -1,6 +1,7 @@
 """`python -m bandrank_bench COMMAND [options]`; `COMMAND --help` lists the options of each.
 
 cpu           side by side with other runtimes on one checkpoint: docs/benchmarks.md
+profile       where the time of a request goes, by operator: docs/benchmarks-profile.md
 families      the same at the sizes of XLM-R-base, ModernBERT-base and Qwen3-0.6B: docs/benchmarks-families.md
 precomputed   scorers whose candidates are cached, beside the cross-encoder: docs/benchmarks-precomputed.md
 cascade       quality and cost by depth of a cascade: docs/benchmarks-cascade.md
@@ -19,6 +20,7 @@ from importlib import import_module
 
 COMMANDS = {
     "cpu": "bandrank_bench.cpu.side_by_side",
+    "profile": "bandrank_bench.profile",
     "families": "bandrank_bench.families.command",
     "precomputed": "bandrank_bench.precomputed",
     "cascade": "bandrank_bench.cascade",

@@ -42,12 +42,13 @@ def why_no_int8(device: torch.device, model: LoadedModel) -> str | None:
 
 
 def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
-    if "int8" not in model.fit:
+    fit = [DTYPES[name] for name in model.fit]
+    if torch.int8 in fit and (reason := why_no_int8(device, model)):
+        log.warning("%s does not compute in int8, which is faster: %s", model.name, reason)
+        fit.remove(torch.int8)
+    if not fit:
         return torch.float32
-    if reason := why_no_int8(device, model):
-        log.warning("%s computes in float32, and would be faster in int8: %s", model.name, reason)
-        return torch.float32
-    seconds = measure(model.scorer, device, [torch.float32, torch.int8])
+    seconds = measure(model.scorer, device, [torch.float32, *fit])
     fastest = min(seconds, key=seconds.__getitem__)
     times = ", ".join(f"{1e3 * each:.1f} ms in {str(dtype).removeprefix('torch.')}" for dtype, each in seconds.items())
     log.info("%s computes in %s: a small request takes %s", model.name, str(fastest).removeprefix("torch."), times)

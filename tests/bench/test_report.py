@@ -92,7 +92,7 @@ def test_aims_are_judged_on_ratios() -> None:
 
     assert [aim.reached for aim in page] == [True, False]
     assert [aim.reached for aim in documents] == [False, False]
-    assert [aim.measured for aim in page] == pytest.approx([2.0, 1.1])
+    assert [aim.value for aim in page] == pytest.approx([2.0, 1.1])
 
 
 def test_int8_is_judged_by_the_best_peer_of_any_precision() -> None:
@@ -103,8 +103,8 @@ def test_int8_is_judged_by_the_best_peer_of_any_precision() -> None:
 
     int8 = [aim for aim in judge({"W1": table}) if "int8 over" in aim.text]
 
-    assert [aim.aim for aim in int8] == ["at least 2.00", "at least 1.40"]
-    assert [aim.measured for aim in int8] == pytest.approx([2.5, 2.5])
+    assert [(aim.bound, aim.at_least) for aim in int8] == [(2.0, True), (1.4, True)]
+    assert [aim.value for aim in int8] == pytest.approx([2.5, 2.5])
     assert "best peer (ONNX Runtime int8)" in int8[0].text
     assert len([aim for aim in judge({"W2": table}) if "int8 over" in aim.text]) == 1
 

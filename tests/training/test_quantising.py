@@ -64,6 +64,22 @@ def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pyte
     assert load_fit(folder / "scorer") == ()
 
 
+@needs_native
+def test_each_dtype_has_a_mark_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One neither gives nor takes the other's."""
+    monkeypatch.setattr(quantising, "MARGIN", 1.0)
+    assert quantise(folder, "--dtype", "bfloat16") == 0
+    assert "| | queries | float32 | bfloat16 |" in capsys.readouterr().out
+    assert load_fit(folder / "scorer") == ("bfloat16",)
+    assert quantise(folder) == 0
+    assert load_fit(folder / "scorer") == ("bfloat16", "int8")
+    monkeypatch.setattr(quantising, "MARGIN", -1.0)
+    assert quantise(folder) == 1
+    assert load_fit(folder / "scorer") == ("bfloat16",)
+
+
 @pytest.mark.parametrize(("change", "passes"), [(0.01, True), (0.0, True), (-0.003, True), (-0.0031, False)])
 def test_the_margin_is_three_thousandths(change: float, passes: bool) -> None:
     """Of nDCG@10, to the worse side alone."""

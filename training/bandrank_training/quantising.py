@@ -1,5 +1,5 @@
-"""quantise: measures what the rankings of a checkpoint lose in int8, on collections re-ranked in float32 and in int8,
-and marks a checkpoint that loses little as fit for int8, so that a service on a CPU may choose it.
+"""quantise: measures what the rankings of a checkpoint lose in int8 or bfloat16, on collections re-ranked in it and in
+float32, and marks a checkpoint that loses little as fit for it, so that a service on a CPU may choose it.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from scipy import stats
 from tqdm import tqdm
 
 from bandrank.dtypes import DTYPES, DtypeName
-from bandrank.models.checkpoint import BadCheckpoint, is_checkpoint, mark_fit
+from bandrank.models.checkpoint import BadCheckpoint, is_checkpoint, load_fit, mark_fit
 from bandrank.models.loading import LoadedModel
 from bandrank.models.quantised import why_not_quantised
 from bandrank.models.shipped import shipped
@@ -35,10 +35,10 @@ INT8: DtypeName = "int8"
 
 @dataclass(frozen=True)
 class Row:
-    """What int8 changes on one collection.
+    """What another dtype changes on one collection.
 
-    exact, near: mean nDCG@10 in float32 and in int8.  overlap: the mean share of the best ten that both have.  tau:
-    Kendall's rank correlation of all candidates, the mean over queries.  largest: the largest change of a score.
+    exact, near: mean nDCG@10 in float32 and in the other.  overlap: the mean share of the best ten that both have.
+    tau: Kendall's rank correlation of all candidates, the mean over queries.  largest: the largest change of a score.
     spread: the mean standard deviation of a query's scores, which says how large that is.
     """
 
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def passes(self) -> bool:
-        """Whether int8 loses at most `MARGIN`."""
+        """Whether the other dtype loses at most `MARGIN`."""
         return self.near - self.exact >= -MARGIN
 
 
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dev", required=True, action="append", metavar="FOLDER", help="a collection in BEIR layout; may be repeated"
     )
+    parser.add_argument("--dtype", choices=(INT8, "bfloat16"), default=INT8, help="what to measure (default: int8)")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
     parser.add_argument("--depth", type=int, default=100, help="candidates of each query, by BM25 (default: 100)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N queries of each collection")
@@ -78,20 +79,22 @@ def run(args: argparse.Namespace) -> int:
     folder = shipped(args.model) or Path(args.model)
     if not is_checkpoint(folder):
         raise BadCheckpoint(f"{folder}: only checkpoints in bandrank's format can be marked; `export` writes them")
-    if reason := why_not_quantised(load_start(args.model).scorer):
+    if args.dtype == INT8 and (reason := why_not_quantised(load_start(args.model).scorer)):
         raise BadEvaluation(f"{args.model} cannot be computed in int8: {reason}")
     rows = [_compare(args, open_collection(each)) for each in args.dev]
-    print(table(rows))  # noqa: T201 - the result
+    print(table(rows, args.dtype))  # noqa: T201 - the result
     fit = all(row.passes for row in rows)
-    mark_fit(folder, [INT8] if fit else [])
-    print(f"{folder} is {'fit' if fit else 'not fit'} for int8: no loss beyond {MARGIN} of nDCG@10 is allowed")  # noqa: T201
+    others = [name for name in load_fit(folder) if name != args.dtype]
+    mark_fit(folder, [*others, args.dtype] if fit else others)
+    said = f"{folder} is {'fit' if fit else 'not fit'} for {args.dtype}: no loss beyond {MARGIN} of nDCG@10 is allowed"
+    print(said)  # noqa: T201
     return 0 if fit else 1
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row], dtype: DtypeName) -> str:
     """A markdown table, with the means of collections in the last line."""
     lines = [
-        "| | queries | float32 | int8 | change | overlap@10 | Kendall's tau | largest change | spread |",
+        f"| | queries | float32 | {dtype} | change | overlap@10 | Kendall's tau | largest change | spread |",
         f"| --- |{' --: |' * 8}",
     ]
     lines += [
@@ -108,7 +111,7 @@ def _compare(args: argparse.Namespace, collection: Collection) -> Row:
     candidates = _candidates(collection, qrels, args.depth)
     if not candidates:
         raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
-    exact, near = (_rankings(load_start(args.model), collection, candidates, name) for name in (EXACT, INT8))
+    exact, near = (_rankings(load_start(args.model), collection, candidates, name) for name in (EXACT, args.dtype))
     both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in candidates]
     changes = [max(abs(one[each] - other[each]) for each in one) for one, other in both]
     return Row(

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE, Sample
 from bandrank_bench.cpu.agreement import Agreement
-from bandrank_bench.cpu.summary import Aim, Row, best_peer, judge, speed_up
+from bandrank_bench.cpu.summary import Row, best_peer, judge, speed_up
 from bandrank_bench.output import bullets, table
 from bandrank_bench.systems import Precision
 from bandrank_bench.workloads import Workload
@@ -73,14 +74,6 @@ def _ceilings(results: Results) -> str:
     return (
         f"Fastest matrix product, in GFLOP/s (GOP/s for int8): {speeds}. The floor of a request is its "
         "operations over that."
-    )
-
-
-def aims_table(aims: Sequence[Aim]) -> str:
-    """Targets and what was measured."""
-    return table(
-        ["aim", "target", "measured", "reached"],
-        [[aim.text, aim.aim, number(aim.measured), "yes" if aim.reached else "no"] for aim in aims],
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
+from bandrank_bench.aims import Aim
 from bandrank_bench.calibrate import Sample, clean
 from bandrank_bench.systems import Pattern, System
 
@@ -46,16 +47,6 @@ class Row:
     clean: int
     timing: Timing | None
     over_in_process: float | None = None
-
-
-@dataclass(frozen=True)
-class Aim:
-    """A target and the measured value, which is None where a side has no clean sample."""
-
-    text: str
-    aim: str
-    measured: float | None
-    reached: bool
 
 
 def summarise(
@@ -106,13 +97,9 @@ def judge(tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
                 text = (
                     f"{workload}: {row.system.name} over the best peer {'' if in_int8 else 'of its precision '}({over})"
                 )
-                aims.append(Aim(text, f"at least {least:.2f}", ratio, ratio is not None and ratio >= least))
+                aims.append(Aim(text, least, ratio, at_least=True))
             if row.system.kind == "HTTP":
-                slowdown = row.over_in_process
-                text = f"{workload}: {row.system.name}, time over in process"
-                aims.append(
-                    Aim(text, f"at most {HTTP_AIM:.2f}", slowdown, slowdown is not None and slowdown <= HTTP_AIM)
-                )
+                aims.append(Aim(f"{workload}: {row.system.name}, time over in process", HTTP_AIM, row.over_in_process))
     return aims
 
 

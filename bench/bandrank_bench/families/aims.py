@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from bandrank_bench.cpu.summary import Aim, Row, best_peer, speed_up
+from bandrank_bench.aims import Aim
+from bandrank_bench.cpu.summary import Row, best_peer, speed_up
 from bandrank_bench.families.memory import OURS, Growth
 
 # Times as fast as the best peer of the same precision, by family and workload; int8 has no peer, and no aim.
@@ -23,7 +24,7 @@ def judge_speed(family: str, tables: Mapping[str, Sequence[Row]]) -> list[Aim]:
                 ratio = speed_up(row, peer)
                 over = peer.system.name if peer else "none was measured"
                 text = f"{family}, {workload}: {system.name} over the best peer of its precision ({over})"
-                aims.append(Aim(text, f"at least {least:.2f}", ratio, ratio is not None and ratio >= least))
+                aims.append(Aim(text, least, ratio, at_least=True))
     return aims
 
 
@@ -32,9 +33,8 @@ def judge_memory(growths: Sequence[Growth]) -> list[Aim]:
     return [
         Aim(
             f"{growth.family}, {growth.kind}: memory per token, the longest over one of a quarter of its length",
-            f"at most {MOST_GROWTH:.2f}",
+            MOST_GROWTH,
             growth.of_quarter,
-            growth.of_quarter is not None and growth.of_quarter <= MOST_GROWTH,
         )
         for growth in growths
         if growth.system == OURS

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE
 from bandrank_bench.cpu.agreement import FLOAT32_TOLERANCE
-from bandrank_bench.cpu.report import TIMING, agreement_table, aims_table, number, timing_cells
+from bandrank_bench.cpu.report import TIMING, agreement_table, number, timing_cells
 from bandrank_bench.cpu.summary import best_peer, speed_up
 from bandrank_bench.families.aims import judge_memory, judge_speed
 from bandrank_bench.families.checkpoints import FAMILIES

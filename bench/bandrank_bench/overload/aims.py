@@ -1,8 +1,8 @@
 """What the service must do beyond its capacity, and what the generator must do for that to be believed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from bandrank_bench.aims import Aim
 from bandrank_bench.overload.experiments import Measured
 from bandrank_bench.overload.summary import Percentiles, Summary
 
@@ -15,24 +15,6 @@ MOST_POLITE = 1.5  # times the p99 alone
 MOST_LATENESS_MS = 10.0  # at the 99th percentile: half of what a refusal may take
 MOST_OTHERS = 0.1  # processors
 MOST_CHANGE = 0.1  # of the capacity; a host may slow a machine down, and nothing else shows it
-
-
-@dataclass(frozen=True)
-class Aim:
-    """value: None if it was not measured.  at_least: the bound is the least good value, else the most."""
-
-    text: str
-    bound: float
-    value: float | None
-    unit: str = ""
-    at_least: bool = False
-
-    @property
-    def reached(self) -> bool:
-        """Whether it was measured and is good enough."""
-        if self.value is None:
-            return False
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
 def aims(measured: Measured) -> list[Aim]:

@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from bandrank_bench.aims import Aim, aims_table
 from bandrank_bench.output import bullets, table
-from bandrank_bench.overload.aims import Aim, aims, conditions
+from bandrank_bench.overload.aims import aims, conditions
 from bandrank_bench.overload.experiments import Company, Measured, Plan, Point
 from bandrank_bench.overload.summary import Percentiles, Summary
 
@@ -37,7 +38,7 @@ def report(measured: Measured, plan: Plan, facts: Mapping[str, str], picture: st
         f"**{capacity.goodput:.1f} requests, {capacity.goodput_candidates:.0f} candidates a second**. Beyond it "
         "requests arrive in an open loop, as a Poisson process; each is sent at its time however late others are, and "
         "its latency counts from that time.",
-        table(["aim", "bound", "measured", "reached"], map(aim_row, [*found, *instrument])),
+        aims_table([*found, *instrument]),
         f"![Goodput and latency over the offered load]({picture})",
         f"Each load for {plan.seconds:g} s, after {plan.warm_up_s:g} s to warm up, without rates and times. Goodput "
         f"are complete rankings within {plan.limit_s:g} s; its share is that of the capacity measured right before and "
@@ -81,13 +82,6 @@ def _verdict(found: Sequence[Aim], instrument: Sequence[Aim]) -> str:
 def _counts(plan: Plan) -> str:
     shares = sorted(Counter(plan.candidates).items())
     return " or ".join(f"{count} ({share / len(plan.candidates):.0%})" for count, share in shares)
-
-
-def aim_row(aim: Aim) -> list[str]:
-    """The cells of an aim."""
-    bound = f"{'at least' if aim.at_least else 'at most'} {aim.bound:g} {aim.unit}".rstrip()
-    value = "-" if aim.value is None else f"{aim.value:.4g} {aim.unit}".rstrip()
-    return [aim.text, bound, value, "yes" if aim.reached else "no"]
 
 
 def _point(point: Point) -> list[str]:

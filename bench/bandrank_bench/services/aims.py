@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bandrank_bench.overload.aims import Aim
+from bandrank_bench.aims import Aim
 from bandrank_bench.services.contenders import Contender
 from bandrank_bench.services.runs import Run, spread, together
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 
+from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.report import agreement_table
 from bandrank_bench.output import bullets, table
-from bandrank_bench.overload.report import aim_row
 from bandrank_bench.overload.summary import Percentiles
 from bandrank_bench.services.aims import BUSY, aims
 from bandrank_bench.services.contenders import Contender
@@ -61,8 +61,7 @@ def _head(results: Results) -> Iterator[str]:
     )
     yield bullets(results.facts)
     yield "## Aims"
-    found = list(aims(results.runs, results.contenders))
-    yield table(["aim", "bound", "measured", "reached"], map(aim_row, found))
+    yield aims_table(aims(results.runs, results.contenders))
     yield (
         "Of a Poisson process, most of p99 over p50 is the queue's and not the service's: its arrivals come in bursts, "
         "and a service whose work grows with the tokens, as on a CPU, works bursts off one after the other. The "

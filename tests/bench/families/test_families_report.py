@@ -45,7 +45,7 @@ def test_each_family_has_its_aim_by_precision() -> None:
 
     assert [aim.reached for aim in strict] == [False, False]
     assert [aim.reached for aim in lenient] == [True, False]
-    assert [aim.measured for aim in lenient] == pytest.approx([2.0 / 1.5, 1.0 / 0.9])
+    assert [aim.value for aim in lenient] == pytest.approx([2.0 / 1.5, 1.0 / 0.9])
     assert "transformers bf16, sorted" in lenient[1].text
 
 
@@ -55,14 +55,14 @@ def test_memory_is_judged_at_a_quarter_of_the_longest(megabytes: tuple[int, ...]
     (aim,) = judge_memory([growth(OURS, *megabytes), growth(THEIRS, 1, 2, 400)])
 
     assert aim.reached == reached
-    assert aim.measured == pytest.approx(megabytes[2] / megabytes[0] / 4)
+    assert aim.value == pytest.approx(megabytes[2] / megabytes[0] / 4)
 
 
 def test_nothing_added_at_a_quarter_has_no_ratio() -> None:
     """Rather than an infinite one."""
     (aim,) = judge_memory([growth(OURS, 0, 20, 40)])
 
-    assert (aim.measured, aim.reached) == (None, False)
+    assert (aim.value, aim.reached) == (None, False)
 
 
 def test_the_page_says_what_was_measured_and_what_was_not() -> None:

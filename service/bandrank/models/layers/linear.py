@@ -74,9 +74,9 @@ class Linear(LinearLayer, nn.Linear):
     After `prepare_for`, on a CPU with oneDNN, weights have oneDNN's blocked layout and the activation (GELU: the exact
     erf form) is fused into the product, with the same result to rounding; torch reorders the weights in every call.
 
-    In bfloat16 where CUDA graphs replay batches, cuBLAS fuses GELU, in the tanh form: a launch less, and a pass over
-    its outputs. That moves the shipped scorers' scores by a fifth of what bfloat16 itself does, or less, but by twice
-    what float16 does, where GELU stays exact.
+    In half precision where CUDA graphs replay batches, cuBLAS fuses GELU, in the tanh form: a launch less, and a pass
+    over its outputs. That moves the shipped scorers' scores by a fifth of what bfloat16 itself does, or less, and by
+    twice what float16 does; kernels/README.md has what becomes of their rankings.
     """
 
     _packed: Tensor | None = None
@@ -85,7 +85,8 @@ class Linear(LinearLayer, nn.Linear):
     def prepare_for(self, execution: Execution) -> None:
         """Lays the weights out for inference if the device and dtype have such a layout; chooses the form of GELU."""
         weight = self.weight.detach()
-        self._gelu_in_product = execution.graphs and weight.dtype == torch.bfloat16 and self.bias is not None
+        half = weight.dtype in {torch.float16, torch.bfloat16}
+        self._gelu_in_product = execution.graphs and half and self.bias is not None
         usable = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation here
         if weight.dtype == torch.bfloat16:
             usable = usable and torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -1,0 +1,68 @@
+"""The profile: samples to operators to a page, and a real recording where perf may watch."""
+
+import shutil
+import time
+
+import pytest
+
+from bandrank_bench.profile import OTHER, Profile, by_operator, markdown, recorded
+
+
+def test_a_sample_belongs_to_the_first_operator_that_it_names() -> None:
+    """By library and symbol, in either case."""
+    found = [
+        ("avx512_vnni-0123.so", "bandrank::multiply_tile<6>"),
+        ("avx512_vnni-0123.so", "bandrank::attend_lanes<2>"),
+        ("avx512_vnni-0123.so", "bandrank::post_norm"),
+        ("libtorch_cpu.so", "mkl_blas_avx512_sgemm_kernel_0"),
+        ("libtorch_cpu.so", "at::native::layer_norm_kernel"),
+        ("libtorch_cpu.so", "at::add"),
+        ("tokenizers.abi3.so", "[unknown]"),
+        ("libpython3.11.so.1.0", "_PyEval_EvalFrameDefault"),
+        ("libc.so.6", "__memmove_avx512_unaligned_erms"),
+        ("[kernel.kallsyms]", "clear_page_erms"),
+        ("libgomp.so.1", "gomp_team_barrier_wait_end"),
+    ]
+
+    assert by_operator(found) == {
+        "products of matrices": 2,
+        "attention": 1,
+        "normalising, activating, making int8": 2,
+        "tokenising": 1,
+        "Python": 1,
+        "copies": 1,
+        "the operating system": 1,
+        "waiting for threads": 1,
+        OTHER: 1,
+    }
+
+
+def test_the_page_has_a_column_for_each_system() -> None:
+    """With the share of every operator, also of one that took no time."""
+    page = markdown(
+        [
+            Profile("W0", "full float32", 10.0, {"attention": 5.0, "Python": 15.0}),
+            Profile("W0", "full int8", 4.0, {"attention": 4.0, "Python": 4.0}),
+        ],
+        {"CPU": "one"},
+    )
+
+    assert "| time of the wall | 10.0 | 4.0 |" in page
+    assert "| all processors | 20.0 | 8.0 |" in page
+    assert "| attention | 5.0 (25%) | 4.0 (50%) |" in page
+    assert "| copies | 0.0 (0%) | 0.0 (0%) |" in page
+
+
+def test_a_recording_sees_this_process() -> None:
+    """Python, which does nothing but count."""
+    if shutil.which("perf") is None:
+        pytest.skip("perf is not installed")
+    try:
+        with recorded() as samples:
+            end = time.process_time() + 0.5
+            while time.process_time() < end:
+                pass
+    except RuntimeError as refused:
+        pytest.skip(str(refused))
+
+    assert by_operator(samples).most_common(1)[0][0] in {"Python", "the operating system"}
