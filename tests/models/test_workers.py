@@ -12,7 +12,7 @@ from support.models import score_batch, tiny_cross_encoder
 from support.variants import random_texts
 
 from bandrank.models.ragged import Ragged
-from bandrank.models.workers import FEWEST_ROWS, LEAST_ROWS, Workers, joined, parts_of, split, workers
+from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Grain, Workers, joined, parts_of, split, workers
 
 
 def test_each_computes_with_one_thread() -> None:
@@ -57,19 +57,19 @@ def test_an_error_is_raised_when_all_have_ended() -> None:
     assert sorted(ended) == [0, 2, 3]
 
 
-@given(st.lists(st.integers(0, 2000), max_size=40), st.integers(1, 8))
-def test_runs_cover_all_sequences_once(lengths: list[int], count: int) -> None:
+@given(st.lists(st.integers(0, 2000), max_size=40), st.integers(1, 8), st.sampled_from([FINE, COARSE]))
+def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Grain) -> None:
     """In order, none empty, and no more of them than are worth it."""
-    runs = split(np.array(lengths, np.int64), count)
+    runs = split(np.array(lengths, np.int64), count, grain)
 
     assert [index for run in runs for index in range(run.start, run.stop)] == list(range(len(lengths)))
     assert len(runs) == 1 or all(run.start < run.stop for run in runs)
-    assert len(runs) <= max(1, min(count, sum(lengths) // FEWEST_ROWS), sum(lengths) // LEAST_ROWS)
+    assert len(runs) <= max(1, min(count, sum(lengths) // FEWEST_ROWS), sum(lengths) // grain.least)
 
 
-def sizes(lengths: list[int]) -> list[int]:
+def sizes(lengths: list[int], grain: Grain = FINE) -> list[int]:
     """Of the parts that two workers are given, in rows."""
-    return [sum(lengths[run]) for run in split(np.array(lengths, np.int64), 2)]
+    return [sum(lengths[run]) for run in split(np.array(lengths, np.int64), 2, grain)]
 
 
 def test_small_batches_give_each_worker_one_part_and_large_ones_smaller_and_smaller_ones() -> None:
@@ -79,7 +79,8 @@ def test_small_batches_give_each_worker_one_part_and_large_ones_smaller_and_smal
     many = sizes([75] * 100)
     assert many[0] == pytest.approx(7500 / 4, abs=75)
     assert all(following <= part + 75 for part, following in pairwise(many))
-    assert many[-2] == pytest.approx(LEAST_ROWS, abs=75)
+    assert many[-2] == pytest.approx(FINE.least, abs=75)
+    assert min(sizes([64] * 64, COARSE)) == COARSE.least
 
 
 def test_a_long_candidate_is_not_waited_for() -> None:

@@ -1,5 +1,6 @@
 """The backend in C++ for a CPU: a few rows at a time, one in each lane of a register, without padding."""
 
+import functools
 from functools import cached_property
 
 import numpy as np
@@ -50,19 +51,17 @@ class NativePlan(AttentionPlan):
         self._rows, self._pattern = rows, pattern
         cls, candidate = cls_spans(rows), candidate_spans(rows)
         query = query_spans(rows).take(rows.candidate_query)  # one entry per candidate
-        self._cls_tasks = tasks_of(
-            cls, _keys(cls, (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate))
-        )
+        # In one order for all, so that those of a candidate that see the same rows see that they do.
+        cls_keys = _keys((cls, True), (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate))
+        self._cls_tasks = tasks_of(cls, cls_keys)
         if pattern.shares_queries:
-            query_tasks = tasks_of(query_spans(rows), query_spans(rows))
+            self._query_tasks = tasks_of(query_spans(rows), query_spans(rows))
         else:
-            seen = _keys(query, (cls, pattern.query_to_cls), (candidate, pattern.query_to_candidate))
-            query_tasks = tasks_of(query, seen)
-        others = [(cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)]
-        own = candidate if pattern.window is None else None
-        candidate_tasks = tasks_of(candidate, _keys(own, *others), pattern.window)
-        self._query_tasks = query_tasks
-        self._tasks = np.concatenate([self._cls_tasks, query_tasks, candidate_tasks])
+            seen = _keys((cls, pattern.query_to_cls), (query, True), (candidate, pattern.query_to_candidate))
+            self._query_tasks = tasks_of(query, seen)
+        others = (cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)
+        candidate_keys = _keys(*others, (candidate, pattern.window is None))
+        self._candidate_tasks = tasks_of(candidate, candidate_keys, pattern.window)
 
     def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
         if not self._pattern.shares_queries:
@@ -130,6 +129,12 @@ class NativePlan(AttentionPlan):
         near = 0 <= pattern.window <= NEAR_ROWS
         return not near and bool((table[:, -1] > PIECE_ROWS).any())
 
+    @cached_property
+    def _tasks(self) -> Tasks:
+        """Those of all rows. Tasks with the same keys are one behind the other, so that these are fetched once."""
+        tasks = np.concatenate([self._cls_tasks, self._query_tasks, self._candidate_tasks])
+        return np.ascontiguousarray(tasks[np.lexsort(tasks[:, KEYS:WINDOW].T[::-1])])
+
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
 
@@ -164,11 +169,10 @@ def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def _keys(first: Spans | None, *others: tuple[Spans, bool]) -> Spans | None:
-    for spans, visible in others:
-        if visible:
-            first = spans if first is None else first.join(spans)
-    return first
+def _keys(*runs: tuple[Spans, bool]) -> Spans | None:
+    """The visible ones, joined; None if none is."""
+    visible = [spans for spans, is_visible in runs if is_visible]
+    return functools.reduce(Spans.join, visible) if visible else None
 
 
 def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:

@@ -16,8 +16,9 @@ from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.workers import Workers, joined, parts_of, split, workers
+from bandrank.models.workers import COARSE, FINE, Workers, joined, parts_of, split, workers
 from bandrank_kernels import Backend
+from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
 from bandrank_kernels.native.library import native
 from bandrank_kernels.trial import why_distrusted
@@ -117,7 +118,7 @@ class PreparedScorer:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
         if not self._splits or not self.scorer.precomputes:
             return self.scorer.encode_candidates(tokens)
-        parts = [tokens.part(run) for run in split(tokens.lengths, self._workers.count)]
+        parts = [tokens.part(run) for run in self._split(tokens.lengths)]
         return joined(self._workers.run(self.scorer.encode_candidates, parts))
 
     def score(self, batch: ScoreBatch) -> Tensor:
@@ -173,7 +174,10 @@ class PreparedScorer:
         return workers(torch.get_num_threads())
 
     def _parts(self, batch: ScoreBatch) -> list[ScoreBatch]:
-        return parts_of(batch, split(batch.candidates.lengths, self._workers.count))
+        return parts_of(batch, self._split(batch.candidates.lengths))
+
+    def _split(self, lengths: Ints) -> list[slice]:
+        return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE)
 
     def _replay(self) -> Callable[[PackedTokens], Tensor] | None:
         """What replays packed batches from CUDA graphs; None where they are not replayed."""

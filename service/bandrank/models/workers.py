@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,13 +23,25 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 # A small batch gives each worker one part, unless it had fewer rows than these.
 FEWEST_ROWS = 96
-# A large one, with so many rows for each worker, is cut into more, so that a worker whose core is busy with something
-# else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos and Kuck
-# 1987), in parts of at least so many rows that the Python in between does not count.
-LARGE_ROWS, LEAST_ROWS = 768, 256
 # Where a worker would have so many times its share of the rows, the threads share each layer instead, and wait for each
 # other there.
 MOST_SHARES = 1.25
+
+
+class Grain(NamedTuple):
+    """How finely batches are cut, in rows.
+
+    A batch of `large` rows for each worker is cut into more parts than workers, so that one whose core is busy with
+    something else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos
+    and Kuck 1987), in parts of at least `least` rows, for which the Python in between does not count.
+    """
+
+    large: int
+    least: int
+
+
+FINE = Grain(768, 256)  # where one call computes a layer
+COARSE = Grain(2048, 1024)  # where torch computes one operation after the other
 
 
 class Workers:
@@ -65,28 +77,28 @@ class Workers:
         return [future.result() for future in futures]
 
 
-def split(lengths: Ints, count: int) -> list[slice]:
+def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
     """Runs of sequences of about the same number of rows for so many workers, or one run of all if a few long ones have
     most rows.
 
     lengths: of each sequence, in rows.
     """
     total = int(lengths.sum())
-    ends = np.searchsorted(np.cumsum(lengths), _ends(total, count), side="left") + 1
+    ends = np.searchsorted(np.cumsum(lengths), _ends(total, count, grain), side="left") + 1
     runs = [slice(begin, end) for begin, end in pairwise(sorted({0, *ends.tolist(), len(lengths)}))]
     if runs and _most_rows([int(lengths[run].sum()) for run in runs], count) * count <= MOST_SHARES * total:
         return runs
     return [slice(0, len(lengths))]
 
 
-def _ends(total: int, count: int) -> list[float]:
+def _ends(total: int, count: int, grain: Grain) -> list[float]:
     """Where all parts but the last one should end, in rows."""
-    if count == 1 or total < count * LARGE_ROWS:
+    if count == 1 or total < count * grain.large:
         parts = min(count, total // FEWEST_ROWS)
         return [total * part / parts for part in range(1, parts)]
     ends, end = [], 0.0
-    while total - end > LEAST_ROWS:
-        end += max(LEAST_ROWS, (total - end) / (2 * count))
+    while total - end > grain.least:
+        end += max(grain.least, (total - end) / (2 * count))
         ends.append(end)
     return ends
 

@@ -17,6 +17,10 @@ struct Run {
 struct Task {
     Run queries, keys[3], band;
     int64_t window;
+
+    bool same_keys(const Task& other) const {
+        return !std::memcmp(keys, other.keys, sizeof keys) && !std::memcmp(&band, &other.band, sizeof band);
+    }
 };
 static_assert(sizeof(Task) == 11 * sizeof(int64_t), "a row of the table of tasks");
 
@@ -226,19 +230,22 @@ inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Sof
                      scratch.weights.data());
 }
 
-// The rows of one task, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
-inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Rows out, AttentionScratch& scratch) {
-    const int64_t total = gather(k, v, head_dim, task, scratch);
+// The rows of tasks with the same keys, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
+                   AttentionScratch& scratch) {
+    const int64_t total = gather(k, v, head_dim, *tasks, scratch);
     const float *keys = scratch.keys.data(), *values = scratch.values.data();
-    if (task.queries.count < FEW && task.band.count == 0) {
-        for (int64_t row = task.queries.first; row < task.queries.end(); ++row) {
+    for (const Task* task = tasks; task < last; ++task) {
+        if (task->queries.count >= FEW || task->band.count) {
+            attend_rows(q, *task, keys, values, head_dim, out, scratch);
+            continue;
+        }
+        for (int64_t row = task->queries.first; row < task->queries.end(); ++row) {
             float sums[MOST_NUMBERS];
             Softmax softmax(sums, head_dim);
             softmax.meet(q[row], keys, values, total, head_dim, scratch.weights.data());
             softmax.finish(head_dim, (float*)out[row]);
         }
-    } else {
-        attend_rows(q, task, keys, values, head_dim, out, scratch);
     }
 }
 

@@ -159,15 +159,16 @@ struct SequenceLayer {
     void attend_rows_of(const Piece& piece, Run part, Rows q, Rows to) const {
         Task task{part, {}, {}, pattern.window};
         Run* keys = task.keys;
-        if (pattern.window < 0) *keys++ = piece.sequence;
         if (pattern.rows_to_cls && piece.cls >= 0) *keys++ = {piece.cls, 1};
         if (pattern.rows_to_query) *keys++ = piece.query;
-        if (pattern.window >= 0) {
+        if (pattern.window < 0) {
+            *keys++ = piece.sequence;
+        } else {
             const int64_t low = std::max(piece.sequence.first, part.first - pattern.window);
             task.band = {low, std::min(piece.sequence.end(), part.end() + pattern.window) - low};
         }
         for (int64_t column = 0; column < size(); column += head_dim)
-            attend(q + column, q + (size() + column), q + (2 * size() + column), head_dim, task, to + column,
+            attend(q + column, q + (size() + column), q + (2 * size() + column), head_dim, &task, &task + 1, to + column,
                    scratch.attention);
     }
 
