@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from bandrank.models import checkpoint
+from bandrank.models.shipped import names
 from bandrank_training.dev import DevSet
 from bandrank_training.models import tokenizer_file
 from bandrank_training.start import load_start
@@ -20,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["embeddings.word"],
         metavar="PART",
         help="parts of names of the matrices whose rows become int8 (default: embeddings.word)",
+    )
+    parser.add_argument(
+        "--share", choices=names(), metavar="NAME", help="leave out the weights that this shipped checkpoint has too"
     )
     parser.add_argument(
         "--tune",
@@ -39,7 +43,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"fusion weight {weight:g}: dev nDCG@10 {measure:.4f}")  # noqa: T201
         print(f"scores times {tuned.scale:.4g}, shifted by {tuned.shift:.3f}")  # noqa: T201
     checkpoint.save(
-        model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion, int8=tuple(args.int8)
+        model.scorer,
+        args.out,
+        tokenizer=tokenizer_file(model, args.out),
+        fusion=model.fusion,
+        int8=tuple(args.int8),
+        share=args.share,
     )
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the result

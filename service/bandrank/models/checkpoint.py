@@ -21,6 +21,7 @@ from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
+from bandrank.models.sharing import Shared, bring_back, leave_out
 
 FORMAT = 1
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)
@@ -44,18 +45,23 @@ def save(
     tokenizer: Path,
     fusion: Fusion | None = None,
     int8: tuple[str, ...] | None = None,
+    share: str | None = None,
 ) -> None:
     """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is created if it does not exist.
 
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
-    and all other weights float16 (compact.py). Raises ValueError for a weight that float16 cannot hold.
+    and all other weights float16 (compact.py).  share: a shipped checkpoint, whose weights are left out.
+    Raises ValueError for a weight that float16 cannot hold, or if `share` does not ship.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {"bandrank_format": FORMAT, "architecture": scorer.architecture, **asdict(scorer.config)}
     if fusion is not None:
         config["fusion"] = asdict(fusion)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     weights = scorer.state_dict() if int8 is None else compact.pack(scorer.state_dict(), int8=int8)
+    if share is not None:
+        weights, shared = leave_out(weights, share)
+        config["shared"] = asdict(shared)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # Not save_file, which writes files that only their owner may read: a container serves as another user.
     (folder / "model.safetensors").write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
     if tokenizer != folder / "tokenizer.json":
@@ -74,6 +80,7 @@ def load(folder: Path) -> Scorer:
         raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
     for read_elsewhere in ("fusion", "fit"):
         config.pop(read_elsewhere, None)
+    shared = config.pop("shared", None)
     name = config.pop("architecture", None)
     if name not in ARCHITECTURES:
         raise BadCheckpoint(f"{folder}: architecture {name!r} is unknown; there are {', '.join(sorted(ARCHITECTURES))}")
@@ -81,10 +88,16 @@ def load(folder: Path) -> Scorer:
     parsed = _parse(architecture.config_class, config, str(folder / "config.json"))
     path = folder / "model.safetensors"
     try:
-        weights = compact.unpack(load_file(path))
+        weights = load_file(path)
     except (FileNotFoundError, SafetensorError) as error:
         raise BadCheckpoint(f"{path}: missing or damaged: {error}") from error
-    return assemble(architecture, parsed, weights, source=str(folder))
+    if shared is not None:
+        of_config = f"{folder / 'config.json'}: shared"
+        try:
+            weights = bring_back(weights, _parse(Shared, shared, of_config))
+        except (ValueError, SafetensorError) as error:
+            raise BadCheckpoint(f"{of_config}: {error}") from error
+    return assemble(architecture, parsed, compact.unpack(weights), source=str(folder))
 
 
 def load_fusion(folder: Path) -> Fusion | None:
