@@ -294,7 +294,7 @@ def test_a_folder_that_holds_no_model(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_without_a_model_the_default_ones_are_served(capsys: pytest.CaptureFixture[str]) -> None:
     """They are a cascade of shipped checkpoints."""
-    assert main(["check", "--device", "cpu"]) == 0
+    assert main(["check", "--device", "cpu", "--dtype", "float32"]) == 0
     out = capsys.readouterr().out
     assert f"{FAST} (mix_encoder)" in out
     assert f"{Settings().model} (cross_encoder)" in out

@@ -79,7 +79,7 @@ def _rankings(model: str) -> dict[tuple[str, int, str], Ranking]:
         for strategy, count, query in (key.split(" ", 2) for key in RECORDED["rankings"][model])
     }
     name = model.split(maxsplit=1)[0]  # "sparse-w4 over mix-b" brings mix-b along
-    settings = Settings(device="cpu", model=name, cascade_depth=DEPTH)
+    settings = Settings(device="cpu", dtype="float32", model=name, cascade_depth=DEPTH)
 
     async def rank() -> None:
         serving = assemble(load_models(settings), settings)
