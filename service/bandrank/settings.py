@@ -79,8 +79,9 @@ class Settings(BaseModel):
     device: str = "auto"
     """`auto`: a GPU if there is one, else the CPU; `cpu`; `cuda`; `cuda:N`."""
     dtype: Dtype = "auto"
-    """`auto`: on a CPU the faster of `float32` and, for checkpoints that were measured to rank as well in it, `int8`;
-    `float16` on a GPU, or `bfloat16` for models that overflow it. `int8` is for CPUs, `bfloat16` for those with AMX.
+    """`auto`: on a CPU the fastest of `float32` and what the checkpoint was measured to rank as well in (`int8` for the
+    two that ship), as timed at each start: give replicas that must agree to the bit a fixed one; `float16` on a GPU, or
+    `bfloat16` for models that overflow it. `int8` is for CPUs, `bfloat16` for those that multiply it themselves.
     """
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
     """`auto`: our CUDA kernels where they can run, else plain torch; `cuda`: or an error; `vectorized`: plain torch."""
