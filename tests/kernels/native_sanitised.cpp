@@ -23,12 +23,13 @@ struct Layer {
     Weights weights;
 
     Layer(int64_t outputs, int64_t inputs, int64_t copies = 0)
-        : panels(padded(outputs) * (inputs + copies)), sums(padded(outputs)), sources(copies),
+        : panels(padded(outputs) * ((inputs + copies + DEPTH - 1) / DEPTH * DEPTH)), sums(padded(outputs)), sources(copies),
           scales(floats(padded(outputs))), bias(floats(padded(outputs))), shares(inputs + copies, 1.0f),
           offsets(inputs + copies, 0.5f) {
         std::vector<int8_t> rows(outputs * (inputs + copies));
         for (int8_t& each : rows) each = (int8_t)(numbers() % 255 - 127);
-        bandrank_pack(rows.data(), outputs, inputs + copies, panels.data(), sums.data());
+        bandrank_pack(rows.data(), outputs, inputs + copies, (int64_t)panels.size() / padded(outputs), panels.data(),
+                      sums.data());
         for (int64_t i = 0; i < copies; ++i) {
             sources[i] = (int32_t)(inputs - 1 - i % 3);
             shares[inputs + i] = shares[sources[i]] = 0.25f;
@@ -93,6 +94,7 @@ void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
 }  // namespace
 
 int main() {
+    if (!bandrank_start()) return 1;
     for (int64_t rows : {0, 1, 5, 6, 7, 96, 97, 131}) {
         try_layers(rows, 16, 16);
         try_layers(rows, 48, 80);

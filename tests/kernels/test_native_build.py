@@ -11,7 +11,7 @@ import pytest
 from support.native import needs_native
 
 from bandrank_kernels.native import build, library, variants
-from bandrank_kernels.native.variants import AVX2, AVX512, VARIANTS, usable_variants
+from bandrank_kernels.native.variants import AMX, AVX2, AVX512, VARIANTS, usable_variants
 
 
 @pytest.fixture(autouse=True)
@@ -88,13 +88,41 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 @needs_native
-def test_a_damaged_library_is_no_crash() -> None:
-    """Its name and the loader's words."""
-    damaged = build.user_cache() / build.file_name(usable_variants()[0])
+def test_a_file_that_cannot_be_loaded_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """And the next best variant runs, if there is one."""
+    best, *others = usable_variants()
+    damaged = build.user_cache() / build.file_name(best)
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"not a library")
 
-    assert f"{damaged} cannot be loaded" in str(library.why_no_native())
+    if others:
+        assert library.native().variant == others[0].name
+    else:
+        assert f"{damaged} cannot be loaded" in str(library.why_no_native())
+    assert f"CPU kernels for {best.name} cannot be used: {damaged} cannot be loaded" in caplog.text
+
+
+WITHOUT_TILES = """
+import ctypes
+from bandrank_kernels.native import library
+
+class Stack(ctypes.Structure):
+    _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+room = ctypes.create_string_buffer(8192)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(room), 0, len(room))), None) == 0
+print(library.native().variant)
+"""
+
+
+@pytest.mark.skipif("amx" not in [variant.name for variant in usable_variants()], reason="a processor without AMX")
+@needs_native
+def test_without_leave_to_use_tiles_the_next_variant_runs() -> None:
+    """Linux refuses them where a stack for signals is too small for what they add to a thread's state."""
+    result = subprocess.run([sys.executable, "-c", WITHOUT_TILES], capture_output=True, text=True, check=True)
+
+    assert result.stdout == "avx512_vnni\n"
+    assert "amx cannot be used: the system does not let this process use AMX" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -105,6 +133,7 @@ def test_a_damaged_library_is_no_crash() -> None:
         (AVX2 | {"avx_vnni"}, ["avx_vnni", "avx2"]),
         (AVX512, ["avx512_vnni", "avx2"]),
         (AVX512 - {"avx512_vnni"}, ["avx2"]),
+        (AMX, ["amx", "avx512_vnni", "avx2"]),
     ],
 )
 def test_the_best_variant_that_the_processor_has_comes_first(

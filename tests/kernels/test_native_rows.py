@@ -111,11 +111,11 @@ def test_a_row_is_the_same_bits_in_any_company(gelu: bool) -> None:
 
 
 def test_gelu_is_the_erf_form() -> None:
-    """To 5e-6 of a number, far out too."""
+    """To 3e-5 of a number, far out too."""
     weights, _ = int8_layer(16, 640)
     x = some(97, 16) * 40
 
-    torch.testing.assert_close(linear(x, weights, gelu=True), functional.gelu(linear(x, weights)), rtol=2e-6, atol=5e-6)
+    torch.testing.assert_close(linear(x, weights, gelu=True), functional.gelu(linear(x, weights)), rtol=3e-5, atol=3e-5)
 
 
 def test_a_large_input_leaves_the_others_their_precision() -> None:

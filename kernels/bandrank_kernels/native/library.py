@@ -2,12 +2,14 @@
 
 import ctypes
 import functools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from bandrank_kernels.native import build
 from bandrank_kernels.native.variants import usable_variants
 
+log = logging.getLogger(__name__)
 ADDRESS, LONG = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -62,7 +64,7 @@ class PatternStruct(ctypes.Structure):
 
 
 SIGNATURES: dict[str, list[type]] = {
-    "pack": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS],
+    "pack": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS],
     "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
     "post_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PostNormStruct), ADDRESS],
     "sequences": [
@@ -75,17 +77,28 @@ SIGNATURES: dict[str, list[type]] = {
 }
 
 
+class CannotLoad(RuntimeError):
+    """A built library cannot be used; the message says why, as a clause."""
+
+
 class Library:
     """The functions of one built variant. While one runs, other Python threads run too.
 
-    variant: its name.  panel: the outputs of a layer that are packed together.  block_rows: the rows that go through a
-    chain of layers together.
+    variant: its name.  panel: the outputs of a layer that are packed together.  depth: the bytes of a row that are
+    multiplied together.  block_rows: the rows that go through a chain of layers together.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
+        """Raises CannotLoad if the file cannot be read, or if the system does not let this process run it."""
         self.path, self.variant = path, variant
-        functions = ctypes.CDLL(str(path))
+        try:
+            functions = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise CannotLoad(f"{path} cannot be loaded: {error}") from error
+        if not functions.bandrank_start():
+            raise CannotLoad("the system does not let this process use AMX")
         self.panel: int = functions.bandrank_panel()
+        self.depth: int = functions.bandrank_depth()
         self.block_rows: int = functions.bandrank_block_rows()
 
         def typed(name: str) -> Callable[..., None]:
@@ -101,21 +114,24 @@ class Library:
         """The outputs of a layer's whole panels."""
         return -(-outputs // self.panel) * self.panel
 
+    def padded_bytes(self, given: int) -> int:
+        """The bytes of a row of so many in whole products."""
+        return -(-given // self.depth) * self.depth
+
 
 @functools.cache
 def load() -> Library | str:
-    """The library of the best variant that this processor runs; or, as a clause, why there is none."""
-    if not usable_variants():
-        return "this processor has no AVX2, or is not asked on this system"
-    best = usable_variants()[0]
-    try:
-        path = build.find(best)
-    except build.CannotBuild as error:
-        return str(error)
-    try:
-        return Library(path, best.name)
-    except OSError as error:
-        return f"{path} cannot be loaded: {error}"
+    """The library of the best variant that can be built and runs here; or, as a clause, why there is none."""
+    reasons = []
+    for variant in usable_variants():
+        try:
+            library = Library(build.find(variant), variant.name)
+        except (build.CannotBuild, CannotLoad) as error:
+            reasons.append(str(error))
+            log.warning("CPU kernels for %s cannot be used: %s", variant.name, error)
+        else:
+            return library
+    return next(iter(reasons), "this processor has no AVX2, or is not asked on this system")
 
 
 def why_no_native() -> str | None:

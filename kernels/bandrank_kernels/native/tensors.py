@@ -73,9 +73,9 @@ class Int8Weights:
             raise ValueError(f"a layer needs a multiple of {MULTIPLE} inputs to be packed, got {inputs}")
         rows = rows.contiguous() if split is None else torch.cat([rows, rows[:, split.sources]], 1)
         library = native()
-        padded = library.padded(outputs)
-        panels, sums = torch.empty(padded * rows.shape[1], dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
-        library.pack(rows.data_ptr(), *rows.shape, panels.data_ptr(), sums.data_ptr())
+        padded, num_bytes = library.padded(outputs), library.padded_bytes(rows.shape[1])
+        panels, sums = torch.empty(padded * num_bytes, dtype=torch.int8), torch.empty(padded, dtype=torch.int32)
+        library.pack(rows.data_ptr(), *rows.shape, num_bytes, panels.data_ptr(), sums.data_ptr())
         return cls(outputs, inputs, panels, _padded(scales, padded), sums, _padded(bias, padded), split)
 
     @cached_property

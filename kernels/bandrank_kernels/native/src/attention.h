@@ -2,8 +2,8 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
+#include "buffer.h"
 #include "simd.h"
 
 namespace bandrank {
@@ -38,7 +38,7 @@ struct Rows {
 };
 
 struct AttentionScratch {
-    std::vector<float> keys, values, queries, weights;
+    Buffer<float> keys, values, queries, weights;
 };
 
 constexpr int FEW = 4;           // fewer query rows are computed one by one, with keys in the lanes
@@ -204,7 +204,7 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
 // All query rows of a task, as many side by side as there are.
 inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
                         AttentionScratch& scratch) {
-    scratch.queries.resize(MOST_NUMBERS * 2 * LANES);
+    scratch.queries.room(MOST_NUMBERS * 2 * LANES);
     for (int64_t first = task.queries.first; first < task.queries.end(); first += 2 * LANES) {
         const bool wide = task.queries.end() - first > LANES;
         (wide ? attend_lanes<2> : attend_lanes<1>)(q, task, first, keys, values, head_dim, out, scratch);
@@ -214,9 +214,9 @@ inline void attend_rows(Rows q, const Task& task, const float* keys, const float
 // Copies the keys and values of a task to where they are one behind the other, and returns their number.
 inline int64_t gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
     const int64_t total = task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count;
-    scratch.keys.resize(total * head_dim);
-    scratch.values.resize(total * head_dim);
-    scratch.weights.resize((total + 1) * 2 * LANES);
+    scratch.keys.room(total * head_dim);
+    scratch.values.room(total * head_dim);
+    scratch.weights.room((total + 1) * 2 * LANES);
     gather(k, task, head_dim, scratch.keys.data());
     gather(v, task, head_dim, scratch.values.data());
     return total;

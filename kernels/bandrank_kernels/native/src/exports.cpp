@@ -6,11 +6,16 @@ using namespace bandrank;
 #pragma GCC visibility push(default)
 extern "C" {
 
-int bandrank_panel() { return PANEL; }
-int bandrank_block_rows() { return BLOCK_ROWS; }
+// Whether this process may run them; to be called first.
+int bandrank_start() { return ask_for_tiles(); }
 
-void bandrank_pack(const int8_t* weight, int64_t outputs, int64_t bytes, int8_t* panels, int32_t* sums) {
-    pack(weight, outputs, bytes, panels, sums);
+int bandrank_panel() { return PANEL; }
+int bandrank_depth() { return DEPTH; }
+int bandrank_block_rows() { return CHAIN_ROWS; }
+
+void bandrank_pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels,
+                   int32_t* sums) {
+    pack(weight, outputs, given, bytes, panels, sums);
 }
 
 void bandrank_linear(const float* x, int64_t stride, int64_t rows, const Weights* weights, int gelu_follows,

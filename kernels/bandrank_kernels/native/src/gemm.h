@@ -3,40 +3,82 @@
 #include <algorithm>
 
 #include "rows.h"
+#include "tiles.h"
 
 namespace bandrank {
 
+// Bytes of a row that are multiplied together, with those of as many outputs.
+#if defined(__AMX_INT8__)
+constexpr int64_t DEPTH = 4 * TILE, WIDTH = TILE;
+#else
+constexpr int64_t DEPTH = 4, WIDTH = PANEL;
+#endif
+
 // W, (outputs, inputs), as signed bytes with a scale for each output. The weights of split inputs are repeated for their
-// copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs: of each four bytes of
-// a row, those of every output of the panel are together. Behind the last output are zeros.
+// copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in
+// runs of DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that of each four bytes of a row those of all its
+// outputs are together. Behind the last output, and the last byte of each, are zeros.
 struct Weights {
     int64_t outputs, inputs;
     Split split;
-    const int8_t* panels;  // (panels, bytes / 4, PANEL, 4)
+    const int8_t* panels;  // (panels, bytes / DEPTH, PANEL / WIDTH, DEPTH / 4, WIDTH, 4)
     const float* scales;   // (padded outputs,)
     const int32_t* sums;   // (padded outputs,) of the bytes of each output
     const float* bias;     // (padded outputs,)
 
-    int64_t bytes() const { return inputs + split.copies; }  // of a row
+    // Of a row: what follows those of its inputs and their copies may be anything.
+    int64_t bytes() const { return (inputs + split.copies + DEPTH - 1) / DEPTH * DEPTH; }
+    // Those of the outputs from one on, which is the first of a block of a panel.
+    const int8_t* block(int64_t output) const {
+        return panels + output / PANEL * PANEL * bytes() + output % PANEL * DEPTH;
+    }
 };
 
 inline int64_t padded(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
 
-// weight: (outputs, bytes).
-inline void pack(const int8_t* weight, int64_t outputs, int64_t bytes, int8_t* panels, int32_t* sums) {
+// weight: (outputs, given).  bytes: of a packed output.
+inline void pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels, int32_t* sums) {
     for (int64_t output = 0; output < padded(outputs); ++output) {
-        int8_t* to = panels + output / PANEL * PANEL * bytes + output % PANEL * 4;
+        int8_t* to = panels + output / PANEL * PANEL * bytes + output % PANEL / WIDTH * WIDTH * DEPTH + output % WIDTH * 4;
         sums[output] = 0;
         for (int64_t i = 0; i < bytes; ++i) {
-            int8_t byte = output < outputs ? weight[output * bytes + i] : 0;
-            to[i / 4 * PANEL * 4 + i % 4] = byte;
+            int8_t byte = output < outputs && i < given ? weight[output * given + i] : 0;
+            to[i / DEPTH * DEPTH * PANEL + i % DEPTH / 4 * WIDTH * 4 + i % 4] = byte;
             sums[output] += byte;
         }
     }
 }
 
-// One tile: the sums of products of ROWS rows with a panel, (ROWS, PANEL). A function of its own, so that all sums are in
-// registers whatever the compiler makes of its callers.
+// Sums of products come in blocks of so many rows and outputs.
+#if defined(__AMX_INT8__)
+constexpr int BLOCK_VECTORS = 2;
+#else
+constexpr int BLOCK_VECTORS = TILE_VECTORS;
+#endif
+constexpr int BLOCK_OUTPUTS = BLOCK_VECTORS * LANES;
+
+#if defined(__AMX_INT8__)
+// The products of `count` rows with a block of weights, (TILE_ROWS, BLOCK_OUTPUTS), by tiles; whole tiles of rows are read
+// and written. The tiles compute by themselves: between their instructions, the thread is busy with shares of `work`,
+// which is called with where it goes on and where it stops, from 0 to `amount`.
+template <class Work>
+inline void multiply_block(int64_t count, const uint8_t* rows, int64_t bytes, const int8_t* weights, int32_t* sums,
+                           int64_t amount, Work&& work) {
+    const int64_t share = (amount * DEPTH + bytes - 1) / bytes;
+    int64_t next = 0;
+    auto meanwhile = [&] {
+        const int64_t from = next;
+        next = std::min(from + share, amount);
+        work(from, next);
+    };
+    if (count > TILE)
+        multiply_tiles<true>(rows, bytes, weights, sums, meanwhile);
+    else
+        multiply_tiles<false>(rows, bytes, weights, sums, meanwhile);
+}
+#else
+// The products of ROWS rows with a panel. A function of its own, so that all sums are in registers whatever the compiler
+// makes of its callers.
 template <int ROWS>
 [[gnu::noinline]] void multiply_tile(const uint8_t* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
     Ints totals[ROWS][TILE_VECTORS] = {};
@@ -62,27 +104,54 @@ inline void multiply_rows(int64_t count, const uint8_t* rows, int64_t bytes, con
     multiply_tile<ROWS>(rows, bytes, panel, sums);
 }
 
-// y = x W^T + bias for quantised rows x: write(row, output, LANES values). Outputs beyond the last are written too.
+// The same behind all of the work that is to be done meanwhile.
+template <class Work>
+inline void multiply_block(int64_t count, const uint8_t* rows, int64_t bytes, const int8_t* panel, int32_t* sums,
+                           int64_t amount, Work&& work) {
+    work(0, amount);
+    multiply_rows(count, rows, bytes, panel, sums);
+}
+#endif
+
+// The sums of the products of `count` rows, from row `first` on, with BLOCK_OUTPUTS outputs.
+struct Block {
+    int32_t* sums;
+    const Quantisation* steps;
+    int64_t first, count, output;
+};
+
+// Writes the values of some rows of a block.
 template <class Write>
-inline void multiply(const uint8_t* rows, const Quantisation* steps, int64_t count, const Weights& w, Write&& write) {
-    const int64_t bytes = w.bytes();
-    alignas(64) int32_t products[TILE_ROWS * PANEL];
-    for (int64_t first = 0; first < w.outputs; first += PANEL) {
-        const float *scales = w.scales + first, *bias = w.bias + first;
-        const int32_t* sums = w.sums + first;
-        for (int64_t row = 0; row < count; row += TILE_ROWS) {
-            const int64_t tile = std::min<int64_t>(TILE_ROWS, count - row);
-            multiply_rows(tile, rows + row * bytes, bytes, w.panels + first * bytes, products);
-            for (int64_t r = 0; r < tile; ++r) {
-                const Quantisation step = steps[row + r];
-                for (int v = 0; v < PANEL; v += LANES) {
-                    Ints centred = load<Ints>(products + r * PANEL + v) - step.zero * load<Ints>(sums + v);
-                    Floats scale = load<Floats>(scales + v) * step.scale;
-                    write(row + r, first + v, to_floats(centred) * scale + load<Floats>(bias + v));
-                }
-            }
+inline void finish(const Block& block, int64_t from, int64_t to, const Weights& w, const Write& write) {
+    for (int v = 0; v < BLOCK_OUTPUTS; v += LANES) {
+        const int64_t output = block.output + v;
+        const Ints weight_sums = load<Ints>(w.sums + output);
+        const Floats scales = load<Floats>(w.scales + output), bias = load<Floats>(w.bias + output);
+        for (int64_t row = from; row < to; ++row) {
+            const Quantisation step = block.steps[row];
+            Ints centred = load<Ints>(block.sums + row * BLOCK_OUTPUTS + v) - step.zero * weight_sums;
+            write(block.first + row, output, to_floats(centred) * (scales * step.scale) + bias);
         }
     }
+}
+
+// y = x W^T + bias for quantised rows x: write(row, output, LANES values). Outputs beyond the last are written too.
+template <class Write>
+inline void multiply(const uint8_t* rows, const Quantisation* steps, int64_t count, const Weights& w, Write write) {
+    const int64_t bytes = w.bytes();
+    [[maybe_unused]] const Tiles tiles;
+    alignas(64) int32_t sums[2][TILE_ROWS * BLOCK_OUTPUTS];
+    Block before{};
+    int which = 0;
+    for (int64_t output = 0; output < padded(w.outputs); output += BLOCK_OUTPUTS)
+        for (int64_t row = 0; row < count; row += TILE_ROWS) {
+            const Block now{sums[which], steps + row, row, std::min<int64_t>(TILE_ROWS, count - row), output};
+            multiply_block(now.count, rows + row * bytes, bytes, w.block(output), now.sums, before.count,
+                           [=, &w](int64_t from, int64_t to) { finish(before, from, to, w, write); });
+            before = now;
+            which = 1 - which;
+        }
+    finish(before, 0, before.count, w, write);
 }
 
 }  // namespace bandrank

@@ -8,29 +8,30 @@
 namespace bandrank {
 
 // Rows that go through a chain of products together, so that what is between them stays in the second-level cache.
-constexpr int64_t BLOCK_ROWS = 16 * TILE_ROWS;
+constexpr int64_t CHAIN_ROWS = 96;
+static_assert(CHAIN_ROWS % TILE_ROWS == 0, "they are whole tiles of rows");
 
 struct Scratch {
-    std::vector<uint8_t> bytes;
-    std::vector<float> first, second;
-    std::vector<Quantisation> steps;
+    Buffer<uint8_t> bytes;
+    Buffer<float> first, second;
+    Buffer<Quantisation> steps;
     AttentionScratch attention;
-    std::vector<float> qkv, attended;
+    Buffer<float> qkv, attended;
     std::vector<Softmax> softmax;
 };
 inline thread_local Scratch scratch;
 
 // The quantised rows of a block, in the scratch of this thread.
 inline const uint8_t* quantise_rows(const float* x, int64_t stride, int64_t count, const Weights& w) {
-    scratch.bytes.resize(BLOCK_ROWS * w.bytes());
-    scratch.steps.resize(BLOCK_ROWS);
+    uint8_t* bytes = scratch.bytes.room(CHAIN_ROWS * w.bytes());
+    Quantisation* steps = scratch.steps.room(CHAIN_ROWS);
     for (int64_t row = 0; row < count; ++row)
-        scratch.steps[row] = quantise(x + row * stride, w.split, w.inputs, scratch.bytes.data() + row * w.bytes());
-    return scratch.bytes.data();
+        steps[row] = quantise(x + row * stride, w.split, w.inputs, bytes + row * w.bytes());
+    return bytes;
 }
 
 template <class Write>
-inline void product(const float* x, int64_t stride, int64_t count, const Weights& w, Write&& write) {
+inline void product(const float* x, int64_t stride, int64_t count, const Weights& w, Write write) {
     const uint8_t* bytes = quantise_rows(x, stride, count, w);
     multiply(bytes, scratch.steps.data(), count, w, write);
 }
@@ -43,11 +44,10 @@ inline void store_some(float* to, Floats values, int64_t room) {
 
 // out (rows, outputs) = activation(x W^T + bias); x has `stride` numbers from row to row.
 inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& w, bool gelu_follows, float* out) {
-    for (int64_t begin = 0; begin < rows; begin += BLOCK_ROWS)
-        product(x + begin * stride, stride, std::min(BLOCK_ROWS, rows - begin), w,
-                [&](int64_t row, int64_t output, Floats y) {
-                    store_some(out + (begin + row) * w.outputs + output, gelu_follows ? gelu(y) : y,
-                               w.outputs - output);
+    for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS)
+        product(x + begin * stride, stride, std::min(CHAIN_ROWS, rows - begin), w,
+                [=, outputs = w.outputs, out = out + begin * w.outputs](int64_t row, int64_t output, Floats y) {
+                    store_some(out + row * outputs + output, gelu_follows ? gelu(y) : y, outputs - output);
                 });
 }
 
@@ -63,21 +63,20 @@ struct PostNorm {
 // The rest of BERT's block behind attention: out (rows, hidden_size) from what the heads give and the block's input.
 inline void post_norm(const float* attended, const float* hidden, int64_t rows, const PostNorm& b, float* out) {
     int64_t size = b.out->outputs, wide = padded(size), middle = padded(b.up->outputs);
-    scratch.first.resize(BLOCK_ROWS * wide);
-    scratch.second.resize(BLOCK_ROWS * middle);
-    float *state = scratch.first.data(), *inner = scratch.second.data();
+    float *state = scratch.first.room(CHAIN_ROWS * wide), *inner = scratch.second.room(CHAIN_ROWS * middle);
     auto normed = [&](const Norm& norm, int64_t row, float* to) {
         layer_norm(state + row * wide, norm.weight, norm.bias, norm.eps, size, to);
     };
-    for (int64_t begin = 0; begin < rows; begin += BLOCK_ROWS) {
-        int64_t count = std::min(BLOCK_ROWS, rows - begin);
-        product(attended + begin * size, size, count, *b.out, [&](int64_t row, int64_t output, Floats y) {
-            if (output < size) store(state + row * wide + output, y + load<Floats>(hidden + (begin + row) * size + output));
-        });
+    for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
+        int64_t count = std::min(CHAIN_ROWS, rows - begin);
+        product(attended + begin * size, size, count, *b.out,
+                [=, hidden = hidden + begin * size](int64_t row, int64_t output, Floats y) {
+                    if (output < size) store(state + row * wide + output, y + load<Floats>(hidden + row * size + output));
+                });
         for (int64_t row = 0; row < count; ++row) normed(b.attention_norm, row, state + row * wide);
         product(state, wide, count, *b.up,
-                [&](int64_t row, int64_t output, Floats y) { store(inner + row * middle + output, gelu(y)); });
-        product(inner, middle, count, *b.down, [&](int64_t row, int64_t output, Floats y) {
+                [=](int64_t row, int64_t output, Floats y) { store(inner + row * middle + output, gelu(y)); });
+        product(inner, middle, count, *b.down, [=](int64_t row, int64_t output, Floats y) {
             float* to = state + row * wide + output;
             if (output < size) store(to, y + load<Floats>(to));
         });
@@ -130,12 +129,12 @@ struct SequenceLayer {
                 chunk(pieces, first, next, {first->rows.first, count});
             }
         }
-        if (scratch.qkv.size() > MOST_KEPT) std::vector<float>().swap(scratch.qkv);
+        scratch.qkv.clear_beyond(MOST_KEPT);
     }
 
     void chunk(const Piece* pieces, const Piece* first, const Piece* last, Run rows) const {
         const Rows q = projected(first->sequence, last[-1].sequence, rows);
-        scratch.attended.resize(rows.count * size());
+        scratch.attended.room(rows.count * size());
         for (const Piece* each = first; each < last; ++each) {
             const int64_t low = std::max(each->rows.first, rows.first);
             const Run part{low, std::min(each->rows.end(), rows.end()) - low};
@@ -151,7 +150,7 @@ struct SequenceLayer {
         if (!qkv) return {given, 3 * size()};
         const int64_t begin = pattern.window < 0 ? first.first : std::max(first.first, rows.first - pattern.window);
         const int64_t end = pattern.window < 0 ? last.end() : std::min(last.end(), rows.end() + pattern.window);
-        scratch.qkv.resize((end - begin) * 3 * size());
+        scratch.qkv.room((end - begin) * 3 * size());
         linear(hidden + begin * size(), size(), end - begin, *qkv, false, scratch.qkv.data());
         return {scratch.qkv.data(), 3 * size(), begin, given};
     }

@@ -8,8 +8,11 @@
 
 namespace bandrank {
 
-#if defined(__AVX512F__)
+#if defined(__AMX_INT8__)
 constexpr int LANES = 16;  // numbers of 32 bits in a register
+constexpr int TILE_VECTORS = 4, TILE_ROWS = 32;  // two tiles below each other, and two beside each other twice
+#elif defined(__AVX512F__)
+constexpr int LANES = 16;
 constexpr int TILE_VECTORS = 4, TILE_ROWS = 6;  // 24 accumulators in 32 registers
 #else
 constexpr int LANES = 8;
@@ -38,6 +41,15 @@ inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
 inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // towards zero
 inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
+
+// Numbers that are not negative as bytes; those above 255 become 255.
+inline Bytes to_bytes(Ints x) {
+#if defined(__AVX512F__)
+    return (Bytes)_mm512_cvtusepi32_epi8((__m512i)x);
+#else
+    return __builtin_convertvector(x > 255 ? Ints{} + 255 : x, Bytes);
+#endif
+}
 
 // Sums, minima and maxima over the lanes, always in the same order: halves, quarters, and so on.
 template <int WIDTH = LANES / 2, class Combine>
