@@ -201,12 +201,15 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     }
 }
 
-// All query rows of a task, as many side by side as there are.
+// All query rows of a task, as many side by side as pay: in a narrow band each row sees few of the keys that its
+// neighbours see.
 inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
                         AttentionScratch& scratch) {
     scratch.queries.room(MOST_NUMBERS * 2 * LANES);
-    for (int64_t first = task.queries.first; first < task.queries.end(); first += 2 * LANES) {
-        const bool wide = task.queries.end() - first > LANES;
+    const bool narrow = task.band.count && task.window < 2 * LANES;
+    for (int64_t first = task.queries.first, next; first < task.queries.end(); first = next) {
+        const bool wide = !narrow && task.queries.end() - first > LANES;
+        next = first + (wide ? 2 * LANES : LANES);
         (wide ? attend_lanes<2> : attend_lanes<1>)(q, task, first, keys, values, head_dim, out, scratch);
     }
 }

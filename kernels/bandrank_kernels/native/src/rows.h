@@ -9,6 +9,8 @@
 
 namespace bandrank {
 
+constexpr int CHAINS = 4;  // of dependent operations that run side by side
+
 // A row x of n numbers as bytes: x = scale * (byte - zero), to half a step.
 struct Quantisation {
     float scale;
@@ -28,7 +30,6 @@ struct Split {
 // The bytes of a row of n inputs, whose range is divided into 255 equal steps and contains zero. NaN or infinity in the
 // row make the scale NaN, so that they reach everything made of the row.
 inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint8_t* bytes) {
-    constexpr int CHAINS = 4;  // that find the range side by side
     Floats low[CHAINS] = {}, high[CHAINS] = {}, poison[CHAINS] = {};
     auto at = [&](int64_t i) {
         Floats v = load<Floats>(x + i);
@@ -65,17 +66,26 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint
     return {step + sum(poison[0]), zero};
 }
 
+// The sum of a function of each LANES numbers of a row.
+template <class Function>
+inline float sum_over(int64_t n, Function of) {
+    Floats sums[CHAINS] = {};
+    int64_t i = 0;
+    for (; i + CHAINS * LANES <= n; i += CHAINS * LANES)
+        for (int chain = 0; chain < CHAINS; ++chain) sums[chain] += of(i + chain * LANES);
+    for (; i < n; i += LANES) sums[0] += of(i);
+    for (int chain = 1; chain < CHAINS; ++chain) sums[0] += sums[chain];
+    return sum(sums[0]);
+}
+
 // out = LayerNorm(x) over n numbers (Ba et al. 2016). `bias` may be null.
 inline void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* out) {
-    Floats total{};
-    for (int64_t i = 0; i < n; i += LANES) total += load<Floats>(x + i);
-    float mean = sum(total) / n;
-    Floats squares{};
-    for (int64_t i = 0; i < n; i += LANES) {
+    const float mean = sum_over(n, [=](int64_t i) { return load<Floats>(x + i); }) / n;
+    const float variance = sum_over(n, [=](int64_t i) {
         Floats d = load<Floats>(x + i) - mean;
-        squares += d * d;
-    }
-    float inverse = 1.0f / std::sqrt(sum(squares) / n + eps);
+        return d * d;
+    }) / n;
+    const float inverse = 1.0f / std::sqrt(variance + eps);
     for (int64_t i = 0; i < n; i += LANES) {
         Floats y = (load<Floats>(x + i) - mean) * inverse * load<Floats>(weight + i);
         store(out + i, bias ? y + load<Floats>(bias + i) : y);

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -101,7 +102,19 @@ inline Ints add_products(Ints total, Ints x, Ints w) {
 #endif
 }
 
-// exp(x) for x <= 0 to two units in the last place; zero below -87 (Cody & Waite's reduction, a polynomial of degree 6).
+// exp(x) for x <= 0, to two units in the last place near zero; minus infinity gives zero.
+#if defined(__AVX512DQ__)
+// As 2^t = 2^floor(t) * 2^f, with a polynomial for 2^f over 0 <= f < 1 whose largest relative error is the smallest.
+inline Floats exp_of_negative(Floats x) {
+    constexpr float coefficients[] = {0.0018775766075f, 0.0089893402543f, 0.055826317916f,
+                                      0.24015361709f,   0.69315307319f,   0.99999992506f};
+    Floats t = x * 1.44269504f, f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF);
+    Floats y = all(coefficients[0]);
+    for (size_t i = 1; i < std::size(coefficients); ++i) y = y * f + coefficients[i];
+    return (Floats)_mm512_scalef_ps((__m512)y, (__m512)t);
+}
+#else
+// Cody & Waite's reduction and a polynomial of degree 6; zero below -87.
 inline Floats exp_of_negative(Floats x) {
     Floats clipped = x < all(-87.0f) ? all(-87.0f) : x;  // NaN stays NaN
     Ints power = to_ints(clipped * 1.44269504f - 0.5f);  // nearest, as x <= 0
@@ -118,5 +131,6 @@ inline Floats exp_of_negative(Floats x) {
     Floats scaled = y * (Floats)((power + 127) << 23);
     return x < all(-87.0f) ? Floats{} : scaled;
 }
+#endif
 
 }  // namespace bandrank
