@@ -53,15 +53,20 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint
     float step = range > 0.0f ? range / 255.0f : 1.0f, inverse = 1.0f / step;
     int32_t zero = (int32_t)(-least * inverse + 0.5f);
     // Above -1, so that nothing negative is left of it.
-    auto keep = [&](int64_t i, Floats v) {
+    auto shifted = [&](int64_t i, Floats v) {
         Floats offset = split.shares ? load<Floats>(split.offsets + i) : all(0.5f);
-        store(bytes + i, to_bytes(to_ints(v * inverse + (offset + (float)zero))));
+        return to_ints(v * inverse + (offset + (float)zero));
     };
-    for (i = 0; i < n; i += LANES) keep(i, at(i));
+    for (i = 0; i + 4 * LANES <= n; i += 4 * LANES) {
+        Ints four[4];
+        for (int part = 0; part < 4; ++part) four[part] = shifted(i + part * LANES, at(i + part * LANES));
+        store_bytes(bytes + i, four);
+    }
+    for (; i < n; i += LANES) store(bytes + i, to_bytes(shifted(i, at(i))));
     for (i = 0; i < split.copies; i += LANES) {
         Floats v;
         for (int lane = 0; lane < LANES; ++lane) v[lane] = x[split.sources[i + lane]];
-        keep(n + i, v * load<Floats>(split.shares + n + i));
+        store(bytes + n + i, to_bytes(shifted(n + i, v * load<Floats>(split.shares + n + i))));
     }
     return {step + sum(poison[0]), zero};
 }

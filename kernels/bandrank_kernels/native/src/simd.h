@@ -52,6 +52,19 @@ inline Bytes to_bytes(Ints x) {
 #endif
 }
 
+// The same for four registers, one behind the other.
+inline void store_bytes(uint8_t* to, const Ints (&x)[4]) {
+#if defined(__AVX512BW__)
+    Ints order;  // of groups of four bytes, which packing leaves by quarters of registers
+    for (int i = 0; i < LANES; ++i) order[i] = 4 * (i % 4) + i / 4;
+    __m512i low = _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1]);
+    __m512i high = _mm512_packus_epi32((__m512i)x[2], (__m512i)x[3]);
+    store(to, (Ints)_mm512_permutexvar_epi32((__m512i)order, _mm512_packus_epi16(low, high)));
+#else
+    for (int i = 0; i < 4; ++i) store(to + i * LANES, to_bytes(x[i]));
+#endif
+}
+
 // Sums, minima and maxima over the lanes, always in the same order: halves, quarters, and so on.
 template <int WIDTH = LANES / 2, class Combine>
 inline float across(Floats x, Combine combine) {
