@@ -123,14 +123,20 @@ struct Block {
 // Writes the values of some rows of a block.
 template <class Write>
 inline void finish(const Block& block, int64_t from, int64_t to, const Weights& w, const Write& write) {
-    for (int v = 0; v < BLOCK_OUTPUTS; v += LANES) {
-        const int64_t output = block.output + v;
-        const Ints weight_sums = load<Ints>(w.sums + output);
-        const Floats scales = load<Floats>(w.scales + output), bias = load<Floats>(w.bias + output);
-        for (int64_t row = from; row < to; ++row) {
-            const Quantisation step = block.steps[row];
-            Ints centred = load<Ints>(block.sums + row * BLOCK_OUTPUTS + v) - step.zero * weight_sums;
-            write(block.first + row, output, to_floats(centred) * (scales * step.scale) + bias);
+    Ints weight_sums[BLOCK_VECTORS];
+    Floats scales[BLOCK_VECTORS], bias[BLOCK_VECTORS];
+    for (int v = 0; v < BLOCK_VECTORS; ++v) {
+        const int64_t output = block.output + v * LANES;
+        weight_sums[v] = load<Ints>(w.sums + output);
+        scales[v] = load<Floats>(w.scales + output);
+        bias[v] = load<Floats>(w.bias + output);
+    }
+    for (int64_t row = from; row < to; ++row) {
+        const Quantisation step = block.steps[row];
+        for (int v = 0; v < BLOCK_VECTORS; ++v) {
+            Ints centred = load<Ints>(block.sums + row * BLOCK_OUTPUTS + v * LANES) - step.zero * weight_sums[v];
+            Floats value = to_floats(centred) * (scales[v] * step.scale) + bias[v];
+            write(block.first + row, block.output + v * LANES, value);
         }
     }
 }
