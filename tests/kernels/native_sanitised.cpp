@@ -91,6 +91,21 @@ void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
         }
 }
 
+// Sequences of three runs each, in three places.
+void try_joint(const std::vector<int64_t>& lengths) {
+    const int64_t size = 32, count = (int64_t)lengths.size();
+    Layer qkv(3 * size, size, 16), out(size, size), up(48, size), down(size, 48);
+    std::vector<float> norm = floats(size);
+    PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
+                  {norm.data(), nullptr, 1e-12f}};
+    std::vector<Joint> sequences;
+    int64_t rows = 3 * count;
+    for (int64_t i = 0; i < count; rows += lengths[i++])
+        sequences.push_back({{{i, 1}, {count + 2 * i, 2}, {rows, lengths[i]}}});
+    std::vector<float> hidden = floats(rows * size), to(rows * size);
+    bandrank_joint_sequences(hidden.data(), &qkv.weights, &rest, 2, 16, sequences.data(), count, to.data());
+}
+
 }  // namespace
 
 int main() {
@@ -106,5 +121,7 @@ int main() {
         try_sequences({}, window);
         try_sequences({0, 1, 3, 5, 0, 127, 128, 129, 60, 60, 60, 256, 300}, window);
     }
+    try_joint({});
+    try_joint({0, 1, 3, 124, 125, 126, 60, 60, 60, 300, 0});
     std::puts("clean");
 }

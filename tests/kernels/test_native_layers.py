@@ -70,14 +70,26 @@ def assert_whole_is_its_parts(rows: PackedRows, pattern: AttentionPattern) -> No
     assert torch.equal(whole, expected)
 
 
+def assert_joint_is_its_parts(rows: PackedRows) -> None:
+    """The same bits: each row is computed alike, whatever is brought together."""
+    hidden, layer = some(rows.num_rows, SIZE), some_layer()
+
+    whole = plan_of(rows, AttentionPattern()).layer(hidden, layer)
+
+    assert whole is not None
+    assert torch.equal(whole, in_turn(rows, AttentionPattern(), hidden, layer))
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:
-    """Any pattern that shares queries on any layout, empty ones included; of others there is none."""
+    """Patterns that share queries and full attention, on any layout, empty ones included; of others there is none."""
     pattern = data.draw(patterns())
     rows = data.draw(layouts(pattern))
     if pattern.shares_queries:
         assert_whole_is_its_parts(rows, pattern)
+    elif pattern.is_full:
+        assert_joint_is_its_parts(rows)
     else:
         hidden = some(rows.num_rows, SIZE)
         assert plan_of(rows, pattern).layer(hidden, some_layer()) is None
@@ -89,6 +101,26 @@ def test_long_candidates_are_taken_in_chunks(window: int | None) -> None:
     """And short ones between them together."""
     rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(window))
+
+
+def test_full_attention_brings_the_rows_of_a_sequence_together() -> None:
+    """Around a chunk, with empty queries and candidates, and single rows of both."""
+    lengths = [[5], [0], [126], [127], [128], [300], [60], [60], [1], [1], [2]]
+    assert_joint_is_its_parts(packed_rows([7, 0, 1, 1, 0, 30, 3, 3, 0, 1, 0], lengths, shared=False))
+    assert_joint_is_its_parts(packed_rows([], [], shared=False))
+
+
+def test_a_sequence_too_long_to_be_brought_together_changes_no_other() -> None:
+    """Threads share the parts of such a layer; the rows of the others are the same bits either way."""
+    together, alone = packed_rows([3, 2], [[40], [600]], shared=False), packed_rows([3], [[40]], shared=False)
+    hidden, layer, pattern = some(together.num_rows, SIZE), some_layer(), AttentionPattern()
+    own = [0, *together.query_rows(0), *together.candidate_rows(0)]
+
+    one = plan_of(alone, pattern).layer(hidden[own], layer)
+
+    assert plan_of(together, pattern).layer(hidden, layer) is None
+    assert one is not None
+    assert torch.equal(one, in_turn(together, pattern, hidden, layer)[own])
 
 
 def test_texts_are_sequences() -> None:

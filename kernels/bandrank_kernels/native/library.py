@@ -71,6 +71,9 @@ SIGNATURES: dict[str, list[type]] = {
         *(ADDRESS, ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct)),
         *(LONG, LONG, ctypes.POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
     ],
+    "joint_sequences": [
+        *(ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct), LONG, LONG, ADDRESS, LONG, ADDRESS)
+    ],
     "finish_cls": [ADDRESS, LONG, ADDRESS, LONG, LONG, ADDRESS],
     "attend": [ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, ADDRESS],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
@@ -108,6 +111,7 @@ class Library:
 
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
         self.sequences, self.finish_cls = typed("sequences"), typed("finish_cls")
+        self.joint_sequences = typed("joint_sequences")
         self.attend, self.dense = typed("attend"), typed("dense")
 
     def padded(self, outputs: int) -> int:

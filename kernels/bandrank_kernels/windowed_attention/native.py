@@ -62,10 +62,12 @@ class NativePlan(AttentionPlan):
         others = (cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)
         candidate_keys = _keys(*others, (candidate, pattern.window is None))
         self._candidate_tasks = tasks_of(candidate, candidate_keys, pattern.window)
+        if not pattern.is_full:
+            self._cls_tasks[:, WINDOW] = 0  # one row, for which there is a faster way than for several
 
     def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
         if not self._pattern.shares_queries:
-            return None
+            return self._joint_layer(hidden, layer) if self._joint is not None else None
         out = torch.empty_like(hidden)
         attended = self._attend_before(hidden, layer, out)
         out[: len(attended)] = layer.rest(attended, hidden[: len(attended)])
@@ -104,6 +106,33 @@ class NativePlan(AttentionPlan):
         if before:
             native().finish_cls(table.ctypes.data, len(table), met.data_ptr(), *sizes, attended.data_ptr())
         return attended
+
+    def _joint_layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor:
+        """The layer where every row of a candidate, its query and its [CLS] sees all others of them."""
+        hidden, table, heads = hidden.contiguous(), self._joint, layer.heads
+        assert table is not None
+        out = torch.empty_like(hidden)
+        sizes, layers = (heads, hidden.shape[1] // heads), (layer.qkv.struct, layer.rest.struct)
+
+        def run(begin: int, end: int) -> None:
+            part = table[begin:end]
+            native().joint_sequences(hidden.data_ptr(), *layers, *sizes, part.ctypes.data, len(part), out.data_ptr())
+
+        in_parts(len(table), 1, run)
+        return out
+
+    @cached_property
+    def _joint(self) -> Tasks | None:
+        """A row for each candidate, as `Joint` in layers.h; None if some rows do not see all, or if one candidate is so
+        long that threads should share it.
+        """
+        if not self._pattern.is_full:
+            return None
+        rows = self._rows
+        spans = cls_spans(rows).join(query_spans(rows).take(rows.candidate_query)).join(candidate_spans(rows))
+        if (spans.totals > PIECE_ROWS).any():
+            return None
+        return np.ascontiguousarray(np.stack([spans.starts, spans.lengths], 2).reshape(-1, 6), np.int64)
 
     @cached_property
     def _pieces(self) -> tuple[Tasks, PatternStruct]:
@@ -177,12 +206,13 @@ def _keys(*runs: tuple[Spans, bool]) -> Spans | None:
 
 def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:
     """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
-    with a window the rows of the span that are at most so far away.
+    with a window the rows of the span that are at most so far away. Without one, rows are computed alike however few of
+    them are in the task, since `layer` cuts sequences elsewhere.
     """
     starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
     owner, begin, end = _cut(lengths, TASK_ROWS)
     tasks = np.zeros((len(owner), COLUMNS), np.int64)
-    tasks[:, QUERIES], tasks[:, QUERIES + 1] = starts[owner] + begin, end - begin
+    tasks[:, QUERIES], tasks[:, QUERIES + 1], tasks[:, WINDOW] = starts[owner] + begin, end - begin, -1
     if keys is not None:
         last = KEYS + 2 * keys.starts.shape[1]
         tasks[:, KEYS:last:2], tasks[:, KEYS + 1 : last : 2] = keys.starts[owner], keys.lengths[owner]

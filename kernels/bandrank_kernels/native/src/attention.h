@@ -9,7 +9,8 @@
 namespace bandrank {
 
 // Query rows first .. first + count - 1 attend to all rows of the runs in `keys`, and to those rows of the last run,
-// `band`, that are at most `window` away.
+// `band`, that are at most `window` away. window: negative without a band, for rows that are computed alike however few
+// of them are in the task.
 struct Run {
     int64_t first, count;
     int64_t end() const { return first + count; }
@@ -239,7 +240,7 @@ inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, 
     const int64_t total = gather(k, v, head_dim, *tasks, scratch);
     const float *keys = scratch.keys.data(), *values = scratch.values.data();
     for (const Task* task = tasks; task < last; ++task) {
-        if (task->queries.count >= FEW || task->band.count) {
+        if (task->queries.count >= FEW || task->band.count || task->window < 0) {
             attend_rows(q, *task, keys, values, head_dim, out, scratch);
             continue;
         }

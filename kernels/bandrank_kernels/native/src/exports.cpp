@@ -35,6 +35,11 @@ void bandrank_sequences(const float* hidden, const float* given, const Weights* 
     layer(pieces, pieces + count);
 }
 
+void bandrank_joint_sequences(const float* hidden, const Weights* qkv, const PostNorm* rest, int64_t heads,
+                              int64_t head_dim, const Joint* sequences, int64_t count, float* out) {
+    joint_sequences(hidden, *qkv, *rest, heads, head_dim, sequences, sequences + count, out);
+}
+
 void bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t heads, int64_t head_dim,
                          float* attended) {
     finish_cls(pieces, count, met, heads, head_dim, attended);

@@ -11,13 +11,23 @@ namespace bandrank {
 constexpr int64_t CHAIN_ROWS = 96;
 static_assert(CHAIN_ROWS % TILE_ROWS == 0, "they are whole tiles of rows");
 
+// Rows of a sequence, such as a candidate, that attend to each other: all of them, or the next so many of a long one.
+// With them come the rows of its query and its [CLS] row, if it has one (else -1), which are before all sequences.
+struct Piece {
+    Run rows, query;
+    int64_t cls;
+    Run sequence;
+};
+static_assert(sizeof(Piece) == 7 * sizeof(int64_t), "a row of the table of pieces");
+
 struct Scratch {
     Buffer<uint8_t> bytes;
     Buffer<float> first, second;
     Buffer<Quantisation> steps;
     AttentionScratch attention;
-    Buffer<float> qkv, attended;
+    Buffer<float> qkv, attended, gathered, results;
     std::vector<Softmax> softmax;
+    std::vector<Piece> pieces;
 };
 inline thread_local Scratch scratch;
 
@@ -83,15 +93,6 @@ inline void post_norm(const float* attended, const float* hidden, int64_t rows, 
         for (int64_t row = 0; row < count; ++row) normed(b.out_norm, row, out + (begin + row) * size);
     }
 }
-
-// Rows of a sequence, such as a candidate, that attend to each other: all of them, or the next so many of a long one.
-// With them come the rows of its query and its [CLS] row, if it has one (else -1), which are before all sequences.
-struct Piece {
-    Run rows, query;
-    int64_t cls;
-    Run sequence;
-};
-static_assert(sizeof(Piece) == 7 * sizeof(int64_t), "a row of the table of pieces");
 
 // Who sees whom. window: of its own sequence, each row sees those so far away; negative: all.
 struct Pattern {
@@ -197,6 +198,48 @@ struct SequenceLayer {
         }
     }
 };
+
+// A sequence whose rows are in several runs, such as those of its [CLS], its query and its candidate.
+struct Joint {
+    Run runs[3];
+    int64_t count() const { return runs[0].count + runs[1].count + runs[2].count; }
+};
+static_assert(sizeof(Joint) == 6 * sizeof(int64_t), "a row of the table of sequences");
+
+// A layer for sequences in which every row sees all: they are brought together, a chunk at a time.
+inline void joint_sequences(const float* hidden, const Weights& qkv, const PostNorm& rest, int64_t heads,
+                            int64_t head_dim, const Joint* sequences, const Joint* last, float* out) {
+    const int64_t size = heads * head_dim;
+    for (const Joint *first = sequences, *next; first < last; first = next) {
+        int64_t count = first->count();
+        for (next = first + 1; next < last && count + next->count() <= SequenceLayer::CHUNK; ++next)
+            count += next->count();
+        float *gathered = scratch.gathered.room(count * size), *results = scratch.results.room(count * size);
+        auto each_run = [=](auto&& visit) {
+            int64_t row = 0;
+            for (const Joint* each = first; each < next; ++each)
+                for (const Run& run : each->runs) {
+                    visit(run, row * size);
+                    row += run.count;
+                }
+        };
+        each_run([=](const Run& run, int64_t at) {
+            std::copy_n(hidden + run.first * size, run.count * size, gathered + at);
+        });
+        scratch.pieces.clear();
+        int64_t row = 0;
+        for (const Joint* each = first; each < next; row += each++->count())
+            scratch.pieces.push_back({{row, each->count()}, {0, 0}, -1, {row, each->count()}});
+        const Piece* pieces = scratch.pieces.data();
+        const SequenceLayer layer{gathered, nullptr, &qkv, &rest, heads, head_dim, {-1, 0, 0, 0, 0}, nullptr, results};
+        layer(pieces, pieces + scratch.pieces.size());
+        each_run([=](const Run& run, int64_t at) {
+            std::copy_n(results + at, run.count * size, out + run.first * size);
+        });
+    }
+    scratch.gathered.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.results.clear_beyond(SequenceLayer::MOST_KEPT);
+}
 
 // attended (rows before all sequences, heads head_dim): the attention of [CLS] from what it has met of each piece. The
 // sums of a sequence's first piece become those of the sequence.
