@@ -62,13 +62,19 @@ void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t windo
                     (int64_t)tasks.size(), out.data());
 }
 
-// Layers of sequences: the first rows are their [CLS] and a query of eight rows.
-void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
-    const int64_t size = 32, count = (int64_t)lengths.size(), before = count + 8;
-    Layer qkv(3 * size, size, 16), out(size, size), up(48, size), down(size, 48);
+// A layer of two heads of 16 numbers.
+struct SmallLayer {
+    static constexpr int64_t size = 32;
+    Layer qkv{3 * size, size, 16}, out{size, size}, up{48, size}, down{size, 48};
     std::vector<float> norm = floats(size);
     PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
                   {norm.data(), nullptr, 1e-12f}};
+};
+
+// Layers of sequences: the first rows are their [CLS] and a query of eight rows.
+void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
+    const SmallLayer layer;
+    const int64_t size = layer.size, count = (int64_t)lengths.size(), before = count + 8;
     constexpr int64_t most = 200;  // rows of a piece
     std::vector<Piece> pieces;
     int64_t rows = before;
@@ -80,11 +86,11 @@ void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
     }
     std::vector<float> hidden = floats(rows * size), first(before * 3 * size), cls(before * size), to(rows * size);
     std::vector<float> all(rows * 3 * size), met(pieces.size() * (size + 4));
-    bandrank_linear(hidden.data(), size, before, &qkv.weights, 0, first.data());
-    bandrank_linear(hidden.data(), size, rows, &qkv.weights, 0, all.data());
+    bandrank_linear(hidden.data(), size, before, &layer.qkv.weights, 0, first.data());
+    bandrank_linear(hidden.data(), size, rows, &layer.qkv.weights, 0, all.data());
     Pattern pattern{window, 1, 1, 1, 1};
-    for (const PostNorm* each : {(const PostNorm*)&rest, (const PostNorm*)nullptr})
-        for (const Weights* own : {(const Weights*)&qkv.weights, (const Weights*)nullptr}) {
+    for (const PostNorm* each : {&layer.rest, (const PostNorm*)nullptr})
+        for (const Weights* own : {(const Weights*)&layer.qkv.weights, (const Weights*)nullptr}) {
             bandrank_sequences(hidden.data(), own ? first.data() : all.data(), own, each, 2, 16, &pattern,
                                pieces.data(), (int64_t)pieces.size(), met.data(), each ? to.data() : nullptr);
             bandrank_finish_cls(pieces.data(), (int64_t)pieces.size(), met.data(), 2, 16, cls.data());
@@ -93,17 +99,14 @@ void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
 
 // Sequences of three runs each, in three places.
 void try_joint(const std::vector<int64_t>& lengths) {
-    const int64_t size = 32, count = (int64_t)lengths.size();
-    Layer qkv(3 * size, size, 16), out(size, size), up(48, size), down(size, 48);
-    std::vector<float> norm = floats(size);
-    PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
-                  {norm.data(), nullptr, 1e-12f}};
+    const SmallLayer layer;
+    const int64_t size = layer.size, count = (int64_t)lengths.size();
     std::vector<Joint> sequences;
     int64_t rows = 3 * count;
     for (int64_t i = 0; i < count; rows += lengths[i++])
         sequences.push_back({{{i, 1}, {count + 2 * i, 2}, {rows, lengths[i]}}});
     std::vector<float> hidden = floats(rows * size), to(rows * size);
-    bandrank_joint_sequences(hidden.data(), &qkv.weights, &rest, 2, 16, sequences.data(), count, to.data());
+    bandrank_joint_sequences(hidden.data(), &layer.qkv.weights, &layer.rest, 2, 16, sequences.data(), count, to.data());
 }
 
 }  // namespace
