@@ -64,7 +64,7 @@ def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Gr
 
     assert [index for run in runs for index in range(run.start, run.stop)] == list(range(len(lengths)))
     assert len(runs) == 1 or all(run.start < run.stop for run in runs)
-    assert len(runs) <= max(1, min(count, sum(lengths) // FEWEST_ROWS), sum(lengths) // grain.least)
+    assert len(runs) <= max(1, min(count, sum(lengths) // FEWEST_ROWS), sum(lengths) // grain.least + 1)
 
 
 def sizes(lengths: list[int], grain: Grain = FINE) -> list[int]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.processors import Processors
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import Ints, offsets
 
@@ -33,7 +34,7 @@ class Grain(NamedTuple):
 
     A batch of `large` rows for each worker is cut into more parts than workers, so that one whose core is busy with
     something else takes fewer: half of what is left is shared out at a time (guided self-scheduling, Polychronopoulos
-    and Kuck 1987), in parts of at least `least` rows, for which the Python in between does not count.
+    and Kuck 1987), in parts of at least `least` rows but for the last, for which the Python in between does not count.
     """
 
     large: int
@@ -49,6 +50,7 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self._processors = Processors()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="bandrank-worker")
         started = threading.Barrier(count)
 
@@ -67,7 +69,7 @@ class Workers:
             return [compute(part) for part in parts]
 
         def without_gradients(part: Part) -> Result:
-            with torch.inference_mode():
+            with self._processors.apart(), torch.inference_mode():
                 return compute(part)
 
         futures = [self._pool.submit(without_gradients, part) for part in parts]
