@@ -24,11 +24,13 @@ Watch = Callable[[Sequence[AnySlice]], None]
 class Device:
     """What its lanes have begun and ended, in order, as "begin NAME SIZE".
 
-    on_begin, on_end: see the slices, and may raise. seconds: what a batch takes, by the clock.
+    on_begin, on_end: see the slices, and may raise. on_wait: is called by who waits for room. seconds: what a batch
+    takes, by the clock.
     """
 
     on_begin: Watch = lambda _: None
     on_end: Watch = lambda _: None
+    on_wait: Callable[[], None] = lambda: None
     clock: Clock = field(default_factory=Clock)
     seconds: float = 0.0
     events: list[str] = field(default_factory=list)
@@ -46,6 +48,9 @@ class DeviceLane:
     overlaps: bool
     device: Device
     row_cost: float = 1.0
+
+    def wait_for_room(self) -> None:
+        self.device.on_wait()
 
     def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
         device, what = self.device, f"{self.name} {sum(part.stop - part.start for part in slices)}"
@@ -70,6 +75,26 @@ def test_the_next_batch_starts_before_the_last_is_awaited() -> None:
 
     assert device.events == [f"{what} gpu 1" for what in ("begin", *["begin", "end"] * 4, "end")]
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_what_comes_until_there_is_room_is_one_batch() -> None:
+    """The next batch is not taken before."""
+    device = Device()
+    lane = device.lane("cpu")
+    late = [task_of([1.0] * size, lane=lane) for size in (1, 2)]
+    queue = open_queue(task_of([1.0], lane=lane))
+
+    def arrive() -> None:
+        while late:
+            queue.put(late.pop(0))
+        queue.close()
+
+    device.on_wait = arrive
+    worker = ScoringWorker(queue, max_batch_rows=10, metrics=Metrics(), clock=Clock())
+    worker.start()
+    assert worker.join(HANG_S)
+
+    assert device.events == ["begin cpu 1", "begin cpu 3", "end cpu 1", "end cpu 3"]
 
 
 def test_a_lane_that_keeps_the_host_busy_waits_for_batches_in_flight() -> None:

@@ -216,7 +216,7 @@ def test_a_cross_encoder_scores_through_its_graphs(monkeypatch: pytest.MonkeyPat
     prepared = prepare(model, device=CPU, dtype=torch.float32, graphs=device)
     with torch.inference_mode():
         results = [prepared(batch) for _ in range(2)]
-        with_passages, best = prepared.score_passages(batch)
+        with_passages, best = prepared.begin_passages(batch)()
     replays = device.replays
     prepared(batch)
 

@@ -97,12 +97,12 @@ def test_workers_do_not_change_a_bit() -> None:
         torch.set_num_threads(3)
         three = scores(scorer, batch)
         with torch.inference_mode():
-            best, passages = scorer.score_passages(batch)
+            best, passages = scorer.begin_passages(batch)()
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
     with torch.inference_mode():
-        expected_best, expected_passages = scorer.score_passages(batch)
+        expected_best, expected_passages = scorer.begin_passages(batch)()
 
     assert torch.equal(one, three)
     assert torch.equal(best, expected_best)

@@ -139,7 +139,7 @@ def test_the_best_passage_is_the_one_with_the_score(bert_of_64_tokens: TwoModels
 
     prepared = prepare(ours, device=torch.device("cpu"), dtype=torch.float32)
     with torch.inference_mode():
-        scores, best = prepared.score_passages(batch)
+        scores, best = prepared.begin_passages(batch)()
         plain = prepared.score(batch)
 
     passages = [

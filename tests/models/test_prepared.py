@@ -98,6 +98,30 @@ def test_a_scorer_in_training_stays_so() -> None:
     assert prepared.why_no_graphs() == "it is being trained"
 
 
+def test_on_a_cpu_batches_that_are_begun_are_scored_meanwhile() -> None:
+    """Small ones, ones in parts, and one of a long candidate that the threads share, whichever is asked for first."""
+    prepared = prepare(tiny_cross_encoder(max_tokens=512, max_candidate_tokens=512), device=CPU, dtype=torch.float32)
+    ids = torch.randint(5, 30, (400,), generator=torch.Generator().manual_seed(0)).tolist()
+    texts = [[ids[:9]], [ids[:40]] * 20, [ids], [[]]]
+    batches = [score_batch([[7, 8, SEP_ID]], [group]) for group in texts]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with torch.inference_mode():
+            assert prepared.overlaps
+            expected = [prepared.scorer.score(batch) for batch in batches]
+            begun = [prepared.begin(batch) for batch in batches]
+            scores = [results() for results in reversed(begun)][::-1]
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            assert not prepared.overlaps
+    finally:
+        torch.set_num_threads(threads)
+
+    for each, own in zip(scores, expected, strict=True):
+        torch.testing.assert_close(each, own, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_cpu_parts_of_a_batch_are_scored_side_by_side(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """By workers of one thread, with the scores of one batch up to rounding; not while gradients are recorded."""

@@ -57,6 +57,52 @@ def test_an_error_is_raised_when_all_have_ended() -> None:
     assert sorted(ended) == [0, 2, 3]
 
 
+def test_parts_that_are_begun_follow_those_before_them() -> None:
+    """Nobody waits for them but who asks for their results; there is room once the last has begun."""
+    pool, begun, go_on = Workers(2), [], [threading.Event(), threading.Event()]
+
+    def compute(part: int) -> tuple[int, bool]:
+        begun.append(part)
+        assert go_on[part // 3].wait(20)
+        return part, torch.is_grad_enabled()
+
+    first = pool.begin(compute, [0, 1, 2])
+    second = pool.begin(compute, [3, 4])
+    assert not pool._room.is_set()
+    go_on[0].set()
+    assert first() == [(0, False), (1, False), (2, False)]
+    pool.wait_for_room()
+    assert sorted(begun) == [0, 1, 2, 3, 4]
+    go_on[1].set()
+    assert second() == [(3, False), (4, False)]
+    assert pool.begin(compute, [])() == []
+    pool.wait_for_room()
+
+
+def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
+    """Beside the workers, with all threads, and even if it fails."""
+    pool, go_on = workers(2), threading.Event()
+
+    def compute(part: int) -> tuple[int, int, bool]:
+        assert go_on.wait(20)
+        return 1 // part, torch.get_num_threads(), torch.is_grad_enabled()
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        results = pool.begin_together(compute, 1)
+        assert not pool._room.is_set()
+        go_on.set()
+        assert results() == [(1, 2, False)]
+        pool.wait_for_room()
+        failing = pool.begin_together(compute, 0)
+        pool.wait_for_room()
+        with pytest.raises(ZeroDivisionError):
+            failing()
+    finally:
+        torch.set_num_threads(before)
+
+
 @given(st.lists(st.integers(0, 2000), max_size=40), st.integers(1, 8), st.sampled_from([FINE, COARSE]))
 def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Grain) -> None:
     """In order, none empty, and no more of them than are worth it."""

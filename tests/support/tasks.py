@@ -33,6 +33,9 @@ class NamedLane:
     row_cost: float = 1.0
     overlaps = False
 
+    def wait_for_room(self) -> None:
+        raise NotImplementedError
+
     def begin(self, slices: Sequence[AnySlice]) -> Callable[[], list[Sequence[Any] | Exception]]:
         raise NotImplementedError
 

@@ -16,7 +16,6 @@ from bandrank.models.ids import RaggedIds, unpack_ids
 from bandrank.models.prepared import PreparedScorer
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import offsets
-from bandrank_kernels.transfer import to_host
 
 ToRagged = Callable[[Sequence[Candidates]], Ragged]  # of several runs, end to end
 ScoredPassage = tuple[float, int]  # a candidate's raw score, and the index of the passage that has it
@@ -32,6 +31,9 @@ class EncodeLane:
         self.row_cost = scorer.scorer.row_cost
         self._scorer = scorer
         self._codec = codec
+
+    def wait_for_room(self) -> None:
+        """Nothing is in flight when a batch has begun."""
 
     def begin(
         self, slices: Sequence[TaskSlice[RaggedIds, Payload]]
@@ -54,12 +56,16 @@ class ScoreLane(Generic[Candidates]):
 
     @property
     def overlaps(self) -> bool:
-        """True on a GPU, except for stored representations, which are not copied from pinned memory."""
-        return self.scorer.device.type == "cuda" and not self.scorer.scorer.precomputes
+        """As the scorer's."""
+        return self.scorer.overlaps
+
+    def wait_for_room(self) -> None:
+        """As the scorer's."""
+        self.scorer.wait_for_room()
 
     def begin(self, slices: Sequence[TaskSlice[Candidates, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
         batch, order = collate(slices, self.to_ragged)
-        scores = to_host(self.scorer.score(batch).float())
+        scores = self.scorer.begin(batch)
         return lambda: _by_slice(scores().numpy(), slices, order, self.not_finite)
 
     @property
@@ -87,15 +93,18 @@ class PassageLane(Generic[Candidates]):
         """As that of scores alone."""
         return self._scores.overlaps
 
+    def wait_for_room(self) -> None:
+        """As that of scores alone."""
+        self._scores.wait_for_room()
+
     def begin(
         self, slices: Sequence[TaskSlice[Candidates, ScoredPassage]]
     ) -> Callable[[], list[Sequence[ScoredPassage] | Exception]]:
         batch, order = collate(slices, self._scores.to_ragged)
-        scores, passages = self._scores.scorer.score_passages(batch)
-        arriving = to_host(scores.float()), to_host(passages)
+        arriving = self._scores.scorer.begin_passages(batch)
 
         def results() -> list[Sequence[ScoredPassage] | Exception]:
-            scored, which = (each().numpy() for each in arriving)
+            scored, which = (each.numpy() for each in arriving())
             return [
                 part if isinstance(part, Exception) else [*zip(part, indices.tolist(), strict=True)]
                 for part, indices in zip(

@@ -117,6 +117,9 @@ class Lane(Protocol[Candidates, Result]):
     def overlaps(self) -> bool:
         """Whether `begin` only enqueues work on a device, so that the host is free while the device computes."""
 
+    def wait_for_room(self) -> None:
+        """Waits until the next batch would begin soon, so that requests which come until then can be in it."""
+
     def begin(
         self, slices: Sequence[TaskSlice[Candidates, Result]]
     ) -> Callable[[], list[Sequence[Result] | Exception]]:

@@ -39,9 +39,10 @@ class _Batch:
     def results(self) -> list[Sequence[Any] | Exception]:
         """Waits for the results of each slice. Raises what the lane raises."""
         assert self._results is not None, "a batch starts before it ends. This is a bug."
-        if isinstance(self._results, Exception):
-            raise self._results
-        return self._results()
+        results, self._results = self._results, None  # a failed batch holds no memory while it is tried again
+        if isinstance(results, Exception):
+            raise results
+        return results()
 
 
 class ScoringWorker:
@@ -49,7 +50,8 @@ class ScoringWorker:
     empty.
 
     While a GPU computes a batch, the host prepares and enqueues the next one, so that the GPU does not pause between
-    batches. Tasks that arrive in the meantime go into the batch after that.
+    batches; so it does on a CPU once all parts of the batch have begun, so that no worker waits for the slowest. Tasks
+    that arrive in the meantime go into the batch after that.
     """
 
     def __init__(
@@ -115,6 +117,8 @@ class ScoringWorker:
         while True:
             if not self._in_flight:
                 self._busy_since = None
+            else:
+                self._in_flight[-1].lane.wait_for_room()
             if slices := self._queue.take_batch(self._max_batch_rows, wait=not self._in_flight):
                 self._taken, self._busy_since = slices, self._clock()
                 self._run_batch(slices)

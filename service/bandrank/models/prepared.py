@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self, cast, runtime_checkable
+from typing import Protocol, Self, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,11 +16,12 @@ from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.workers import COARSE, FINE, Workers, joined, parts_of, split, workers
+from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Workers, joined, parts_of, split, workers
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
 from bandrank_kernels.native.library import native
+from bandrank_kernels.transfer import to_host
 from bandrank_kernels.trial import why_distrusted
 from bandrank_kernels.windowed_attention import (
     AttentionPlan,
@@ -30,6 +31,8 @@ from bandrank_kernels.windowed_attention import (
     why_not_native,
     why_not_one_launch,
 )
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 # Modules of a scorer that keep their dtype: they are small, and scores come out of them.
@@ -121,10 +124,44 @@ class PreparedScorer:
         parts = [tokens.part(run) for run in self._split(tokens.lengths)]
         return joined(self._workers.run(self.scorer.encode_candidates, parts))
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether `begin` only queues work for the device, so that the caller is free while it computes."""
+        if self.device.type == "cuda":
+            return not self.scorer.precomputes  # stored representations are not copied from pinned memory
+        return self._splits and self._workers.count > 1
+
+    def wait_for_room(self) -> None:
+        """Waits until another batch would begin soon on a CPU; a GPU may be given the next batch at any time."""
+        if self.device.type == "cpu":
+            self._workers.wait_for_room()
+
+    def begin(self, batch: ScoreBatch) -> Callable[[], Tensor]:
+        """Begins `score`. The returned function waits for the scores, which are in host memory."""
+        if self._splits:
+            parts = self._begin(self.scorer.score, batch)
+            return lambda: torch.cat(parts())
+        return to_host(self.score(batch).float())
+
+    def begin_passages(self, batch: ScoreBatch) -> Callable[[], tuple[Tensor, Tensor]]:
+        """Begins `score` of candidates and finds their best passages: (C,) int64 indices among each one's bounds."""
+        scorer = self._with_passages
+        if self._splits:
+            parts = self._begin(lambda part: scorer.score_passages(part, scorer.launch), batch)
+
+            def together() -> tuple[Tensor, Tensor]:
+                scores, passages = zip(*parts(), strict=True)
+                return torch.cat(scores), torch.cat(passages)
+
+            return together
+        scores, passages = scorer.score_passages(batch, self._replay() or scorer.launch)
+        arriving = to_host(scores.float()), to_host(passages)
+        return lambda: (arriving[0](), arriving[1]())
+
     def score(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 raw scores, as from `Scorer.score`."""
         if self._splits:
-            return torch.cat(self._workers.run(self.scorer.score, self._parts(batch)))
+            return self.begin(batch)()
         run = self._replay()
         if run is None:
             return self.scorer.score(batch)
@@ -134,15 +171,6 @@ class PreparedScorer:
     def reads_passages(self) -> bool:
         """Whether the scorer can say which passage of a candidate is best."""
         return isinstance(self.scorer, ReadsPassages)
-
-    def score_passages(self, batch: ScoreBatch) -> tuple[Tensor, Tensor]:
-        """(C,) `score`, and (C,) int64 the index of each candidate's best passage among its bounds."""
-        scorer = self._with_passages
-        if self._splits:
-            parts = self._workers.run(lambda part: scorer.score_passages(part, scorer.launch), self._parts(batch))
-            scores, passages = zip(*parts, strict=True)
-            return torch.cat(scores), torch.cat(passages)
-        return scorer.score_passages(batch, self._replay() or scorer.launch)
 
     def passage_bounds(self, query_tokens: int, candidate_tokens: int) -> list[tuple[int, int]]:
         """The passages of a candidate beside a query: the indices of their first token ids, and behind their last."""
@@ -173,8 +201,12 @@ class PreparedScorer:
     def _workers(self) -> Workers:
         return workers(torch.get_num_threads())
 
-    def _parts(self, batch: ScoreBatch) -> list[ScoreBatch]:
-        return parts_of(batch, self._split(batch.candidates.lengths))
+    def _begin(self, compute: Callable[[ScoreBatch], Result], batch: ScoreBatch) -> Callable[[], list[Result]]:
+        lengths = batch.candidates.lengths
+        parts = parts_of(batch, self._split(lengths))
+        if len(parts) == 1 and lengths.sum() >= 2 * FEWEST_ROWS:
+            return self._workers.begin_together(compute, parts[0])
+        return self._workers.begin(compute, parts)
 
     def _split(self, lengths: Ints) -> list[slice]:
         return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE)

@@ -51,7 +51,10 @@ class Workers:
     def __init__(self, count: int) -> None:
         self.count = count
         self._processors = Processors()
+        self._room = threading.Event()  # set once a part that is queued now would begin soon
+        self._room.set()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="bandrank-worker")
+        self._together = ThreadPoolExecutor(1, thread_name_prefix="bandrank-together")
         started = threading.Barrier(count)
 
         def compute_alone() -> None:
@@ -67,16 +70,47 @@ class Workers:
         """The results of all parts, in their order; an error of one is raised when all have ended."""
         if len(parts) < 2 or self.count < 2:
             return [compute(part) for part in parts]
+        return self.begin(compute, parts)()
 
-        def without_gradients(part: Part) -> Result:
+    def begin(self, compute: Callable[[Part], Result], parts: Sequence[Part]) -> Callable[[], list[Result]]:
+        """Queues the parts behind those of earlier calls. The returned function waits for the results, as `run`."""
+        room = threading.Event()
+
+        def compute_apart(number: int, part: Part) -> Result:
+            if number == len(parts) - 1:
+                room.set()
             with self._processors.apart(), torch.inference_mode():
                 return compute(part)
 
-        futures = [self._pool.submit(without_gradients, part) for part in parts]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        futures = [self._pool.submit(compute_apart, number, part) for number, part in enumerate(parts)]
+        self._room = room if parts else self._room
+
+        def results() -> list[Result]:
+            errors = [error for future in futures if (error := future.exception()) is not None]
+            if errors:
+                raise errors[0]
+            return [future.result() for future in futures]
+
+        return results
+
+    def begin_together(self, compute: Callable[[Part], Result], part: Part) -> Callable[[], list[Result]]:
+        """The same of one part each of whose layers is shared by as many threads as there are workers."""
+        room = threading.Event()
+
+        def compute_together() -> Result:
+            try:
+                with torch.inference_mode():
+                    return compute(part)
+            finally:
+                room.set()
+
+        future = self._together.submit(compute_together)
+        self._room = room
+        return lambda: [future.result()]
+
+    def wait_for_room(self) -> None:
+        """Waits until the last part that was queued has begun, or has ended if the threads share it."""
+        self._room.wait()
 
 
 def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
