@@ -16,13 +16,13 @@ std::vector<float> floats(int64_t count) {
 }
 
 // A layer; the last three of its inputs have the copies.
-struct Layer {
+struct Product {
     std::vector<int8_t> panels;
     std::vector<int32_t> sums, sources;
     std::vector<float> scales, bias, shares, offsets;
     Weights weights;
 
-    Layer(int64_t outputs, int64_t inputs, int64_t copies = 0)
+    Product(int64_t outputs, int64_t inputs, int64_t copies = 0)
         : panels(padded(outputs) * ((inputs + copies + DEPTH - 1) / DEPTH * DEPTH)), sums(padded(outputs)), sources(copies),
           scales(floats(padded(outputs))), bias(floats(padded(outputs))), shares(inputs + copies, 1.0f),
           offsets(inputs + copies, 0.5f) {
@@ -41,7 +41,7 @@ struct Layer {
 };
 
 void try_layers(int64_t rows, int64_t size, int64_t inner) {
-    Layer out(size, size), up(inner, size, 16), down(size, inner), odd(inner + 1, size, 32);
+    Product out(size, size), up(inner, size, 16), down(size, inner), odd(inner + 1, size, 32);
     std::vector<float> x = floats(rows * size), hidden = floats(rows * size), norm = floats(size), result(rows * size);
     std::vector<float> wide(rows * (inner + 1)), strided = floats(rows * (size + 3));
     bandrank_linear(strided.data(), size + 3, rows, &odd.weights, 1, wide.data());
@@ -65,7 +65,7 @@ void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t windo
 // A layer of two heads of 16 numbers.
 struct SmallLayer {
     static constexpr int64_t size = 32;
-    Layer qkv{3 * size, size, 16}, out{size, size}, up{48, size}, down{size, 48};
+    Product qkv{3 * size, size, 16}, out{size, size}, up{48, size}, down{size, 48};
     std::vector<float> norm = floats(size);
     PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
                   {norm.data(), nullptr, 1e-12f}};
@@ -95,6 +95,15 @@ void try_sequences(const std::vector<int64_t>& lengths, int64_t window) {
                                pieces.data(), (int64_t)pieces.size(), met.data(), each ? to.data() : nullptr);
             bandrank_finish_cls(pieces.data(), (int64_t)pieces.size(), met.data(), 2, 16, cls.data());
         }
+
+    const Task query{{count, 8}, {{count, 8}}, {}, -1};
+    const Layer each{&layer.qkv.weights, &layer.rest}, layers[]{each, each, each};
+    std::vector<float> odd(rows * size), of_cls(count * size);
+    for (int64_t far : {0, 1}) {
+        Sequences sequences{2, 16, rows, before, far, pattern, &query, 1, pieces.data(), (int64_t)pieces.size(), nullptr, 0};
+        bandrank_stack(&sequences, layers, 3, hidden.data(), to.data(), odd.data(), -1, nullptr);
+        bandrank_stack(&sequences, layers, 3, hidden.data(), to.data(), odd.data(), count, of_cls.data());
+    }
 }
 
 // Sequences of three runs each, in three places.
@@ -107,6 +116,11 @@ void try_joint(const std::vector<int64_t>& lengths) {
         sequences.push_back({{{i, 1}, {count + 2 * i, 2}, {rows, lengths[i]}}});
     std::vector<float> hidden = floats(rows * size), to(rows * size);
     bandrank_joint_sequences(hidden.data(), &layer.qkv.weights, &layer.rest, 2, 16, sequences.data(), count, to.data());
+
+    const Layer each{&layer.qkv.weights, &layer.rest}, layers[]{each, each};
+    const Sequences joint{2, 16, rows, 3 * count, 0, {}, nullptr, 0, nullptr, 0, sequences.data(), count};
+    std::vector<float> odd(rows * size);
+    bandrank_stack(&joint, layers, 2, hidden.data(), to.data(), odd.data(), -1, nullptr);
 }
 
 }  // namespace

@@ -80,6 +80,57 @@ def assert_joint_is_its_parts(rows: PackedRows) -> None:
     assert torch.equal(whole, in_turn(rows, AttentionPattern(), hidden, layer))
 
 
+def assert_layers_are_one_after_the_other(rows: PackedRows, pattern: AttentionPattern) -> None:
+    """The same bits, whether all rows of the last layer are wanted or those of [CLS] alone."""
+    hidden, layer, plan = some(rows.num_rows, SIZE), some_layer(), plan_of(rows, pattern)
+    first = plan.layer(hidden, layer)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        one, three, cls = (
+            plan.layers(hidden, [layer] * count, num) for count, num in ((1, None), (3, None), (3, rows.num_candidates))
+        )
+        torch.set_num_threads(2)  # which share each layer
+        assert plan.layers(hidden, [layer]) is None
+    finally:
+        torch.set_num_threads(before)
+
+    if first is None:
+        assert (one, three, cls) == (None, None, None)
+        return
+    second = plan.layer(first, layer)
+    assert second is not None
+    last, last_cls = plan.layer(second, layer), plan.layer_first(second, layer, rows.num_candidates)
+    assert one is not None
+    assert torch.equal(one, first)
+    assert three is not None
+    assert last is not None
+    assert torch.equal(three, last)
+    assert (cls is None) == (last_cls is None)
+    assert cls is None or last_cls is None or torch.equal(cls, last_cls)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_layers_in_one_call_are_one_after_the_other(data: st.DataObject) -> None:
+    """Any pattern on any layout, empty ones included."""
+    pattern = data.draw(patterns())
+    assert_layers_are_one_after_the_other(data.draw(layouts(pattern)), pattern)
+
+
+@pytest.mark.parametrize("window", [0, 4, 200, None])
+def test_layers_of_long_candidates_are_one_after_the_other(window: int | None) -> None:
+    """With queries, keys and values of all rows made before, and without."""
+    rows = packed_rows([7, 0, 3], [[5, 9, 300, 0, 4], LONG, [60, 60, 60, 1]], shared=True)
+    assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(window))
+
+
+def test_layers_of_texts_are_one_after_the_other() -> None:
+    """A batch of queries alone."""
+    rows = PackedRows(offsets([7, 0, 300, 60, 60, 60]), offsets([]), np.zeros(0, np.int64))
+    assert_layers_are_one_after_the_other(rows, AttentionPattern.sparse(None))
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_whole_layer_is_its_parts(data: st.DataObject) -> None:

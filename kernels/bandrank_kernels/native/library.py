@@ -63,6 +63,27 @@ class PatternStruct(ctypes.Structure):
     )
 
 
+class LayerStruct(ctypes.Structure):
+    """`Layer` of stack.h."""
+
+    _fields_ = (("qkv", ctypes.POINTER(WeightsStruct)), ("rest", ctypes.POINTER(PostNormStruct)))
+
+
+class SequencesStruct(ctypes.Structure):
+    """`Sequences` of stack.h."""
+
+    _fields_ = (
+        *((name, LONG) for name in ("heads", "head_dim", "rows", "before", "far")),
+        ("pattern", PatternStruct),
+        ("queries", ADDRESS),
+        ("num_queries", LONG),
+        ("pieces", ADDRESS),
+        ("num_pieces", LONG),
+        ("joint", ADDRESS),
+        ("num_joint", LONG),
+    )
+
+
 SIGNATURES: dict[str, list[type]] = {
     "pack": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS],
     "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
@@ -76,6 +97,10 @@ SIGNATURES: dict[str, list[type]] = {
     ],
     "finish_cls": [ADDRESS, LONG, ADDRESS, LONG, LONG, ADDRESS],
     "attend": [ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, ADDRESS],
+    "stack": [
+        *(ctypes.POINTER(SequencesStruct), ctypes.POINTER(LayerStruct), LONG),
+        *(ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS),
+    ],
     "dense": [ADDRESS, LONG, LONG, ADDRESS, ADDRESS, LONG, ADDRESS],
 }
 
@@ -113,6 +138,7 @@ class Library:
         self.sequences, self.finish_cls = typed("sequences"), typed("finish_cls")
         self.joint_sequences = typed("joint_sequences")
         self.attend, self.dense = typed("attend"), typed("dense")
+        self.stack = typed("stack")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer's whole panels."""

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from bandrank_kernels.native.library import NormStruct, PostNormStruct, SplitStruct, WeightsStruct, native
+from bandrank_kernels.native.library import LayerStruct, NormStruct, PostNormStruct, SplitStruct, WeightsStruct, native
 from bandrank_kernels.native.threads import in_parts
 
 MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
@@ -146,6 +146,11 @@ class Int8Layer:
     qkv: Int8Weights
     rest: PostNorm
     heads: int
+
+    @cached_property
+    def struct(self) -> LayerStruct:
+        """What the kernels are given; valid as long as this object."""
+        return LayerStruct(ctypes.pointer(self.qkv.struct), ctypes.pointer(self.rest.struct))
 
 
 @dataclass(frozen=True, eq=False)

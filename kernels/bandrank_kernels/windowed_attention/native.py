@@ -1,6 +1,7 @@
 """The backend in C++ for a CPU: a few rows at a time, one in each lane of a register, without padding."""
 
 import functools
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.arrays import Ints, indices_within
-from bandrank_kernels.native.library import PatternStruct, native, why_no_native
+from bandrank_kernels.native.library import LayerStruct, PatternStruct, SequencesStruct, native, why_no_native
 from bandrank_kernels.native.tensors import Int8Layer, linear
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
@@ -79,6 +80,25 @@ class NativePlan(AttentionPlan):
         attended = self._attend_before(hidden, layer, None)
         return layer.rest(attended[:num_candidates], hidden[:num_candidates])
 
+    def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
+        heads, size = layers[0].heads, hidden.shape[1]
+        sequences = self._sequences(heads, size // heads)
+        if sequences is None or (sequences.joint and num_candidates is not None):
+            return None
+        if torch.get_num_threads() > 1:  # they share each layer
+            return None
+        hidden, states = hidden.contiguous(), hidden.new_empty(2, *hidden.shape)
+        first = None if num_candidates is None else hidden.new_empty(num_candidates, size)
+        native().stack(
+            sequences,
+            (LayerStruct * len(layers))(*(layer.struct for layer in layers)),
+            len(layers),
+            hidden.data_ptr(),
+            *(each.data_ptr() for each in states),
+            *((-1, None) if first is None else (len(first), first.data_ptr())),
+        )
+        return states[(len(layers) - 1) % 2] if first is None else first
+
     def _attend_before(self, hidden: Tensor, layer: Int8Layer, out: Tensor | None) -> Tensor:
         """(rows before the first sequence, hidden_size) what the heads give for them.
 
@@ -87,7 +107,7 @@ class NativePlan(AttentionPlan):
         """
         hidden, size = hidden.contiguous(), hidden.shape[1]
         heads, head_dim = layer.heads, size // layer.heads
-        before = self._rows.first_candidate_row if self._rows.num_candidates else 0
+        before = self._before
         table, pattern = self._pieces
         given = linear(hidden if self._sees_far else hidden[:before], layer.qkv)
         attended, met = hidden.new_empty(before, size), hidden.new_empty(len(table), size + 2 * heads)
@@ -150,6 +170,23 @@ class NativePlan(AttentionPlan):
         table = np.column_stack([own.starts[owner, 0] + begin, end - begin, of_sequence])
         seen = pattern.cls_to_query, pattern.cls_to_candidate, pattern.candidate_to_cls, pattern.candidate_to_query
         return np.ascontiguousarray(table, np.int64), PatternStruct(window, *seen)
+
+    def _sequences(self, heads: int, head_dim: int) -> SequencesStruct | None:
+        """The batch as `Sequences` in stack.h, valid as long as this plan; None if no layer is computed in one."""
+        sizes = heads, head_dim, self._rows.num_rows, self._before
+        if self._pattern.shares_queries:
+            tasks, (pieces, pattern) = self._query_tasks, self._pieces
+            num_tasks = len(tasks) if self._before else 0  # queries alone are sequences themselves
+            tables = tasks.ctypes.data, num_tasks, pieces.ctypes.data, len(pieces)
+            return SequencesStruct(*sizes, self._sees_far, pattern, *tables, None, 0)
+        if self._joint is None:
+            return None
+        return SequencesStruct(*sizes, 0, PatternStruct(), None, 0, None, 0, self._joint.ctypes.data, len(self._joint))
+
+    @property
+    def _before(self) -> int:
+        """The number of rows before the first sequence."""
+        return self._rows.first_candidate_row if self._rows.num_candidates else 0
 
     @cached_property
     def _sees_far(self) -> bool:

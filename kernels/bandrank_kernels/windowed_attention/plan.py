@@ -54,6 +54,13 @@ class AttentionPlan(ABC):
         del hidden, layer, num_candidates
         return None
 
+    def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
+        """What `layer` gives after all of these layers, or, for so many candidates, `layer_first` after those before;
+        None if this plan does not compute them in one.
+        """
+        del hidden, layers, num_candidates
+        return None
+
     @abstractmethod
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         """Attention of each [CLS] over its keys, where the rows are keys and values at once (the absorbed last layer).

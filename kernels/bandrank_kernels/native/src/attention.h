@@ -253,4 +253,17 @@ inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, 
     }
 }
 
+// out (rows, heads, head_dim): the rows of tasks, for all heads. q, k, v: `stride` numbers from row to row. The keys of
+// tasks that are one behind the other and have the same are fetched once.
+inline void attend_tasks(const float* q, const float* k, const float* v, int64_t stride, int64_t heads,
+                         int64_t head_dim, const Task* tasks, const Task* last, float* out, AttentionScratch& scratch) {
+    for (const Task *task = tasks, *next; task < last; task = next) {
+        next = task + 1;
+        while (next < last && next->same_keys(*task)) ++next;
+        for (int64_t column = 0; column < heads * head_dim; column += head_dim)
+            attend({q + column, stride}, {k + column, stride}, {v + column, stride}, head_dim, task, next,
+                   {out + column, heads * head_dim}, scratch);
+    }
+}
+
 }  // namespace bandrank

@@ -1,5 +1,5 @@
 // The functions that Python calls. Each runs on the thread that calls it, and any number of threads may call them.
-#include "layers.h"
+#include "stack.h"
 
 using namespace bandrank;
 
@@ -45,17 +45,17 @@ void bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t
     finish_cls(pieces, count, met, heads, head_dim, attended);
 }
 
-// out (rows, heads, head_dim): the attention of every task's query rows. q, k, v: `stride` numbers from row to row. The
-// keys of tasks that are one behind the other and have the same are fetched once.
+// out (rows, heads, head_dim): the attention of every task's query rows. q, k, v: `stride` numbers from row to row.
 void bandrank_attend(const float* q, const float* k, const float* v, int64_t stride, int64_t heads, int64_t head_dim,
                      const Task* tasks, int64_t count, float* out) {
-    for (const Task *task = tasks, *next; task < tasks + count; task = next) {
-        next = task + 1;
-        while (next < tasks + count && next->same_keys(*task)) ++next;
-        for (int64_t column = 0; column < heads * head_dim; column += head_dim)
-            attend({q + column, stride}, {k + column, stride}, {v + column, stride}, head_dim, task, next,
-                   {out + column, heads * head_dim}, scratch.attention);
-    }
+    attend_tasks(q, k, v, stride, heads, head_dim, tasks, tasks + count, out, scratch.attention);
+}
+
+// Layers one after the other; see stack.h.
+void bandrank_stack(const Sequences* sequences, const Layer* layers, int64_t count, const float* hidden, float* even,
+                    float* odd, int64_t first, float* out) {
+    float* const states[2] = {even, odd};
+    stack(*sequences, layers, count, hidden, states, first, out);
 }
 
 // out (rows, outputs) = x W^T + bias in float32, every row by itself. transposed: W^T, (inputs, padded outputs).

@@ -26,6 +26,7 @@ struct Scratch {
     Buffer<Quantisation> steps;
     AttentionScratch attention;
     Buffer<float> qkv, attended, gathered, results;
+    Buffer<float> given, before, met;
     std::vector<Softmax> softmax;
     std::vector<Piece> pieces;
 };

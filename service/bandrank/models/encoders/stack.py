@@ -11,7 +11,7 @@ from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.patterns import for_windows, narrowed, sparse
+from bandrank.models.layers.patterns import for_windows, narrowed, plan_within, sparse
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
@@ -89,6 +89,9 @@ class Stack(nn.Module):
         return for_windows(self.windows, plan_within)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
+        out = self._in_one(hidden, plan, layers)
+        if out is not None:
+            return out
         for layer in self.layers[layers]:
             hidden = layer(hidden, positions, plan)
         return hidden
@@ -96,9 +99,20 @@ class Stack(nn.Module):
     def forward_cls(
         self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int, *, first: int = 0
     ) -> Tensor:
-        for layer in self.layers[first:-1]:
-            hidden = layer(hidden, positions, plan)
+        out = self._in_one(hidden, plan, slice(first, None), num_candidates)
+        if out is not None:
+            return out
+        hidden = self.forward(hidden, positions, plan, layers=slice(first, -1))
         return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
+
+    def _in_one(
+        self, hidden: Tensor, plan: AttentionPlan, layers: slice, num_candidates: int | None = None
+    ) -> Tensor | None:
+        """What the layers give, for [CLS] alone if asked, where their attention's plan computes them in one call."""
+        whole = [block.whole for block in self.layers[layers] if isinstance(block, Block) and block.whole is not None]
+        if not whole or len(whole) < len(self.layers[layers]) or len(self.windows) > 1:
+            return None
+        return plan_within(plan, self.windows[0]).layers(hidden, whole, num_candidates)
 
     def layer(self, index: int) -> Block:
         return self.layers[index]  # type: ignore[return-value]  # a ModuleList has items of type Module

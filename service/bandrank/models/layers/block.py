@@ -43,8 +43,12 @@ BERT = BlockOptions()
 
 
 class Block(nn.Module, ABC):
-    """Attention and feed-forward with residuals; subclasses place the two norms."""
+    """Attention and feed-forward with residuals; subclasses place the two norms.
 
+    whole: the layer's weights where the CPU kernels compute it in one call.
+    """
+
+    whole: Int8Layer | None = None
     _folded: FoldedProjections | None = None
 
     def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
@@ -134,16 +138,15 @@ class PostNormBlock(Block):
     """
 
     _fused: PostNorm | None = None
-    _whole: Int8Layer | None = None
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
-        out = None if self._whole is None else plan_within(plan, self.window).layer(hidden, self._whole)
+        out = None if self.whole is None else plan_within(plan, self.window).layer(hidden, self.whole)
         return super().forward(hidden, positions, plan) if out is None else out
 
     def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
         out = None
-        if self._whole is not None:
-            out = plan_within(plan, self.window).layer_first(hidden, self._whole, num_candidates)
+        if self.whole is not None:
+            out = plan_within(plan, self.window).layer_first(hidden, self.whole, num_candidates)
         return super().forward_cls(hidden, positions, plan, num_candidates) if out is None else out
 
     def prepare_for(self, execution: Execution) -> None:
@@ -155,7 +158,7 @@ class PostNormBlock(Block):
             before, behind = ((norm.weight, norm.bias, norm.eps) for norm in (self.attention_norm, self.out_norm))
             self._fused = PostNorm(out, up, down, before, behind)
             if isinstance(self.qkv, Int8Linear) and self.rotary is None:
-                self._whole = Int8Layer(self.qkv.packed, self._fused, self.num_heads)
+                self.whole = Int8Layer(self.qkv.packed, self._fused, self.num_heads)
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
         return super()._after_attention(attended, hidden) if self._fused is None else self._fused(attended, hidden)

@@ -1,0 +1,65 @@
+// Layers of an encoder one after the other, on one thread.
+#pragma once
+#include "layers.h"
+
+namespace bandrank {
+
+struct Layer {
+    const Weights* qkv;
+    const PostNorm* rest;
+};
+
+// The rows of a batch, of which those of [CLS] and of queries come first, and who sees whom.
+struct Sequences {
+    int64_t heads, head_dim, rows, before;
+    int64_t far;  // whether the queries, keys and values of all rows are made before any attention
+    Pattern pattern;
+    const Task* queries;  // what rows of queries see
+    int64_t num_queries;
+    const Piece* pieces;
+    int64_t num_pieces;
+    const Joint* joint;  // or null; else every row sees all others of its sequence, and the five before are not used
+    int64_t num_joint;
+
+    int64_t size() const { return heads * head_dim; }
+};
+
+// to (rows, size): a layer's output. first: if not negative, only the output of so many [CLS] rows is wanted, and `to`
+// has no others.
+inline void sequence_layer(const Sequences& s, const Layer& layer, const float* hidden, int64_t first, float* to) {
+    const int64_t size = s.size(), projected = s.far ? s.rows : s.before;
+    float* given = scratch.given.room(projected * 3 * size);
+    float* attended = scratch.before.room(s.before * size);
+    linear(hidden, size, projected, *layer.qkv, false, given);
+    const bool all = first < 0;
+    if (all)
+        attend_tasks(given, given + size, given + 2 * size, 3 * size, s.heads, s.head_dim, s.queries,
+                     s.queries + s.num_queries, attended, scratch.attention);
+    float* met = scratch.met.room(s.num_pieces * (size + 2 * s.heads));
+    const SequenceLayer sequences{hidden,     given,     s.far ? nullptr : layer.qkv, all ? layer.rest : nullptr,
+                                  s.heads,    s.head_dim, s.pattern,                  met, to};
+    sequences(s.pieces, s.pieces + s.num_pieces);
+    finish_cls(s.pieces, s.num_pieces, met, s.heads, s.head_dim, attended);
+    post_norm(attended, hidden, all ? s.before : first, *layer.rest, to);
+}
+
+// Layers one after the other, from `hidden` to states[0], from there to states[1], and back; each (rows, size). out:
+// if not null, where the output of the first rows of the last layer goes instead.
+inline void stack(const Sequences& s, const Layer* layers, int64_t count, const float* hidden, float* const states[2],
+                  int64_t first, float* out) {
+    for (int64_t i = 0; i < count; ++i) {
+        const bool cls_only = out && i + 1 == count;
+        float* to = cls_only ? out : states[i % 2];
+        if (s.joint)
+            joint_sequences(hidden, *layers[i].qkv, *layers[i].rest, s.heads, s.head_dim, s.joint,
+                            s.joint + s.num_joint, to);
+        else
+            sequence_layer(s, layers[i], hidden, cls_only ? first : -1, to);
+        hidden = to;
+    }
+    scratch.given.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.before.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.met.clear_beyond(SequenceLayer::MOST_KEPT);
+}
+
+}  // namespace bandrank
