@@ -119,8 +119,9 @@ void try_joint(const std::vector<int64_t>& lengths) {
 
     const Layer each{&layer.qkv.weights, &layer.rest}, layers[]{each, each};
     const Sequences joint{2, 16, rows, 3 * count, 0, {}, nullptr, 0, nullptr, 0, sequences.data(), count};
-    std::vector<float> odd(rows * size);
+    std::vector<float> odd(rows * size), of_cls(count * size);
     bandrank_stack(&joint, layers, 2, hidden.data(), to.data(), odd.data(), -1, nullptr);
+    bandrank_stack(&joint, layers, 2, hidden.data(), to.data(), odd.data(), count, of_cls.data());
 }
 
 }  // namespace

@@ -100,14 +100,14 @@ def assert_layers_are_one_after_the_other(rows: PackedRows, pattern: AttentionPa
         return
     second = plan.layer(first, layer)
     assert second is not None
-    last, last_cls = plan.layer(second, layer), plan.layer_first(second, layer, rows.num_candidates)
+    last = plan.layer(second, layer)
     assert one is not None
     assert torch.equal(one, first)
     assert three is not None
     assert last is not None
     assert torch.equal(three, last)
-    assert (cls is None) == (last_cls is None)
-    assert cls is None or last_cls is None or torch.equal(cls, last_cls)
+    assert cls is not None
+    assert torch.equal(cls, last[: rows.num_candidates])
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

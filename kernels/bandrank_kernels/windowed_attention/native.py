@@ -83,7 +83,7 @@ class NativePlan(AttentionPlan):
     def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
         heads, size = layers[0].heads, hidden.shape[1]
         sequences = self._sequences(heads, size // heads)
-        if sequences is None or (sequences.joint and num_candidates is not None):
+        if sequences is None:
             return None
         if torch.get_num_threads() > 1:  # they share each layer
             return None

@@ -207,39 +207,63 @@ struct Joint {
 };
 static_assert(sizeof(Joint) == 6 * sizeof(int64_t), "a row of the table of sequences");
 
-// A layer for sequences in which every row sees all: they are brought together, a chunk at a time.
-inline void joint_sequences(const float* hidden, const Weights& qkv, const PostNorm& rest, int64_t heads,
-                            int64_t head_dim, const Joint* sequences, const Joint* last, float* out) {
-    const int64_t size = heads * head_dim;
+// Calls visit(first, next, rows) for runs of sequences, of about a chunk of rows each, which are brought together at
+// `rows`, (count, size), in scratch.
+template <class Visit>
+inline void each_chunk(const float* hidden, int64_t size, const Joint* sequences, const Joint* last, Visit visit) {
     for (const Joint *first = sequences, *next; first < last; first = next) {
         int64_t count = first->count();
         for (next = first + 1; next < last && count + next->count() <= SequenceLayer::CHUNK; ++next)
             count += next->count();
-        float *gathered = scratch.gathered.room(count * size), *results = scratch.results.room(count * size);
-        auto each_run = [=](auto&& visit) {
-            int64_t row = 0;
-            for (const Joint* each = first; each < next; ++each)
-                for (const Run& run : each->runs) {
-                    visit(run, row * size);
-                    row += run.count;
-                }
-        };
-        each_run([=](const Run& run, int64_t at) {
-            std::copy_n(hidden + run.first * size, run.count * size, gathered + at);
-        });
+        float *rows = scratch.gathered.room(count * size), *to = rows;
+        scratch.results.room(count * size);
+        for (const Joint* each = first; each < next; ++each)
+            for (const Run& run : each->runs) to = std::copy_n(hidden + run.first * size, run.count * size, to);
+        visit(first, next, rows);
+    }
+    scratch.gathered.clear_beyond(SequenceLayer::MOST_KEPT);
+    scratch.results.clear_beyond(SequenceLayer::MOST_KEPT);
+}
+
+// A layer for sequences in which every row sees all: they are brought together, a chunk at a time.
+inline void joint_sequences(const float* hidden, const Weights& qkv, const PostNorm& rest, int64_t heads,
+                            int64_t head_dim, const Joint* sequences, const Joint* last, float* out) {
+    const int64_t size = heads * head_dim;
+    each_chunk(hidden, size, sequences, last, [&](const Joint* first, const Joint* next, const float* rows) {
         scratch.pieces.clear();
         int64_t row = 0;
         for (const Joint* each = first; each < next; row += each++->count())
             scratch.pieces.push_back({{row, each->count()}, {0, 0}, -1, {row, each->count()}});
         const Piece* pieces = scratch.pieces.data();
-        const SequenceLayer layer{gathered, nullptr, &qkv, &rest, heads, head_dim, {-1, 0, 0, 0, 0}, nullptr, results};
+        const float* from = scratch.results.data();
+        const SequenceLayer layer{rows,     nullptr,  &qkv, &rest, heads, head_dim, {-1, 0, 0, 0, 0}, nullptr,
+                                  scratch.results.data()};
         layer(pieces, pieces + scratch.pieces.size());
-        each_run([=](const Run& run, int64_t at) {
-            std::copy_n(results + at, run.count * size, out + run.first * size);
-        });
-    }
-    scratch.gathered.clear_beyond(SequenceLayer::MOST_KEPT);
-    scratch.results.clear_beyond(SequenceLayer::MOST_KEPT);
+        for (const Joint* each = first; each < next; ++each)
+            for (const Run& run : each->runs) {
+                std::copy_n(from, run.count * size, out + run.first * size);
+                from += run.count * size;
+            }
+    });
+}
+
+// attended (sequences, size): the attention of the first row of each sequence, its [CLS], over all of its rows.
+inline void joint_cls(const float* hidden, const Weights& qkv, int64_t heads, int64_t head_dim, const Joint* sequences,
+                      const Joint* last, float* attended) {
+    const int64_t size = heads * head_dim;
+    each_chunk(hidden, size, sequences, last, [&](const Joint* first, const Joint* next, const float* rows) {
+        int64_t count = 0, row = 0;
+        for (const Joint* each = first; each < next; ++each) count += each->count();
+        float *all = scratch.qkv.room(count * 3 * size), *results = scratch.results.data();
+        linear(rows, size, count, qkv, false, all);
+        for (const Joint* each = first; each < next; row += each++->count()) {
+            const Task task{{row, 1}, {{row, each->count()}}, {}, -1};
+            attend_tasks(all, all + size, all + 2 * size, 3 * size, heads, head_dim, &task, &task + 1, results,
+                         scratch.attention);
+            std::copy_n(results + row * size, size, attended + (each - sequences) * size);
+        }
+    });
+    scratch.qkv.clear_beyond(SequenceLayer::MOST_KEPT);
 }
 
 // attended (rows before all sequences, heads head_dim): the attention of [CLS] from what it has met of each piece. The

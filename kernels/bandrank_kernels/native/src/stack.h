@@ -26,21 +26,30 @@ struct Sequences {
 
 // to (rows, size): a layer's output. first: if not negative, only the output of so many [CLS] rows is wanted, and `to`
 // has no others.
-inline void sequence_layer(const Sequences& s, const Layer& layer, const float* hidden, int64_t first, float* to) {
+inline void layer_of_shared(const Sequences& s, const Layer& layer, const float* hidden, int64_t first, float* to) {
     const int64_t size = s.size(), projected = s.far ? s.rows : s.before;
-    float* given = scratch.given.room(projected * 3 * size);
-    float* attended = scratch.before.room(s.before * size);
-    linear(hidden, size, projected, *layer.qkv, false, given);
+    float *given = scratch.given.room(projected * 3 * size), *attended = scratch.before.room(s.before * size);
+    float* met = scratch.met.room(s.num_pieces * (size + 2 * s.heads));
     const bool all = first < 0;
+    linear(hidden, size, projected, *layer.qkv, false, given);
     if (all)
         attend_tasks(given, given + size, given + 2 * size, 3 * size, s.heads, s.head_dim, s.queries,
                      s.queries + s.num_queries, attended, scratch.attention);
-    float* met = scratch.met.room(s.num_pieces * (size + 2 * s.heads));
-    const SequenceLayer sequences{hidden,     given,     s.far ? nullptr : layer.qkv, all ? layer.rest : nullptr,
-                                  s.heads,    s.head_dim, s.pattern,                  met, to};
+    const Weights* qkv = s.far ? nullptr : layer.qkv;
+    const PostNorm* rest = all ? layer.rest : nullptr;
+    const SequenceLayer sequences{hidden, given, qkv, rest, s.heads, s.head_dim, s.pattern, met, to};
     sequences(s.pieces, s.pieces + s.num_pieces);
     finish_cls(s.pieces, s.num_pieces, met, s.heads, s.head_dim, attended);
     post_norm(attended, hidden, all ? s.before : first, *layer.rest, to);
+}
+
+// The same where every row sees all of its sequence.
+inline void layer_of_joint(const Sequences& s, const Layer& layer, const float* hidden, int64_t first, float* to) {
+    const Joint* last = s.joint + s.num_joint;
+    if (first < 0) return joint_sequences(hidden, *layer.qkv, *layer.rest, s.heads, s.head_dim, s.joint, last, to);
+    float* attended = scratch.before.room(s.num_joint * s.size());
+    joint_cls(hidden, *layer.qkv, s.heads, s.head_dim, s.joint, last, attended);
+    post_norm(attended, hidden, first, *layer.rest, to);
 }
 
 // Layers one after the other, from `hidden` to states[0], from there to states[1], and back; each (rows, size). out:
@@ -50,11 +59,7 @@ inline void stack(const Sequences& s, const Layer* layers, int64_t count, const 
     for (int64_t i = 0; i < count; ++i) {
         const bool cls_only = out && i + 1 == count;
         float* to = cls_only ? out : states[i % 2];
-        if (s.joint)
-            joint_sequences(hidden, *layers[i].qkv, *layers[i].rest, s.heads, s.head_dim, s.joint,
-                            s.joint + s.num_joint, to);
-        else
-            sequence_layer(s, layers[i], hidden, cls_only ? first : -1, to);
+        (s.joint ? layer_of_joint : layer_of_shared)(s, layers[i], hidden, cls_only ? first : -1, to);
         hidden = to;
     }
     scratch.given.clear_beyond(SequenceLayer::MOST_KEPT);
