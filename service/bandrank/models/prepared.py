@@ -140,7 +140,7 @@ class PreparedScorer:
         """Begins `score`. The returned function waits for the scores, which are in host memory."""
         if self._splits:
             parts = self._begin(self.scorer.score, batch)
-            return lambda: torch.cat(parts())
+            return lambda: torch.cat(parts()).float()
         return to_host(self.score(batch).float())
 
     def begin_passages(self, batch: ScoreBatch) -> Callable[[], tuple[Tensor, Tensor]]:
@@ -151,7 +151,7 @@ class PreparedScorer:
 
             def together() -> tuple[Tensor, Tensor]:
                 scores, passages = zip(*parts(), strict=True)
-                return torch.cat(scores), torch.cat(passages)
+                return torch.cat(scores).float(), torch.cat(passages)
 
             return together
         scores, passages = scorer.score_passages(batch, self._replay() or scorer.launch)
