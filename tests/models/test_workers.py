@@ -103,6 +103,18 @@ def test_a_part_that_threads_share_leaves_room_when_it_has_ended() -> None:
         torch.set_num_threads(before)
 
 
+def test_parts_are_computed_while_the_interpreter_ends() -> None:
+    """By who asks, as a pool that is shut down takes nothing more; errors wait for the others all the same."""
+    pool = Workers(2)
+    pool._pool.shutdown()
+    pool._together.shutdown()
+    assert pool.begin(lambda part: 6 // part, [1, 2, 3])() == [6, 3, 2]
+    assert pool.begin_together(lambda part: 6 // part, 6)() == [1]
+    pool.wait_for_room()
+    with pytest.raises(ZeroDivisionError):
+        pool.begin(lambda part: 6 // part, [0, 1])()
+
+
 @given(st.lists(st.integers(0, 2000), max_size=40), st.integers(1, 8), st.sampled_from([FINE, COARSE]))
 def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Grain) -> None:
     """In order, none empty, and no more of them than are worth it."""

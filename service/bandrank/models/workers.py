@@ -8,9 +8,9 @@ import functools
 import heapq
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -82,7 +82,7 @@ class Workers:
             with self._processors.apart(), torch.inference_mode():
                 return compute(part)
 
-        futures = [self._pool.submit(compute_apart, number, part) for number, part in enumerate(parts)]
+        futures = [_submit(self._pool, compute_apart, number, part) for number, part in enumerate(parts)]
         self._room = room if parts else self._room
 
         def results() -> list[Result]:
@@ -104,13 +104,26 @@ class Workers:
             finally:
                 room.set()
 
-        future = self._together.submit(compute_together)
+        future = _submit(self._together, compute_together)
         self._room = room
         return lambda: [future.result()]
 
     def wait_for_room(self) -> None:
         """Waits until the last part that was queued has begun, or has ended if the threads share it."""
         self._room.wait()
+
+
+def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments: Any) -> Future[Result]:
+    """As `pool.submit`; while the interpreter ends, when pools take nothing more, on the calling thread."""
+    try:
+        return pool.submit(compute, *arguments)
+    except RuntimeError:
+        future: Future[Result] = Future()
+        try:
+            future.set_result(compute(*arguments))
+        except Exception as error:  # noqa: BLE001  # raised by whoever asks for the result
+            future.set_exception(error)
+        return future
 
 
 def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
