@@ -15,7 +15,7 @@ from bandrank import dtype_choice
 from bandrank.dtype_choice import choose_dtype
 from bandrank.errors import BadSetting
 from bandrank.models import checkpoint
-from bandrank.models.checkpoint import BadCheckpoint, load_fit, mark_fit
+from bandrank.models.checkpoint import BadCheckpoint, Precision, load_precision, save_precision
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.measured import measure
 
@@ -35,7 +35,7 @@ def overflowing() -> LoadedModel:
 def marked(tmp_path: Path) -> LoadedModel:
     """A checkpoint that was measured to be fit for int8."""
     checkpoint.save(tiny_cross_encoder(), tmp_path / "marked", tokenizer=TOKENIZER_FILE)
-    mark_fit(tmp_path / "marked", ["int8"])
+    save_precision(tmp_path / "marked", Precision(("int8",)))
     return load_model(str(tmp_path / "marked"))
 
 
@@ -133,12 +133,12 @@ def test_int8_where_it_cannot_be_computed_is_a_bad_setting(
 def test_marks_are_kept_in_the_checkpoint(tmp_path: Path) -> None:
     """Written, read, taken back; anything else is refused."""
     checkpoint.save(tiny_cross_encoder(), tmp_path, tokenizer=TOKENIZER_FILE)
-    assert load_fit(tmp_path) == ()
-    mark_fit(tmp_path, ["int8"])
-    assert load_fit(tmp_path) == ("int8",)
+    assert load_precision(tmp_path).fit == ()
+    save_precision(tmp_path, Precision(("int8",)))
+    assert load_precision(tmp_path).fit == ("int8",)
     assert load_model(str(tmp_path)).fit == ("int8",)
-    mark_fit(tmp_path, ["int4"])  # type: ignore[list-item]
-    with pytest.raises(BadCheckpoint, match="fit: dtypes: 'int4' is none of"):
-        load_fit(tmp_path)
-    mark_fit(tmp_path, [])
+    save_precision(tmp_path, Precision(("int4",)))  # type: ignore[arg-type]
+    with pytest.raises(BadCheckpoint, match="fit: 'int4' is none of"):
+        load_precision(tmp_path)
+    save_precision(tmp_path, Precision())
     assert "fit" not in (tmp_path / "config.json").read_text(encoding="utf-8")

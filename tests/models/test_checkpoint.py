@@ -13,7 +13,7 @@ from support.models import edit_json, save_cross_encoder, tiny_bi_encoder, tiny_
 from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint
-from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.checkpoint import BadCheckpoint, Precision, load_precision, save_precision
 from bandrank.models.fusion import Fusion
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
@@ -51,6 +51,21 @@ def test_a_scorer_that_adds_to_another_says_so(tmp_path: Path) -> None:
     model = load_model(str(tmp_path))
     assert model.fusion == fusion
     assert model.scorer.config == tiny_cross_encoder().config
+
+
+def test_layers_that_int8_leaves_in_float32_are_kept(folder: Path) -> None:
+    """By whoever loads the checkpoint, and saves it again; a name that is no layer's is refused."""
+    save_precision(folder, Precision(("int8",), ("encoder.layers.1.down",)))
+    scorer = checkpoint.load(folder)
+    assert scorer.exact_layers == {"encoder.layers.1.down"}
+    checkpoint.save(scorer, folder.parent / "again", tokenizer=TOKENIZER_FILE)
+    assert load_precision(folder.parent / "again") == Precision((), ("encoder.layers.1.down",))
+
+    save_precision(folder, Precision((), ("encoder.layers.9.down",)))
+    with pytest.raises(BadCheckpoint, match=r"exact_layers: the encoder has no linear layer encoder\.layers\.9\.down"):
+        checkpoint.load(folder)
+    save_precision(folder, Precision())
+    assert "exact_layers" not in (folder / "config.json").read_text(encoding="utf-8")
 
 
 def test_a_damaged_fusion(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bandrank.models.layers.patterns import sparse
 from bandrank.models.layers.splitting import split_for
 from bandrank.models.loading import load_model
 from bandrank.models.prepared import PreparedScorer, prepare
-from bandrank.models.quantised import why_not_quantised
+from bandrank.models.quantised import linear_layers, why_not_quantised
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.shipped import FAST
@@ -190,6 +190,24 @@ def test_a_scorer_has_as_many_parameters_as_before() -> None:
     linear = [layer for layer in int8.encoder.modules() if isinstance(layer, Int8Linear)]
     assert sum(each.numel() for each in int8.parameters()) == count + sum(len(layer.scales) for layer in linear)
     assert not any(isinstance(layer, Linear) for block in int8.encoder.layers for layer in block.modules())
+
+
+def test_exact_layers_stay_in_float32() -> None:
+    """Those that a checkpoint names, with other scores than where all layers are in int8."""
+    scorer = tiny_cross_encoder(num_heads=2, pattern=sparse(4))
+    batch = score_batch(*random_texts(scorer))
+    whole = scores(prepared(scorer, torch.int8), batch)
+    scorer.exact_layers = frozenset(["encoder.layers.0.qkv", "encoder.layers.1.down"])
+    mixed = prepared(scorer, torch.int8)
+
+    assert linear_layers(mixed.scorer).keys() == scorer.exact_layers
+    assert sum(isinstance(each, Int8Linear) for each in mixed.scorer.modules()) == 6
+    assert not torch.equal(scores(mixed, batch), whole)
+    assert "encoder.layers.0.qkv, encoder.layers.1.down in float32" in mixed.precision
+    scorer.exact_layers = frozenset(linear_layers(scorer))
+    torch.testing.assert_close(
+        scores(prepared(scorer, torch.int8), batch), scores(prepared(scorer, torch.float32), batch)
+    )
 
 
 def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,14 @@ from support.native import needs_native
 from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint
-from bandrank.models.checkpoint import load_fit, mark_fit
+from bandrank.models.checkpoint import Precision, load_precision, save_precision
+from bandrank.models.loading import load_model
+from bandrank.models.quantised import linear_layers
 from bandrank_training import quantising
 from bandrank_training.__main__ import main
+from bandrank_training.calibrating import MOST, changes_of_layers
 from bandrank_training.quantising import Row
+from bandrank_training.scoring import Question
 
 DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(12)}
 # Words of the documents themselves, so that BM25 finds some; q9 has none, and is not judged.
@@ -43,7 +47,7 @@ def test_a_checkpoint_that_loses_little_is_marked(
 
     assert quantise(folder) == 0
 
-    assert load_fit(folder / "scorer") == ("int8",)
+    assert load_precision(folder / "scorer").fit == ("int8",)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny"))
     name, queries, exact, near, change, overlap, tau, largest, spread = (part.strip() for part in line.split("|")[1:-1])
     assert (name, queries) == ("tiny", "5")
@@ -56,12 +60,12 @@ def test_a_checkpoint_that_loses_little_is_marked(
 @needs_native
 def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mark from before is taken back."""
-    mark_fit(folder / "scorer", ["int8"])
+    save_precision(folder / "scorer", Precision(("int8",)))
     monkeypatch.setattr(quantising, "MARGIN", -1.0)
 
     assert quantise(folder, "--limit", "2") == 1
 
-    assert load_fit(folder / "scorer") == ()
+    assert load_precision(folder / "scorer").fit == ()
 
 
 @needs_native
@@ -72,12 +76,51 @@ def test_each_dtype_has_a_mark_of_its_own(
     monkeypatch.setattr(quantising, "MARGIN", 1.0)
     assert quantise(folder, "--dtype", "bfloat16") == 0
     assert "| | queries | float32 | bfloat16 |" in capsys.readouterr().out
-    assert load_fit(folder / "scorer") == ("bfloat16",)
+    assert load_precision(folder / "scorer").fit == ("bfloat16",)
     assert quantise(folder) == 0
-    assert load_fit(folder / "scorer") == ("bfloat16", "int8")
+    assert load_precision(folder / "scorer").fit == ("bfloat16", "int8")
     monkeypatch.setattr(quantising, "MARGIN", -1.0)
     assert quantise(folder) == 1
-    assert load_fit(folder / "scorer") == ("bfloat16",)
+    assert load_precision(folder / "scorer").fit == ("bfloat16",)
+
+
+@needs_native
+def test_layers_that_lose_too_much_stay_in_float32(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here one that has a large weight for an input that is always zero: in float32 it counts for nothing, in int8 it
+    leaves a few steps to all others. The other layers compute in int8; what was said of them before is forgotten.
+    """
+    monkeypatch.setattr(quantising, "MARGIN", 1.0)
+    scorer = tiny_cross_encoder()
+    block = scorer.encoder.layers[1]
+    block.up.weight.data[0], block.up.bias.data[0] = 0, -50
+    block.down.weight.data[:, 0] = 1000
+    checkpoint.save(scorer, folder / "scorer", tokenizer=TOKENIZER_FILE)
+    save_precision(folder / "scorer", Precision(("int8", "bfloat16"), ("encoder.layers.0.qkv",)))
+
+    assert quantise(folder) == 0
+
+    assert load_precision(folder / "scorer") == Precision(("bfloat16", "int8"), ("encoder.layers.1.down",))
+    printed = capsys.readouterr().out
+    assert "encoder.layers.1.down stays in float32: alone it changes scores by" in printed
+    assert printed.count("stays in float32") == 1
+
+
+@needs_native
+def test_calibration_says_which_layer_changes_most(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where all stay in int8; the shares are those that layers have, and not all alike."""
+    quantise(folder)
+    assert "all 8 layers in int8: most is changed by encoder.layers." in capsys.readouterr().out
+    model = load_model(str(folder / "scorer"))
+    questions = [Question(QUERIES["q1"], list(DOCUMENTS.values()))]
+
+    changes = changes_of_layers(model, questions)
+
+    assert list(changes) == list(linear_layers(model.scorer))
+    assert all(0 < each < MOST for each in changes.values())
+    assert len(set(changes.values())) == len(changes)
+    assert model.scorer.exact_layers == frozenset()
 
 
 @pytest.mark.parametrize(("change", "passes"), [(0.01, True), (0.0, True), (-0.003, True), (-0.0031, False)])

@@ -1,5 +1,7 @@
 """quantise: measures what the rankings of a checkpoint lose in int8 or bfloat16, on collections re-ranked in it and in
 float32, and marks a checkpoint that loses little as fit for it, so that a service on a CPU may choose it.
+
+Of int8, layers are calibrated first: those that change scores too much by themselves stay in float32.
 """
 
 import argparse
@@ -7,28 +9,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from scipy import stats
 from tqdm import tqdm
 
 from bandrank.dtypes import DTYPES, DtypeName
-from bandrank.models.checkpoint import BadCheckpoint, is_checkpoint, load_fit, mark_fit
+from bandrank.models.checkpoint import BadCheckpoint, Precision, is_checkpoint, load_precision, save_precision
 from bandrank.models.loading import LoadedModel
 from bandrank.models.quantised import why_not_quantised
 from bandrank.models.shipped import shipped
 from bandrank_training.bm25 import BM25
+from bandrank_training.calibrating import changes_of_layers, losing, said_of
 from bandrank_training.candidates import Candidates, Ranking, ids_of
-from bandrank_training.collection import Collection, Qrels, open_collection
+from bandrank_training.collection import Collection, Qrels, documents_of, open_collection
 from bandrank_training.evaluation import rerank
 from bandrank_training.measures import MEASURES, judged, means, measure
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.results import BadEvaluation
-from bandrank_training.scoring import score_offline
+from bandrank_training.scoring import Question, score_offline
 from bandrank_training.start import load_start
 
 MARGIN = 0.003  # of mean nDCG@10, on each collection
 TOP = 10
+QUERIES, CANDIDATES = 8, 20  # of each collection, to calibrate layers by: the first
 EXACT: DtypeName = "float32"
 INT8: DtypeName = "int8"
 
@@ -81,13 +86,24 @@ def run(args: argparse.Namespace) -> int:
         raise BadCheckpoint(f"{folder}: only checkpoints in bandrank's format can be marked; `export` writes them")
     if args.dtype == INT8 and (reason := why_not_quantised(load_start(args.model).scorer)):
         raise BadEvaluation(f"{args.model} cannot be computed in int8: {reason}")
-    rows = [_compare(args, open_collection(each)) for each in args.dev]
+    collections = [open_collection(each) for each in args.dev]
+    judgements = [_Judgements.of(each, args) for each in collections]
+    before = load_precision(folder)
+    others, exact = tuple(name for name in before.fit if name != args.dtype), before.exact_layers
+    if args.dtype == INT8:
+        changes = changes_of_layers(load_start(args.model), [each for one in judgements for each in one.questions()])
+        exact = losing(changes)
+        print(said_of(changes))  # noqa: T201 - a result
+    save_precision(folder, Precision(others, exact))  # the mark is taken back until it is earned
+    rows = [_compare(args, each) for each in judgements]
     print(table(rows, args.dtype))  # noqa: T201 - the result
     fit = all(row.passes for row in rows)
-    others = [name for name in load_fit(folder) if name != args.dtype]
-    mark_fit(folder, [*others, args.dtype] if fit else others)
-    said = f"{folder} is {'fit' if fit else 'not fit'} for {args.dtype}: no loss beyond {MARGIN} of nDCG@10 is allowed"
-    print(said)  # noqa: T201
+    if fit:
+        save_precision(folder, Precision((*others, args.dtype), exact))
+    verdict = (
+        f"{folder} is {'fit' if fit else 'not fit'} for {args.dtype}: no loss beyond {MARGIN} of nDCG@10 is allowed"
+    )
+    print(verdict)  # noqa: T201
     return 0 if fit else 1
 
 
@@ -106,11 +122,33 @@ def table(rows: Sequence[Row], dtype: DtypeName) -> str:
     return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | |"])
 
 
-def _compare(args: argparse.Namespace, collection: Collection) -> Row:
-    qrels = dict(islice(judged(collection.qrels(args.split), 1).items(), args.limit))
-    candidates = _candidates(collection, qrels, args.depth)
-    if not candidates:
-        raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
+@dataclass(frozen=True)
+class _Judgements:
+    """A collection's judged queries, and the candidates of those for which BM25 finds some."""
+
+    collection: Collection
+    qrels: Qrels
+    candidates: Candidates
+
+    @classmethod
+    def of(cls, collection: Collection, args: argparse.Namespace) -> Self:
+        """Raises BadEvaluation for a collection without candidates."""
+        qrels = dict(islice(judged(collection.qrels(args.split), 1).items(), args.limit))
+        candidates = _candidates(collection, qrels, args.depth)
+        if not candidates:
+            raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")
+        return cls(collection, qrels, candidates)
+
+    def questions(self) -> list[Question]:
+        """The first, to calibrate layers by."""
+        first = {query_id: ids[:CANDIDATES] for query_id, ids in islice(self.candidates.items(), QUERIES)}
+        queries = self.collection.queries()
+        texts = documents_of(self.collection, {each for ids in first.values() for each in ids})
+        return [Question(queries[query_id], [texts[each] for each in ids]) for query_id, ids in first.items()]
+
+
+def _compare(args: argparse.Namespace, judgements: _Judgements) -> Row:
+    collection, candidates, qrels = judgements.collection, judgements.candidates, judgements.qrels
     exact, near = (_rankings(load_start(args.model), collection, candidates, name) for name in (EXACT, args.dtype))
     both = [(dict(exact[query_id]), dict(near[query_id])) for query_id in candidates]
     changes = [max(abs(one[each] - other[each]) for each in one) for one, other in both]

@@ -5,8 +5,7 @@ Another layout is written here, with a new FORMAT.
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +19,7 @@ from bandrank.models import compact
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
+from bandrank.models.quantised import linear_layers
 from bandrank.models.scorer import Scorer
 from bandrank.models.sharing import Shared, bring_back, leave_out
 
@@ -28,10 +28,18 @@ AnyScorer = TypeVar("AnyScorer", bound=Scorer)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """The dtypes besides float32 in which a scorer was measured to rank as well."""
+class Precision:
+    """What was measured of a scorer in other dtypes than float32 (`bandrank_training quantise`).
 
-    dtypes: tuple[DtypeName, ...] = ()
+    fit: the dtypes in which it ranks as well.  exact_layers: names of the encoder's linear layers that int8 leaves in
+    float32, because scores change too much without.
+    """
+
+    fit: tuple[DtypeName, ...] = ()
+    exact_layers: tuple[str, ...] = ()
+
+
+MEASURED = tuple(field.name for field in fields(Precision))
 
 
 class BadCheckpoint(ValueError):
@@ -57,6 +65,8 @@ def save(
     config = {"bandrank_format": FORMAT, "architecture": scorer.architecture, **asdict(scorer.config)}
     if fusion is not None:
         config["fusion"] = asdict(fusion)
+    if scorer.exact_layers:
+        config["exact_layers"] = sorted(scorer.exact_layers)
     weights = scorer.state_dict() if int8 is None else compact.pack(scorer.state_dict(), int8=int8)
     if share is not None:
         weights, shared = leave_out(weights, share)
@@ -78,7 +88,8 @@ def load(folder: Path) -> Scorer:
     config = read_object(folder / "config.json")
     if config.pop("bandrank_format", None) != FORMAT:
         raise BadCheckpoint(f"{folder}: not a bandrank checkpoint of format {FORMAT}")
-    for read_elsewhere in ("fusion", "fit"):
+    precision = load_precision(folder)
+    for read_elsewhere in ("fusion", *MEASURED):
         config.pop(read_elsewhere, None)
     shared = config.pop("shared", None)
     name = config.pop("architecture", None)
@@ -97,7 +108,11 @@ def load(folder: Path) -> Scorer:
             weights = bring_back(weights, _parse(Shared, shared, of_config))
         except (ValueError, SafetensorError) as error:
             raise BadCheckpoint(f"{of_config}: {error}") from error
-    return assemble(architecture, parsed, compact.unpack(weights), source=str(folder))
+    scorer = assemble(architecture, parsed, compact.unpack(weights), source=str(folder))
+    scorer.exact_layers = frozenset(precision.exact_layers)
+    if unknown := sorted(scorer.exact_layers - linear_layers(scorer).keys()):
+        raise BadCheckpoint(f"{folder / 'config.json'}: exact_layers: the encoder has no linear layer {unknown[0]}")
+    return scorer
 
 
 def load_fusion(folder: Path) -> Fusion | None:
@@ -107,19 +122,18 @@ def load_fusion(folder: Path) -> Fusion | None:
     return None if saved is None else _parse(Fusion, saved, f"{path}: fusion")
 
 
-def load_fit(folder: Path) -> tuple[DtypeName, ...]:
-    """The dtypes besides float32 that the scorer in `folder` was measured to be fit for. Raises BadCheckpoint."""
-    path = folder / "config.json"
-    return tuple(_parse(Fit, {"dtypes": read_object(path).get("fit", [])}, f"{path}: fit").dtypes)
-
-
-def mark_fit(folder: Path, dtypes: Sequence[DtypeName]) -> None:
-    """Writes into config.json that the scorer in `folder` is fit for these dtypes, and for no others."""
+def load_precision(folder: Path) -> Precision:
+    """What was measured of the scorer in `folder`; nothing by default. Raises BadCheckpoint."""
     path = folder / "config.json"
     config = read_object(path)
-    config.pop("fit", None)
-    if dtypes:
-        config["fit"] = list(dtypes)
+    return _parse(Precision, {name: config[name] for name in MEASURED if name in config}, str(path))  # type: ignore[no-any-return]
+
+
+def save_precision(folder: Path, precision: Precision) -> None:
+    """Writes into config.json what was measured of the scorer in `folder`, in place of what was said before."""
+    path = folder / "config.json"
+    config = {name: value for name, value in read_object(path).items() if name not in MEASURED}
+    config |= {name: list(values) for name, values in asdict(precision).items() if values}
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

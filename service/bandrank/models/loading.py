@@ -39,7 +39,7 @@ def load_model(model: str, revision: str | None = None, *, similarity: Similarit
     folder = shipped(model) or find_folder(model, revision)
     if checkpoint.is_checkpoint(folder):
         fusion = checkpoint.load_fusion(folder)
-        fit = checkpoint.load_fit(folder)
+        fit = checkpoint.load_precision(folder).fit
         return LoadedModel(model, folder, checkpoint.load(folder), load_tokenizer(folder), fusion, fit)
     scorer = hf.load(folder, name=model, similarity=similarity)
     return LoadedModel(model, folder, scorer, load_tokenizer(folder))

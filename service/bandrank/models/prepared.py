@@ -88,8 +88,10 @@ class PreparedScorer:
     @property
     def precision(self) -> str:
         """What it computes in, in a few words."""
-        by = f" by CPU kernels, {native().variant}" if self.dtype == torch.int8 else ""
-        return f"{self.dtype}{by}{'; float16 may overflow' if self.scorer.overflows_float16 else ''}"
+        if self.dtype == torch.int8:
+            exact = ", ".join(sorted(self.scorer.exact_layers))
+            return f"{self.dtype} by CPU kernels, {native().variant}" + (f"; {exact} in float32" if exact else "")
+        return f"{self.dtype}{'; float16 may overflow' if self.scorer.overflows_float16 else ''}"
 
     @property
     def attention(self) -> str:

@@ -12,11 +12,13 @@ from bandrank.models.sample import sample_request
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.native.library import why_no_native
 
+BLOCKS = "encoder.layers"
 SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
-    """Replaces the linear layers of the encoder's blocks; embeddings, norms and heads stay in float32.
+    """Replaces the linear layers of the encoder's blocks; embeddings, norms, heads and the scorer's `exact_layers` stay
+    in float32.
 
     A sample request shows which inputs of a layer are much larger than the others, as some always are in most encoders
     (Dettmers et al. 2022, arXiv 2208.07339).
@@ -27,11 +29,8 @@ def quantise(scorer: Scorer) -> None:
     if reason := _why_no_layers(scorer):
         raise ValueError(f"{refused}: {reason}")
     try:
-        for block in _blocks(scorer):
-            for parent in list(block.modules()):
-                for name, layer in list(parent.named_children()):
-                    if isinstance(layer, Linear):
-                        setattr(parent, name, Int8Linear.of(layer))
+        for name, layer in _quantisable(scorer).items():
+            scorer.set_submodule(name, Int8Linear.of(layer))
     except ValueError as error:
         raise ValueError(f"{refused}: {error}") from error
     for int8, rows in _inputs_of_layers(scorer).items():
@@ -40,24 +39,36 @@ def quantise(scorer: Scorer) -> None:
 
 def why_not_quantised(scorer: Scorer) -> str | None:
     """Why a scorer cannot compute in int8 here, as a clause; None if it can. Reads all weights."""
-    finite = (bool(layer.weight.isfinite().all()) for layer in _layers(scorer))
+    finite = (bool(layer.weight.isfinite().all()) for layer in _quantisable(scorer).values())
     return _why_no_layers(scorer) or (None if all(finite) else NOT_FINITE)
+
+
+def linear_layers(scorer: Scorer) -> dict[str, Linear]:
+    """The linear layers of the encoder's blocks by their names, as "encoder.layers.0.qkv", those that int8 leaves in
+    float32 among them.
+    """
+    blocks = getattr(getattr(scorer, "encoder", None), "layers", None)
+    named = blocks.named_modules(prefix=BLOCKS) if isinstance(blocks, nn.Module) else ()
+    return {name: layer for name, layer in named if isinstance(layer, Linear)}
+
+
+def _quantisable(scorer: Scorer) -> dict[str, Linear]:
+    return {name: layer for name, layer in linear_layers(scorer).items() if name not in scorer.exact_layers}
 
 
 def _why_no_layers(scorer: Scorer) -> str | None:
     """`why_not_quantised`, whatever the weights are."""
     if reason := why_no_native():
         return f"the CPU kernels cannot run: {reason}"
-    layers = _layers(scorer)
-    if not layers:
+    if not linear_layers(scorer):
         return "it has no encoder with linear layers"
-    return next((reason for layer in layers if (reason := why_not_int8(layer))), None)
+    return next((reason for layer in _quantisable(scorer).values() if (reason := why_not_int8(layer))), None)
 
 
 def _inputs_of_layers(scorer: Scorer) -> dict[Int8Linear, Tensor]:
     """Some rows of the inputs of each layer, as it computes the sample request."""
     inputs: dict[nn.Module, list[Tensor]] = defaultdict(list)
-    layers = [layer for block in _blocks(scorer) for layer in block.modules() if isinstance(layer, Int8Linear)]
+    layers = [layer for layer in scorer.modules() if isinstance(layer, Int8Linear)]
 
     def keep(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs[layer].append(arguments[0].flatten(0, -2))
@@ -71,12 +82,3 @@ def _inputs_of_layers(scorer: Scorer) -> dict[Int8Linear, Tensor]:
         for hook in hooks:
             hook.remove()
     return {layer: torch.cat(inputs[layer]) for layer in layers if layer in inputs}
-
-
-def _layers(scorer: Scorer) -> list[Linear]:
-    return [layer for block in _blocks(scorer) for layer in block.modules() if isinstance(layer, Linear)]
-
-
-def _blocks(scorer: Scorer) -> list[nn.Module]:
-    encoder = getattr(scorer, "encoder", None)
-    return list(getattr(encoder, "layers", []))

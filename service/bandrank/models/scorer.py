@@ -104,6 +104,7 @@ class Scorer(nn.Module, ABC):
     candidate_template: TokenTemplate
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
     encoder: Encoder
+    exact_layers: frozenset[str] = frozenset()  # of the encoder's linear layers, those that int8 leaves in float32
     attention: AttentionPattern = sparse(window=None)  # by default each text attends to itself alone
 
     @abstractmethod

@@ -1,0 +1,61 @@
+"""What each linear layer of an encoder costs in int8: the change of scores when it is computed in int8 alone."""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from bandrank.models.loading import LoadedModel
+from bandrank.models.prepared import prepare
+from bandrank.models.quantised import linear_layers
+from bandrank_training.placement import CPU
+from bandrank_training.scoring import OfflineScorer, Question
+
+MOST = 0.1  # of the spread of scores: a layer that changes them by more is better left in float32
+
+
+def changes_of_layers(model: LoadedModel, questions: Sequence[Question]) -> dict[str, float]:
+    """By the name of each layer, the root mean square of what it changes in the scores of `questions`, as a share of
+    the spread of a query's scores: the mean of their standard deviations.
+
+    The scores are the model's own, without those of the scorer that it may be fused with. The model is not changed.
+    Raises ValueError for a scorer that cannot be computed in int8 here.
+    """
+    names = frozenset(linear_layers(model.scorer))
+    exact = list(_scores(model, questions, exact=names))
+    spread = float(np.mean([each.std() for each in exact])) or math.nan
+    expected = np.concatenate(exact)
+    changes = {}
+    for name in tqdm(names, "layers in int8", unit="layer", disable=None):
+        near = np.concatenate(list(_scores(model, questions, exact=names - {name})))
+        changes[name] = float(np.sqrt(np.mean((near - expected) ** 2))) / spread
+    return {name: changes[name] for name in linear_layers(model.scorer)}
+
+
+def losing(changes: dict[str, float]) -> tuple[str, ...]:
+    """Names of the layers that change scores by more than `MOST`."""
+    return tuple(name for name, change in changes.items() if change > MOST)
+
+
+def said_of(changes: dict[str, float]) -> str:
+    """Sentences about the layers that stay in float32, or about the one that is nearest to it."""
+    if kept := losing(changes):
+        lines = [
+            f"{name} stays in float32: alone it changes scores by {changes[name]:.3f} of their spread" for name in kept
+        ]
+        return "\n".join(lines)
+    name = max(changes, key=changes.__getitem__)
+    return f"all {len(changes)} layers in int8: most is changed by {name}, {changes[name]:.3f} of the spread of scores"
+
+
+def _scores(model: LoadedModel, questions: Sequence[Question], exact: frozenset[str]) -> Iterator[np.ndarray]:
+    """The scores of each question's candidates, with all layers but the `exact` ones in int8."""
+    scorer = copy.deepcopy(model.scorer)
+    scorer.exact_layers = exact
+    prepared = prepare(scorer, device=CPU.device, dtype=torch.int8)
+    for scores in OfflineScorer([(replace(model, scorer=scorer), prepared)]).score(questions):
+        yield np.asarray(scores)
