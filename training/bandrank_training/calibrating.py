@@ -15,7 +15,7 @@ from bandrank.models.quantised import linear_layers
 from bandrank_training.placement import CPU
 from bandrank_training.scoring import OfflineScorer, Question
 
-MOST = 0.1  # of the spread of scores: a layer that changes them by more is better left in float32
+MOST = 0.05  # of the spread of scores: a layer that changes them by more is left in float32
 
 
 def changes_of_layers(model: LoadedModel, questions: Sequence[Question]) -> dict[str, float]:
