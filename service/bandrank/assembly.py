@@ -51,7 +51,7 @@ def representation_cache(
         return None
     return RepresentationCache(
         fingerprint(model.scorer, model.tokenizer, settings.cache_dtype),
-        RepresentationCodec(model.scorer.representation_size, settings.cache_dtype),
+        RepresentationCodec(model.scorer.representation_size, settings.cache_dtype, words=model.scorer.num_words),
         memory_bytes=settings.cache_memory_bytes,
         redis=redis,
         ttl_s=settings.cache_ttl_s or None,

@@ -13,6 +13,7 @@ from support.variants import with_words
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
+from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.loading import load_model
 from bandrank.models.prepared import prepare
@@ -59,6 +60,41 @@ def test_evidence_is_bm25_written_out() -> None:
     known = len({piece for piece in queries[2] if idf[piece]})
     assert features[2, 1] == pytest.approx(math.log(known) / 3)
     assert 0 < features[2, 2] < 1.2
+
+
+def test_words_that_were_kept_tell_the_same() -> None:
+    """To the precision of their weights, if all are kept; else the most common pieces of a candidate are missing."""
+    rng, module = random.Random(2), lexical()
+    queries = [[*random_ids(rng, n)[:-1], SEP_ID] for n in (2, 30)]
+    batch = score_batch(queries, [[random_ids(rng, n) for n in (0, 1, 30)], [random_ids(rng, n) for n in (5, 120)]])
+    features, evidence = module.evidence(batch)
+
+    def with_kept(most: int) -> ScoreBatch:
+        module.config = replace(CONFIG, most_words=most)
+        return replace(batch, candidates=replace(batch.candidates, words=module.words(batch.candidates)))
+
+    kept_features, kept = module.evidence(with_kept(128))
+    assert (kept_features == features).all()
+    torch.testing.assert_close(torch.from_numpy(kept[:, 0]), torch.from_numpy(evidence[:, 0]), rtol=0, atol=2e-3)
+    torch.testing.assert_close(torch.from_numpy(kept[:, 1:]), torch.from_numpy(evidence[:, 1:]), rtol=1e-5, atol=1e-6)
+
+    fewer = with_kept(3)
+    assert fewer.candidates.words is not None
+    idf = module.idf.numpy()
+    for index, pieces in enumerate(fewer.candidates.words.pieces):
+        known = sorted({piece for piece in batch.candidates[index].tolist() if idf[piece]}, key=lambda each: -idf[each])
+        assert [piece for piece in pieces.tolist() if piece] == known[:3]
+    assert (module.evidence(fewer)[1] <= kept + 1e-6).all()
+
+
+def test_pieces_of_large_vocabularies() -> None:
+    """Two bytes stand for those beyond the 65,536th too; another piece is rarely taken for one of them."""
+    module = Lexical(CONFIG, 250_000)
+    module.idf.fill_(1.0)[0] = 0
+    texts = score_batch([[70_000, 200_001]], [[[70_000, 5], [200_001, 70_001, 65_536]]])
+    kept = replace(texts, candidates=replace(texts.candidates, words=module.words(texts.candidates)))
+
+    assert module.evidence(kept)[1][:, 1].tolist() == module.evidence(texts)[1][:, 1].tolist() == [0.5, 0.5]
 
 
 def test_no_evidence_where_nothing_is_known() -> None:

@@ -12,7 +12,7 @@ from support.models import score_batch, tiny_cross_encoder
 from support.variants import random_texts
 
 from bandrank.models.ragged import Ragged
-from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Grain, Workers, joined, parts_of, split, workers
+from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Grain, Workers, parts_of, split, workers
 
 
 def test_each_computes_with_one_thread() -> None:
@@ -170,6 +170,6 @@ def test_joined_parts_are_the_whole() -> None:
     whole = Ragged(torch.randn(9, 4), np.array([0, 2, 2, 5, 9]))
     parts = [whole.part(slice(0, 2)), whole.part(slice(2, 4))]
 
-    assert torch.equal(joined(parts).values, whole.values)
-    assert joined(parts).cu_seqlens.tolist() == [0, 2, 2, 5, 9]
-    assert joined([whole]) is whole
+    assert torch.equal(Ragged.joined(parts).values, whole.values)
+    assert Ragged.joined(parts).cu_seqlens.tolist() == [0, 2, 2, 5, 9]
+    assert Ragged.joined([whole]) is whole

@@ -15,6 +15,7 @@ from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.metrics import Metrics
+from bandrank.models.ragged import Ragged
 
 SIZE = 24
 CODEC = RepresentationCodec(SIZE, "float16")
@@ -26,7 +27,7 @@ FINGERPRINT = bytes(range(16))
 def payload_of(key: bytes) -> bytes:
     """The expected payload of a key."""
     numbers = np.random.default_rng(list(key)).standard_normal((1 + key[0] % 3, SIZE), np.float32)
-    return CODEC.payloads(torch.from_numpy(numbers), np.array([0, len(numbers)]))[0]
+    return CODEC.payloads(Ragged(torch.from_numpy(numbers), np.array([0, len(numbers)])))[0]
 
 
 def texts_of(rng: Random, count: int) -> list[str]:

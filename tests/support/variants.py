@@ -10,15 +10,16 @@ from support.modernbert import tiny_sequence_cross_encoder
 from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
 from support.tokenizer import SENTENCE_ID
 
-from bandrank.models.architectures import ARCHITECTURES, CrossEncoder
+from bandrank.models.architectures import ARCHITECTURES, CrossEncoder, MixEncoder
 from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.scorer import Scorer
 
 
-def with_words(scorer: CrossEncoder) -> CrossEncoder:
+def with_words(scorer: Scorer) -> Scorer:
     """Words of random rarity, which count some points of a score."""
     chance = torch.Generator().manual_seed(3)
+    assert isinstance(scorer, CrossEncoder | MixEncoder)
     assert scorer.lexical is not None
     scorer.lexical.idf.copy_(6 * torch.rand(len(scorer.lexical.idf), generator=chance))
     with torch.no_grad():
@@ -45,6 +46,7 @@ VARIANTS: dict[str, Callable[[], Scorer]] = {
     "mix_encoder a dot": lambda: tiny_mix_encoder(paper="a"),
     "mix_encoder b": lambda: tiny_mix_encoder(paper="b", num_layers=3, similarity="cosine", seed=5),
     "mix_encoder c dot": lambda: tiny_mix_encoder(paper="c"),
+    "mix_encoder lexical": lambda: with_words(tiny_mix_encoder(lexical=LexicalConfig(20.0, most_words=24))),
     "mix_encoder codes dot": lambda: tiny_mix_encoder(strategy="C", num_embeddings=3, interaction_layers=(0,)),
     "poly_encoder learnt": lambda: tiny_poly_encoder(scaled=True),
     "poly_encoder first apart": lambda: tiny_poly_encoder(

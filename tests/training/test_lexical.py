@@ -1,17 +1,20 @@
-"""Giving a cross-encoder lexical evidence: document frequencies, and the gate that is fitted."""
+"""Giving a scorer lexical evidence: document frequencies, and the gate that is fitted."""
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from support.models import loaded, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
+from support.precomputing import tiny_mix_encoder
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, UNK_ID
 from support.training import toy_documents, train, write_toy
 
 from bandrank.models import checkpoint
 from bandrank.models.loading import load_model
+from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
 from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
@@ -39,32 +42,38 @@ def test_rarity_is_lucenes() -> None:
         rarity([], TextEncoder(tokenizer, tiny_cross_encoder()))
 
 
-def with_evidence(folder: Path) -> tuple[Asked, DevSet]:
-    """Toy groups, where the relevant candidate has a word of the query's, and a random cross-encoder's scores."""
+def with_evidence(folder: Path, scorer: Scorer) -> tuple[Asked, DevSet]:
+    """Toy groups, where the relevant candidate has a word of the query's, and a random scorer's scores."""
     dev = DevSet.read(write_toy(folder)["groups"])
-    model = loaded(tiny_cross_encoder())
+    model = loaded(scorer)
     frequencies = rarity(toy_documents().values(), TextEncoder(model.tokenizer, model.scorer))
     return Asked.of(with_lexical(model, *frequencies), dev), dev
 
 
-def test_a_gate_is_fitted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [tiny_cross_encoder, tiny_mix_encoder])
+def test_a_gate_is_fitted(tmp_path: Path, make: Callable[[], Scorer]) -> None:
     """It ranks better than none, no small change of it has a lower loss, and chances add up as relevance does."""
-    asked, dev = with_evidence(tmp_path)
+    asked, dev = with_evidence(tmp_path, make())
     gate = fit(asked)
 
     none = torch.zeros_like(gate)
     assert dev.measure_scores(asked.rows(gate)) > dev.measure_scores(asked.rows(none)) + 0.1
 
     def loss(changed: torch.Tensor) -> float:
-        ranked = contrastive(asked.gated(changed), LossRecipe("contrastive"))
-        return (ranked + 1e-3 * changed[:, :2].square().sum()).item()
+        """Of the scores times what makes the loss least."""
+
+        def times(worth: torch.Tensor) -> float:
+            ranked = contrastive(asked.gated(worth * changed, worth=worth), LossRecipe("contrastive"))
+            return (ranked + 1e-3 * ((worth * changed[:, :2]).square().sum() + (worth - 1).square())).item()
+
+        return min(map(times, torch.linspace(0.05, 4, 400)))
 
     least = loss(gate)
     for place in range(6):
-        for change in (-0.1, 0.1):
+        for change in (-0.3, 0.3):
             moved = gate.clone()
             moved[place // 2, place % 2] += change
-            assert loss(moved) > least - 1e-5
+            assert loss(moved) > least - 1e-4
     chances = asked.gated(gate).scores.sigmoid()
     relevant, mask = asked.scored.labels > 0, asked.scored.mask
     both = chances[mask & relevant].mean() + chances[mask & ~relevant].mean()
@@ -98,7 +107,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Another scorer than a cross-encoder, and groups that are all left out."""
-    with pytest.raises(BadInput, match="lexical evidence is for a cross_encoder, not a bi_encoder"):
+    with pytest.raises(BadInput, match="lexical evidence is for a cross_encoder or a mix_encoder, not a bi_encoder"):
         with_lexical(loaded(tiny_bi_encoder()), torch.zeros(1), 9.0)
     paths = write_toy(tmp_path)
     checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)

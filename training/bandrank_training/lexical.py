@@ -1,4 +1,4 @@
-"""lexical: gives a cross-encoder the evidence of shared words, with a gate that is fitted to judged groups.
+"""lexical: gives a cross-encoder or a MixEncoder the evidence of shared words, with a gate fitted to judged groups.
 
 The gate's nine numbers are fitted to the scores as they are served, in two convex problems: those that rank minimise
 the softmax cross-entropy of groups, and then those that shift a query's scores make them logits. The result can be the
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from bandrank.models import checkpoint
-from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures import CrossEncoder, MixEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.checkpoint import assemble
 from bandrank.models.layers.lexical import EVIDENCE, QUERY_FEATURES, Lexical, LexicalConfig
@@ -38,12 +38,13 @@ from bandrank_training.start import load_start
 
 RIDGE = 1e-3  # of the gate's squares
 STEPS = 100  # of L-BFGS
+LEAST_WORTH = 0.1  # of a scorer's points; below, it tells so little that its evidence would be all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's arguments."""
     parser.add_argument(
-        "model", metavar="MODEL", help="a cross-encoder: the folder of a run, or any that can be served"
+        "model", metavar="MODEL", help="a cross-encoder or a MixEncoder: the folder of a run, or any that can be served"
     )
     parser.add_argument(
         "groups", metavar="GROUPS", type=Path, help="judged groups to fit the gate to, each a list as a search gives it"
@@ -58,18 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint, and prints the gate and what it does on the groups that it was fitted to, and on others.
 
-    Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that is no cross-encoder.
+    Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that takes no lexical evidence.
     """
     model = load_start(args.model)
     texts = (text for _, text in open_collection(args.collection).documents())
-    model = with_lexical(model, *rarity(texts, TextEncoder(model.tokenizer, model.scorer)))
+    frequencies = rarity(texts, TextEncoder(model.tokenizer, model.scorer))
     read = DevSet.read(args.groups)
     dev = replace(read, groups=read.groups[: args.most])
-    asked = Asked.of(model, dev, Placement.of(args))
+    asked = Asked.of(with_lexical(model, *frequencies), dev, Placement.of(args))
     fitted = [index for index, group in enumerate(dev.groups) if group.area not in args.without]
     if not fitted:
         raise BadInput(f"{args.groups}: no group is left to fit to")
     gate = fit(asked.some(fitted))
+    model = with_lexical(model, *frequencies)  # another copy: that which scored may compute in another precision by now
     _lexical(model).gate.data.copy_(gate)
     checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion)
     before, after = (dev.by_area(asked.rows(each)) for each in (torch.zeros_like(gate), gate))
@@ -82,14 +84,16 @@ def run(args: argparse.Namespace) -> int:
 
 def with_lexical(model: LoadedModel, idf: Tensor, average_tokens: float) -> LoadedModel:
     """A copy of the model with evidence that its gate, all zeros, does not yet let through. Raises BadInput for a
-    scorer that is no cross-encoder.
+    scorer that takes none.
     """
-    if not isinstance(model.scorer, CrossEncoder):
-        raise BadInput(f"lexical evidence is for a cross_encoder, not a {model.scorer.architecture}")
+    if not isinstance(model.scorer, CrossEncoder | MixEncoder):
+        raise BadInput(f"lexical evidence is for a cross_encoder or a mix_encoder, not a {model.scorer.architecture}")
     config = replace(model.scorer.config, lexical=LexicalConfig(average_tokens))
     weights = model.scorer.state_dict()
     weights |= {"lexical.idf": idf, "lexical.gate": torch.zeros(QUERY_FEATURES, EVIDENCE)}
-    return replace(model, scorer=assemble(CrossEncoder, config, weights, source="the model with lexical evidence"))
+    scorer = assemble(type(model.scorer), config, weights, source="the model with lexical evidence")
+    scorer.exact_layers = model.scorer.exact_layers
+    return replace(model, scorer=scorer)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,10 @@ class Asked:
             query, _ = texts.query(group.query)
             pieces = texts.pieces([dev.texts[group.collection, name] for name in group.candidates])
             ids, _ = texts.candidates(pieces, query_tokens=len(query))
-            batch = ScoreBatch(Ragged.from_token_ids([query]), Ragged.from_ids([ids]), offsets([len(ids)]))
+            candidates = Ragged.from_ids([ids])
+            if model.scorer.precomputes:
+                candidates = replace(candidates, words=lexical.words(candidates))
+            batch = ScoreBatch(Ragged.from_token_ids([query]), candidates, offsets([len(ids)]))
             of_query, of_candidates = map(torch.from_numpy, lexical.evidence(batch))
             queries.append(of_query[0])
             evidence.append(_padded(of_candidates, width))
@@ -132,9 +139,10 @@ class Asked:
         scored = Scored(self.scored.scores[chosen], self.scored.mask[chosen], self.scored.labels[chosen], {})
         return Asked(scored, self.queries[chosen], self.evidence[chosen])
 
-    def gated(self, gate: Tensor) -> Scored:
-        """The groups with the scores that the gate makes."""
-        return replace(self.scored, scores=self.scored.scores + ((self.queries @ gate)[:, None] * self.evidence).sum(2))
+    def gated(self, gate: Tensor, worth: Tensor | float = 1.0) -> Scored:
+        """The groups with the scores that the gate makes. worth: what the scorer's own are multiplied by."""
+        evidence = ((self.queries @ gate)[:, None] * self.evidence).sum(2)
+        return replace(self.scored, scores=worth * self.scored.scores + evidence)
 
     def rows(self, gate: Tensor) -> list[list[float]]:
         """The scores that the gate makes, by group."""
@@ -143,8 +151,19 @@ class Asked:
 
 
 def fit(asked: Asked) -> Tensor:
-    """(3, 3) the gate that is best for the groups."""
-    ranking = _minimise(lambda gate: contrastive(asked.gated(_with_constants(gate)), LossRecipe("contrastive")), 2)
+    """(3, 3) the gate that is best for the groups.
+
+    Scores that are too sure of themselves would leave no weight to evidence, so that how much a point of them is worth
+    is fitted along.
+    """
+
+    def misranked(parameters: Tensor) -> Tensor:
+        gate, worth = parameters[:, :-1], 1 + parameters[0, -1]
+        gated = asked.gated(_with_constants(gate), worth=worth)
+        return contrastive(gated, LossRecipe("contrastive"))
+
+    found = _minimise(misranked, 3)
+    ranking = found[:, :-1] / (1 + found[0, -1]).clamp_min(LEAST_WORTH)
     ranked = asked.gated(_with_constants(ranking))
     relevant = ranked.labels[ranked.mask] > 0
     weights = torch.where(relevant, 0.5 / relevant.sum(), 0.5 / (~relevant).sum())
@@ -159,7 +178,7 @@ def fit(asked: Asked) -> Tensor:
 
 def _lexical(model: LoadedModel) -> Lexical:
     """The part of a model that `with_lexical` made."""
-    assert isinstance(model.scorer, CrossEncoder), "checked by with_lexical. This is a bug."
+    assert isinstance(model.scorer, CrossEncoder | MixEncoder), "checked by with_lexical. This is a bug."
     assert model.scorer.lexical is not None, "added by with_lexical. This is a bug."
     return model.scorer.lexical
 

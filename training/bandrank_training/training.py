@@ -7,7 +7,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, NoReturn
@@ -80,7 +80,7 @@ class Trainer:
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
-        self._representations: dict[str, Tensor] = {}
+        self._representations: dict[str, Ragged] = {}
         self._resume()
 
     def run(self) -> Progress:
@@ -171,12 +171,8 @@ class Trainer:
         if not everyone:
             return self.scorer.score(batch).float()
         count = len(batch.queries)
-        candidates = Ragged(
-            batch.candidates.values.repeat(count, *[1] * (batch.candidates.values.dim() - 1)),
-            offsets([*batch.candidates.lengths] * count),
-        )
         owned = offsets([len(batch.candidates)] * count)
-        return self.scorer.score(ScoreBatch(batch.queries, candidates, owned)).float()
+        return self.scorer.score(ScoreBatch(batch.queries, Ragged.joined([batch.candidates] * count), owned)).float()
 
     def _with_representations(self, read: TrainingBatch) -> ScoreBatch:
         batch = read.batch
@@ -188,9 +184,10 @@ class Trainer:
                 tokens = Ragged.from_tensors([batch.candidates[index] for index in missing])
                 encoded = self.scorer.encode_candidates(tokens)
             for position, index in enumerate(missing):
-                self._representations[read.texts[index]] = encoded[position].clone()
-        rows = [self._representations[text] for text in read.texts]
-        return ScoreBatch(batch.queries, Ragged.from_tensors(rows), batch.cu_candidates)
+                one = encoded.part(slice(position, position + 1))
+                self._representations[read.texts[index]] = replace(one, values=one.values.clone())
+        candidates = Ragged.joined([self._representations[text] for text in read.texts])
+        return ScoreBatch(batch.queries, candidates, batch.cu_candidates)
 
     def _measure(self, bar: "tqdm[NoReturn]") -> None:
         """Measures on dev, prints the measure above the bar, and saves the checkpoint if it is the best."""

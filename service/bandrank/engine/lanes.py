@@ -40,7 +40,7 @@ class EncodeLane:
     ) -> Callable[[], list[Sequence[Payload] | Exception]]:
         tokens = Ragged.from_ids([part.candidates for part in slices])
         encoded = self._scorer.encode_candidates(tokens)
-        payloads = self._codec.payloads(encoded.values, encoded.cu_seqlens)
+        payloads = self._codec.payloads(encoded)
         ends = offsets([len(part) for part in slices])
         return lambda: [payloads[start:end] for start, end in pairwise(ends)]
 

@@ -16,7 +16,7 @@ from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Workers, joined, parts_of, split, workers
+from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Workers, parts_of, split, workers
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
@@ -124,7 +124,7 @@ class PreparedScorer:
         if not self._splits or not self.scorer.precomputes:
             return self.scorer.encode_candidates(tokens)
         parts = [tokens.part(run) for run in self._split(tokens.lengths)]
-        return joined(self._workers.run(self.scorer.encode_candidates, parts))
+        return Ragged.joined(self._workers.run(self.scorer.encode_candidates, parts))
 
     @property
     def overlaps(self) -> bool:

@@ -1,7 +1,7 @@
 """Sequences of any length laid end to end: the data type that passes between the engine and models."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.ids import Ids, RaggedIds
+from bandrank.models.words import Words
 from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
 
 
@@ -17,17 +18,33 @@ class Ragged:
     """n sequences without padding; sequences may be empty.
 
     values: (total, ...), where sequence i is values[cu_seqlens[i] : cu_seqlens[i + 1]].  cu_seqlens: (n + 1,), always
-    in host memory, so that planning a batch never waits for a device.
-    Raises ValueError if the offsets do not cover the values.
+    in host memory, so that planning a batch never waits for a device.  words: of the texts behind the sequences, for
+    scorers that add lexical evidence to what representations tell.
+    Raises ValueError if the offsets do not cover the values, or if words are of another number of texts.
     """
 
     values: Tensor
     cu_seqlens: Offsets
+    words: Words | None = None
 
     def __post_init__(self) -> None:
         ends_fit = self.cu_seqlens[0] == 0 and self.cu_seqlens[-1] == len(self.values)
         if not ends_fit or self.lengths.min(initial=0) < 0:
             raise ValueError(f"cu_seqlens must ascend from 0 to {len(self.values)}, got {self.cu_seqlens}")
+        if self.words is not None and len(self.words) != len(self):
+            raise ValueError(f"words of {len(self.words)} texts beside {len(self)} sequences")
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The sequences of all parts, of which there is at least one, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        words = [part.words for part in parts if part.words is not None]
+        return cls(
+            torch.cat([part.values for part in parts]),
+            offsets(np.concatenate([part.lengths for part in parts])),
+            Words.joined(words) if words else None,
+        )
 
     @classmethod
     def from_ids(cls, parts: Sequence[RaggedIds]) -> Self:
@@ -56,7 +73,8 @@ class Ragged:
     def part(self, run: slice) -> Self:
         """The consecutive sequences `run.start` .. `run.stop` - 1."""
         cu_seqlens = self.cu_seqlens[run.start : run.stop + 1]
-        return type(self)(self.values[cu_seqlens[0] : cu_seqlens[-1]], cu_seqlens - cu_seqlens[0])
+        words = None if self.words is None else self.words.part(run)
+        return type(self)(self.values[cu_seqlens[0] : cu_seqlens[-1]], cu_seqlens - cu_seqlens[0], words)
 
     @property
     def lengths(self) -> Ints:
@@ -70,4 +88,4 @@ class Ragged:
 
     def to(self, device: torch.device) -> Self:
         """The same sequences on `device`; the copy does not block if the values are pinned."""
-        return type(self)(self.values.to(device, non_blocking=True), self.cu_seqlens)
+        return replace(self, values=self.values.to(device, non_blocking=True))

@@ -17,7 +17,6 @@ import torch
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.processors import Processors
-from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import Ints, offsets
 
 Part = TypeVar("Part")
@@ -178,10 +177,3 @@ def _part(batch: ScoreBatch, run: slice) -> ScoreBatch:
     first, last = groups[0][0], groups[-1][0]
     cu_candidates = batch.cu_candidates[first : last + 2].clip(run.start, run.stop) - run.start
     return ScoreBatch(batch.queries.part(slice(first, last + 1)), batch.candidates.part(run), cu_candidates)
-
-
-def joined(parts: Sequence[Ragged]) -> Ragged:
-    """The sequences of all parts, in their order."""
-    if len(parts) == 1:
-        return parts[0]
-    return Ragged(torch.cat([part.values for part in parts]), offsets(np.concatenate([part.lengths for part in parts])))

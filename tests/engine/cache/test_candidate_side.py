@@ -11,11 +11,12 @@ from support.variants import PRECOMPUTING, VARIANTS
 
 from bandrank.engine.cache.keys import fingerprint
 from bandrank.models.layers.dense import DenseConfig
+from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import Wording
 
-Encoded = tuple[Wording, list[int], list[int], bytes]
+Encoded = tuple[Wording, list[int], list[int], bytes, bytes | None]
 
 # Another value of every field of a config, by architecture; of the encoder's those that leave its weights' shapes.
 ENCODER = {"encoder.num_layers": 4, "encoder.num_heads": 2, "encoder.layer_norm_eps": 1e-3}
@@ -37,13 +38,14 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "deformer": TEXTS | {"split": 2, "candidate_cls": True},
     "mix_encoder": TEXTS
     | {"interaction_layers": (1,), "num_embeddings": 2, "pool": "last", "similarity": "scaled_dot"}
-    | {"bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5},
+    | {"bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5, "lexical": LexicalConfig(9.0)},
     "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5} | CALIBRATION,
     "virt": TEXTS | {"similarity": "dot"} | CALIBRATION,
 }
 # What changes in some variants to another value than in the others.
 SWITCHED: dict[str, dict[str, Any]] = {
     "mix_encoder b": {"strategy": "C"},
+    "mix_encoder lexical": {"strategy": "C", "interaction_layers": (0,), "similarity": "cosine"},
     "mix_encoder codes dot": {"strategy": "S"},
     "poly_encoder learnt": {"codes": "first", "reduction": "cls", "separate_towers": True, "scaled": False},
     "poly_encoder first apart": {"codes": "learnt", "separate_towers": False, "scaled": True},
@@ -66,6 +68,7 @@ QUERY_FIELDS: dict[str, set[str]] = {
     },
     "deformer": {"encoder.num_layers", "cls_id", "max_query_tokens"},
     "mix_encoder b": {*QUERY_OF_MIX, "cls_id"},
+    "mix_encoder lexical": {*QUERY_OF_MIX, "cls_id"},
     "mix_encoder codes dot": QUERY_OF_MIX,
     "poly_encoder learnt": {"codes", "num_codes", "scaled", "max_query_tokens", *CALIBRATION},
     "poly_encoder first apart": {"codes", "num_codes", "scaled", "max_query_tokens", *CALIBRATION},
@@ -81,13 +84,14 @@ def fingerprint_of(scorer: Scorer) -> bytes:
 @torch.inference_mode()
 def encoded(scorer: Scorer) -> Encoded:
     """All that is stored of some texts, and the words that are read around them: word pieces cut, lengths, and the bits
-    of the representations.
+    of the representations and of the words that are kept.
     """
     rng = random.Random(0)
     applied = [scorer.candidate_template.apply(random_ids(rng, count)[:-1]) for count in (0, 1, 9, 33, 300)]
     found = scorer.encode_candidates(Ragged.from_token_ids([ids for ids, _ in applied]))
     wording = scorer.candidate_template.wording
-    return wording, [cut for _, cut in applied], found.lengths.tolist(), found.values.numpy().tobytes()
+    kept = None if found.words is None else found.words.to_bytes().tobytes()
+    return wording, [cut for _, cut in applied], found.lengths.tolist(), found.values.numpy().tobytes(), kept
 
 
 @pytest.mark.parametrize("variant", PRECOMPUTING)

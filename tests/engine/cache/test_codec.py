@@ -14,6 +14,8 @@ from torch import Tensor
 
 from bandrank.dtypes import PayloadDtype
 from bandrank.engine.cache.codec import RepresentationCodec
+from bandrank.models.ragged import Ragged
+from bandrank.models.words import Words
 from bandrank_kernels.arrays import offsets
 
 DTYPES: list[PayloadDtype] = ["float32", "float16", "int8"]
@@ -34,7 +36,7 @@ def representations(draw: st.DrawFn, width: Literal[16, 32] = 32, most: float = 
 def encoded(values: Tensor, lengths: list[int], dtype: PayloadDtype) -> tuple[RepresentationCodec, list[bytes]]:
     """A codec for the values, and their payloads."""
     codec = RepresentationCodec(values.shape[1], dtype)
-    return codec, codec.payloads(values, offsets(lengths))
+    return codec, codec.payloads(Ragged(values, offsets(lengths)))
 
 
 @given(representations())
@@ -49,6 +51,36 @@ def test_float32_comes_back_unchanged(drawn: tuple[Tensor, list[int]]) -> None:
     assert decoded.lengths.tolist() == lengths == codec.lengths(payloads)
 
 
+@given(representations(width=16, most=65504.0), st.integers(1, 9), st.sampled_from(DTYPES))
+def test_words_come_back_unchanged(drawn: tuple[Tensor, list[int]], size: int, dtype: PayloadDtype) -> None:
+    """Beside rows of any number and dtype, which are as they would be without words; also of texts without a row."""
+    values, lengths = drawn
+    chance = np.random.default_rng(size)
+    shape = len(lengths), size
+    words = Words(chance.integers(0, 2**16, shape, np.uint16), chance.integers(0, 2**8, shape, np.uint8))
+    codec = RepresentationCodec(values.shape[1], dtype, words=size)
+    payloads = codec.payloads(Ragged(values, offsets(lengths), words))
+    decoded = codec.decode(payloads)
+
+    assert decoded.words is not None
+    assert np.array_equal(decoded.words.pieces, words.pieces)
+    assert np.array_equal(decoded.words.weights, words.weights)
+    plain, without = encoded(values, lengths, dtype)
+    assert torch.equal(decoded.values, plain.decode(without).values)
+    assert codec.lengths(payloads) == lengths
+    sealed = [codec.seal(payload, KEY) for payload in payloads]
+    assert [codec.open(value, KEY) for value in sealed] == payloads
+    assert not any(codec.open(value[:-1], KEY) for value in sealed)
+
+
+def test_words_of_another_size_are_refused() -> None:
+    """None where some are expected, and the other way round."""
+    rows, words = torch.ones(1, 2), Words(np.ones((1, 3), np.uint16), np.ones((1, 3), np.uint8))
+    for size, given_words in ((3, None), (4, words), (0, words)):
+        with pytest.raises(ValueError, match="words of another size"):
+            RepresentationCodec(2, "float32", words=size).payloads(Ragged(rows, offsets([1]), given_words))
+
+
 @given(representations(width=16, most=65504.0))
 def test_float16_rounds_once(drawn: tuple[Tensor, list[int]]) -> None:
     """It rounds to the nearest number of float16, and a second round trip changes nothing."""
@@ -57,9 +89,9 @@ def test_float16_rounds_once(drawn: tuple[Tensor, list[int]]) -> None:
     decoded = codec.decode(payloads)
 
     assert torch.equal(decoded.values, values)
-    assert codec.payloads(decoded.values, decoded.cu_seqlens) == payloads
+    assert codec.payloads(decoded) == payloads
     third = values / 3
-    assert torch.equal(codec.decode(codec.payloads(third, offsets(lengths))).values, third.half().float())
+    assert torch.equal(codec.decode(codec.payloads(Ragged(third, offsets(lengths)))).values, third.half().float())
 
 
 @given(representations())
@@ -113,7 +145,7 @@ def test_what_float16_cannot_hold_is_refused() -> None:
 def test_rows_of_another_size_are_refused() -> None:
     """A codec without a size is refused too."""
     with pytest.raises(ValueError, match=r"\(total, 3\), got \(2, 4\)"):
-        RepresentationCodec(3, "float16").payloads(torch.ones(2, 4), offsets([2]))
+        RepresentationCodec(3, "float16").payloads(Ragged(torch.ones(2, 4), offsets([2])))
     with pytest.raises(ValueError, match="at least 1"):
         RepresentationCodec(0, "float16")
 
@@ -229,6 +261,6 @@ def test_nothing_decodes_to_nothing() -> None:
         codec = RepresentationCodec(3, dtype)
 
         assert codec.decode([]).values.shape == (0, 3)
-        empty = codec.payloads(torch.empty(0, 3), np.array([0, 0, 0]))
+        empty = codec.payloads(Ragged(torch.empty(0, 3), np.array([0, 0, 0])))
         assert codec.decode(empty).values.shape == (0, 3)
         assert len(codec.decode(empty)) == 2

@@ -14,6 +14,7 @@ from support.replica import CODEC, FINGERPRINT, SIZE, payload_of, replica, texts
 
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest, redis_keys
+from bandrank.models.ragged import Ragged
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +132,7 @@ def foreign_values(key: bytes) -> dict[str, bytes]:
     """Values that a key of the service could have although this replica would not store them."""
     name = key_of("damaged")
     good = CODEC.seal(payload_of(key), name)
+    one = np.array([0, 1])
     other_size = RepresentationCodec(SIZE + 1, "float16")
     other_dtype = RepresentationCodec(SIZE, "float32")
     return {
@@ -142,8 +144,8 @@ def foreign_values(key: bytes) -> dict[str, bytes]:
         "longer": good + b"\0",
         "a flipped bit": good[:40] + bytes([good[40] ^ 4]) + good[41:],
         "another version": bytes([good[0] + 1]) + good[1:],
-        "another size": other_size.seal(other_size.payloads(torch.ones(1, SIZE + 1), np.array([0, 1]))[0], name),
-        "another dtype": other_dtype.seal(other_dtype.payloads(torch.ones(1, SIZE), np.array([0, 1]))[0], name),
+        "another size": other_size.seal(other_size.payloads(Ragged(torch.ones(1, SIZE + 1), one))[0], name),
+        "another dtype": other_dtype.seal(other_dtype.payloads(Ragged(torch.ones(1, SIZE), one))[0], name),
         "not sealed": payload_of(key),
         "sealed for another text": CODEC.seal(payload_of(key), key_of("another")),
         "sealed, but no number": CODEC.seal(payload_of(key)[:-2] + b"\x00\x7e", name),

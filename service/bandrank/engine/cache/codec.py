@@ -1,6 +1,7 @@
 """Representations as bytes: the payload that is scored, and the sealed value that Redis keeps.
 
-payload   counts (2 x uint32: token ids of the candidate, word pieces cut from it), then `rows` rows:
+payload   counts (2 x uint32: token ids of the candidate, word pieces cut from it), its words for a scorer that keeps
+          them (uint16 for each piece, then uint8 for each weight), then `rows` rows:
           float32, float16   size numbers
           int8               a float32 scale, then size codes; a number is its code times the scale
 sealed    version (uint8), dtype (uint8), size, rows, CRC-32 of the key, of these and of the payload (uint32 each),
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from bandrank.dtypes import PayloadDtype
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Offsets, offsets
+from bandrank.models.words import Words
+from bandrank_kernels.arrays import offsets
 
 VERSION = 2  # in version 1 the checksum left the key out
 DTYPE_CODES: dict[PayloadDtype, int] = {"float32": 1, "float16": 2, "int8": 3}
@@ -35,26 +37,33 @@ EXPONENT = 0x7C00  # of a float16; all of its bits are set in an infinity and in
 
 
 class RepresentationCodec:
-    """Converts representations, with `size` numbers a row, to bytes and back. Raises ValueError if size is below 1."""
+    """Converts representations, with `size` numbers a row, to bytes and back.
 
-    def __init__(self, size: int, dtype: PayloadDtype) -> None:
+    words: the word pieces that are kept of each candidate. Raises ValueError if size is below 1.
+    """
+
+    def __init__(self, size: int, dtype: PayloadDtype, *, words: int = 0) -> None:
         if size < 1:
             raise ValueError(f"a representation's rows must have at least 1 number, got {size}")
         self._size = size
         self._dtype: PayloadDtype = dtype
+        self._words_bytes = Words.num_bytes(words)
+        self._rows_begin = COUNTS.size + self._words_bytes
         self._row_bytes = {"float32": 4 * size, "float16": 2 * size, "int8": SCALE_BYTES + size}[dtype]
 
-    def payloads(self, values: Tensor, cu_seqlens: Offsets) -> list[bytes]:
-        """The payloads of n representations, with counts of 0.
+    def payloads(self, representations: Ragged) -> list[bytes]:
+        """The payloads of representations, (total, size) on any device, with counts of 0.
 
-        values: (total, size) on any device.  cu_seqlens: (n + 1,).
-        Raises ValueError for another size, and if a number is not finite or too large for the dtype: a stored
-        representation must score as the computed one does.
+        Raises ValueError for another size, for words of another size, and if a number is not finite or too large for
+        the dtype: a stored representation must score as the computed one does.
         """
+        values, cu_seqlens = representations.values, representations.cu_seqlens
         if values.ndim != 2 or values.shape[1] != self._size:
             raise ValueError(f"representations must be (total, {self._size}), got {tuple(values.shape)}")
+        heads = [NO_COUNTS + words for words in self._encode_words(representations)]
         flat = self._encode(values.detach()).tobytes()
-        return [NO_COUNTS + flat[start:end] for start, end in pairwise((cu_seqlens * self._row_bytes).tolist())]
+        bounds = pairwise((cu_seqlens * self._row_bytes).tolist())
+        return [head + flat[start:end] for head, (start, end) in zip(heads, bounds, strict=True)]
 
     def with_counts(self, payloads: Sequence[bytes], num_tokens: Sequence[int], cut: Sequence[int]) -> list[bytes]:
         """The same payloads with the number of each candidate's token ids and of the word pieces cut from it."""
@@ -69,14 +78,15 @@ class RepresentationCodec:
 
     def lengths(self, payloads: Sequence[bytes]) -> list[int]:
         """The number of rows of each payload."""
-        return [(len(payload) - COUNTS.size) // self._row_bytes for payload in payloads]
+        return [(len(payload) - self._rows_begin) // self._row_bytes for payload in payloads]
 
     def decode(self, payloads: Sequence[bytes]) -> Ragged:
         """The representations of payloads, (total, size) float32 on the host."""
         cu_seqlens = offsets(self.lengths(payloads))
-        if cu_seqlens[-1] == 0:
-            return Ragged(torch.empty(0, self._size), cu_seqlens)
-        return Ragged(self._decode(self._without_counts(payloads)), cu_seqlens)
+        heads, rows = self._split(payloads)
+        words = Words.from_bytes(heads[:, COUNTS.size :]) if self._words_bytes else None
+        values = self._decode(rows) if cu_seqlens[-1] else torch.empty(0, self._size)
+        return Ragged(values, cu_seqlens, words)
 
     def seal(self, payload: bytes, key: bytes) -> bytes:
         """The value that Redis keeps for a payload under a key."""
@@ -88,13 +98,13 @@ class RepresentationCodec:
         another key, of another version or form, or not finite.
         """
         payload = value[HEAD.size + CHECKSUM.size :]
-        if len(payload) < COUNTS.size or (len(payload) - COUNTS.size) % self._row_bytes:
+        if len(payload) < self._rows_begin or (len(payload) - self._rows_begin) % self._row_bytes:
             return None
         return payload if value == self.seal(payload, key) and self._is_finite(payload) else None
 
     def _is_finite(self, payload: bytes) -> bool:
         """Whether the payload can be scored; a right checksum says only that it is what somebody sealed."""
-        rows = np.frombuffer(payload, np.uint8, offset=COUNTS.size)
+        rows = np.frombuffer(payload, np.uint8, offset=self._rows_begin)
         if self._dtype == "float16":  # numpy has no fast test of its own for them
             return bool(((rows.view("<u2") & EXPONENT) != EXPONENT).all())
         if self._dtype == "float32":
@@ -115,12 +125,23 @@ class RepresentationCodec:
         codes = (exact / scales).round().to(torch.int8)
         return np.concatenate([scales.cpu().numpy().view(np.int8), codes.cpu().numpy()], axis=1)
 
-    def _without_counts(self, payloads: Sequence[bytes]) -> npt.NDArray[np.uint8]:
-        """The payloads' rows as a writable array (any, a multiple of row bytes), one or several to a line."""
-        if len(set(map(len, payloads))) == 1:  # the usual case: nothing is copied twice
-            return np.frombuffer(bytearray().join(payloads), np.uint8).reshape(len(payloads), -1)[:, COUNTS.size :]
-        flat = bytearray().join([payload[COUNTS.size :] for payload in payloads])
-        return np.frombuffer(flat, np.uint8).reshape(-1, self._row_bytes)
+    def _encode_words(self, representations: Ragged) -> list[bytes]:
+        words = representations.words
+        if (0 if words is None else Words.num_bytes(words.pieces.shape[1])) != self._words_bytes:
+            raise ValueError("representations have words of another size than the codec's")
+        return [b""] * len(representations) if words is None else [*map(bytes, words.to_bytes())]
+
+    def _split(self, payloads: Sequence[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """(n, bytes) counts and words of the payloads, and their rows as writable arrays (any, a multiple of row
+        bytes), one or several to a line.
+        """
+        begin = self._rows_begin
+        if len(set(map(len, payloads))) == 1:  # the usual case: nothing is copied twice that is aligned
+            whole = np.frombuffer(bytearray().join(payloads), np.uint8).reshape(len(payloads), -1)
+            return whole[:, :begin], whole[:, begin:] if begin % SCALE_BYTES == 0 else whole[:, begin:].copy()
+        heads = np.frombuffer(b"".join([payload[:begin] for payload in payloads]), np.uint8).reshape(-1, begin)
+        flat = bytearray().join([payload[begin:] for payload in payloads])
+        return heads, np.frombuffer(flat, np.uint8).reshape(-1, self._row_bytes)
 
     def _decode(self, rows: npt.NDArray[np.uint8]) -> Tensor:
         """The numbers of the rows, (total, size) float32."""

@@ -22,6 +22,7 @@ from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
+from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
@@ -42,6 +43,8 @@ class MixEncoderConfig(TwoTowerConfig):
     bi_encoder_weight, bi_encoder_bias: weight * cosine + bias is added to the score, with the cosine of a bi-encoder:
     of the mean of the context embeddings and the mean of the query's last states. Not in the paper: with strategy "C",
     zero codes and "scaled_dot", training then starts near the bi-encoder that the encoder comes from.
+    lexical: evidence of shared words that is added to the score, or None; not in the paper either. The rarest word
+    pieces of a candidate are then kept beside its context embeddings.
     max_candidate_tokens: with strategy "S", the k vectors included.
     Raises ValueError for layers that do not ascend within the encoder, or for a k that leaves no room for a text.
     """
@@ -53,6 +56,7 @@ class MixEncoderConfig(TwoTowerConfig):
     similarity: Literal["dot", "scaled_dot", "cosine"] = "dot"
     bi_encoder_weight: float = 0.0
     bi_encoder_bias: float = 0.0
+    lexical: LexicalConfig | None = None
     max_query_tokens: int = 256
 
     def __post_init__(self) -> None:
@@ -94,6 +98,8 @@ class MixEncoder(TwoTowerScorer):
         init(self.context_codes)
         self.interactions = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
+        self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
+        self.num_words = config.lexical.most_words if config.lexical is not None else 0
 
     def initialise(self, encoder: Encoder) -> Self:
         """Copies the encoder, and its layer of the same depth into each interaction layer. Codes of strategy "C" start
@@ -124,10 +130,14 @@ class MixEncoder(TwoTowerScorer):
         else:
             states = tower.read(self.encoder, tokens)
             rows = attend_codes_apart(self.context_codes, states).flatten(0, 1)
-        return Ragged(rows, count * np.arange(len(tokens) + 1))
+        words = None if self.lexical is None else self.lexical.words(tokens)
+        return Ragged(rows, count * np.arange(len(tokens) + 1), words)
 
     def candidate_side(self) -> CandidateSide:
-        return self._candidate_side(("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes"))
+        config, weights = ("encoder", "strategy", "num_embeddings"), ("encoder.", "context_codes")
+        if self.lexical is None:
+            return self._candidate_side(config, weights)
+        return self._candidate_side((*config, "lexical"), (*weights, "lexical.idf"))
 
     def _read_behind_codes(self, tokens: Ragged) -> Ragged:
         """Last states of the texts, each of which the codes precede as input vectors."""
@@ -161,6 +171,9 @@ class MixEncoder(TwoTowerScorer):
                 means = rows.float().mean(1)
                 cosines = torch.cat([cosine_similarity(means[part], summaries[query][None]) for query, part in parts])
                 scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
+        if self.lexical is not None:
+            assert batch.candidates.words is not None, "representations come with their words. This is a bug."
+            scores = [torch.cat(scores) + self.lexical(batch)]
         return torch.cat(scores)
 
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
-from bandrank_kernels.arrays import Ints
+from bandrank.models.ragged import Ragged
+from bandrank.models.words import MOST, PIECES, Words
+from bandrank_kernels.arrays import Ints, indices_within
 
 Floats = npt.NDArray[np.float32]
 QUERY_FEATURES, EVIDENCE = 3, 3
@@ -23,12 +25,14 @@ class LexicalConfig:
     """The settings of lexical evidence, saved within a scorer's config.json.
 
     average_tokens: of the texts that document frequencies were counted in.  k1, b: BM25's, by default Anserini's.
-    Raises ValueError for an average that is not above 0, a k1 below 0, or a b outside 0..1.
+    most_words: the most word pieces that are kept beside the representation of a candidate, the rarest ones.
+    Raises ValueError for an average that is not above 0, a k1 below 0, a b outside 0..1, or a most_words below 1.
     """
 
     average_tokens: float
     k1: float = 0.9
     b: float = 0.4
+    most_words: int = 128
 
     def __post_init__(self) -> None:
         if not self.average_tokens > 0 or self.k1 < 0 or not 0 <= self.b <= 1:
@@ -36,6 +40,8 @@ class LexicalConfig:
                 f"average_tokens must be above 0, k1 at least 0, and b within 0..1, got {self.average_tokens}, "
                 f"{self.k1} and {self.b}"
             )
+        if self.most_words < 1:
+            raise ValueError(f"most_words must be at least 1, got {self.most_words}")
 
 
 class Lexical(nn.Module):
@@ -58,7 +64,7 @@ class Lexical(nn.Module):
         self._on_host: tuple[Tensor, Floats] | None = None
 
     def forward(self, batch: ScoreBatch) -> Tensor:
-        """(C,) float32 what is added to each candidate's score. Candidates are token ids."""
+        """(C,) float32 what is added to each candidate's score. Candidates are token ids, or have words."""
         queries, evidence = self.evidence(batch)
         device = self.gate.device
         both = torch.from_numpy(np.stack([queries[batch.candidate_query], evidence])).to(device, non_blocking=True)
@@ -73,22 +79,54 @@ class Lexical(nn.Module):
         queries = np.zeros((len(batch.queries), QUERY_FEATURES), np.float32)
         evidence = np.zeros((len(batch.candidates), EVIDENCE), np.float32)
         queries[:, 0] = evidence[:, -1] = 1
-        place = np.full(len(idf), -1)
+        words = batch.candidates.words
+        place, rarity_of = np.full(len(idf), -1), np.zeros(PIECES, np.float32)
         for query, group in batch.groups():
             pieces = np.unique(batch.queries[query].numpy())
             pieces = pieces[idf[pieces] > 0]
             if not len(pieces):
                 continue
             rarity = idf[pieces]
-            place[pieces] = np.arange(len(pieces))
-            counts, lengths = self._counts(batch, group, place, len(pieces))
-            place[pieces] = -1
             most = rarity.sum()
-            norm = self.config.k1 * (1 - self.config.b + self.config.b * lengths / self.config.average_tokens)
-            evidence[group, 0] = (counts / (counts + norm[:, None]).clip(1e-9)) @ rarity / most
-            evidence[group, 1] = (counts > 0) @ rarity / most
+            if words is None:
+                place[pieces] = np.arange(len(pieces))
+                counts, lengths = self._counts(batch, group, place, len(pieces))
+                place[pieces] = -1
+                evidence[group, 0] = self._saturation(counts, lengths[:, None]) @ rarity / most
+                evidence[group, 1] = (counts > 0) @ rarity / most
+            else:
+                rarity_of[pieces % PIECES] = rarity
+                found, weights = rarity_of[words.pieces[group]], words.weights[group]
+                rarity_of[pieces % PIECES] = 0
+                evidence[group, 0] = (found * weights).sum(1) / (MOST * most)
+                evidence[group, 1] = (found * (weights > 0)).sum(1) / most
             queries[query, 1:] = np.log(len(pieces)) / 3, most / len(pieces) / 8  # about 0 to 1
         return queries, evidence
+
+    def words(self, texts: Ragged) -> Words:
+        """The rarest word pieces of each text, at most `most_words`, weighed as BM25 weighs how often they occur.
+
+        texts: token ids in host memory.
+        """
+        idf, ids, size = self._host_idf(), texts.values.numpy(), self.config.most_words
+        owner, known = np.repeat(np.arange(len(texts)), texts.lengths), idf[ids] > 0
+        pairs, counts = np.unique(owner[known] * len(idf) + ids[known], return_counts=True)
+        owner, pieces = np.divmod(pairs, len(idf))
+        rarest = np.lexsort((-idf[pieces], owner))
+        place = indices_within(np.bincount(owner, minlength=len(texts)))
+        rarest, place = rarest[place < size], place[place < size]
+        owner, counts, pieces = owner[rarest], counts[rarest], pieces[rarest]
+        words = Words(np.zeros((len(texts), size), np.uint16), np.zeros((len(texts), size), np.uint8))
+        words.pieces[owner, place] = pieces % PIECES
+        weights = self._saturation(counts, texts.lengths[owner])
+        words.weights[owner, place] = np.rint(MOST * weights).clip(1)
+        return words
+
+    def _saturation(self, counts: Ints, lengths: Ints) -> Floats:
+        """What BM25 makes of how often a piece occurs in a text of so many tokens: 0 to 1."""
+        config = self.config
+        norm = config.k1 * (1 - config.b + config.b * lengths / config.average_tokens)
+        return (counts / (counts + norm).clip(1e-9)).astype(np.float32)  # type: ignore[no-any-return]
 
     @staticmethod
     def _counts(batch: ScoreBatch, group: slice, place: Ints, size: int) -> tuple[Ints, Ints]:
