@@ -6,6 +6,7 @@ from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank_training import (
+    averaging,
     comparison,
     evaluation,
     exporting,
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Command] = {
     "pairs": pairs,
     "score": rescoring,
     "train": training,
+    "average": averaging,
     "lexical": lexical,
     "export": exporting,
     "quantise": quantising,
