@@ -88,6 +88,23 @@ def test_judged_documents_are_in_their_group(folder: Path, tmp_path: Path) -> No
         assert set(group.scores) == {"cross", "bm25", "bm25_share"}
 
 
+def test_a_list_as_a_search_gives_it(folder: Path, tmp_path: Path) -> None:
+    """With `found_only`, judged candidates that BM25 did not find are left out, and those that it found stay."""
+    documents, shallow = texts(folder), {"depth": 3, "hard": 3, "random": 0}
+    index, qrels = BM25(list(documents.values())), open_collection(folder / "col").qrels("train")
+    of = {text: qrels.get(name, {}) for name, text in open_collection(folder / "col").queries().items()}
+    groups = mined(folder, tmp_path / "groups.jsonl.gz", found_only=True, **shallow)
+
+    for group in groups:
+        ((found, _),) = index.search([group.query], 3)
+        best = {list(documents)[number] for number in found}
+        assert best - of[group.query].keys() <= set(group.candidates) <= best
+        judged = best & of[group.query].keys()
+        assert judged <= set(group.candidates)
+    everything = mined(folder, tmp_path / "all.jsonl.gz", **shallow)
+    assert sum(group.has_relevant for group in groups) < sum(group.has_relevant for group in everything)
+
+
 def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
     """As the offline scorer and a search give them."""
     documents = texts(folder)

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.collections import write_collection, write_lines
 from support.models import save_bi_encoder, save_cross_encoder, tiny_bi_encoder, tiny_tokenizer
+from support.native import needs_native
 from support.tokenizer import WORDS
 from support.training import toml, write_toy
 
@@ -27,7 +29,7 @@ from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.mixture import MixtureRecipe, allowed
 from bandrank_training.parts import Drawn, Part, draw
-from bandrank_training.placement import CPU
+from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, read_recipe
 
 PAGE = 5  # passages of a page
@@ -209,6 +211,20 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
     save_cross_encoder(tmp_path / "cross")
     with pytest.raises(BadInput, match="expected a bi-encoder that compares by the cosine"):
         DenseIndex(str(tmp_path / "cross"), texts, CPU)
+
+
+@needs_native
+def test_vectors_in_int8(tmp_path: Path) -> None:
+    """Nearly those of float32."""
+    save_bi_encoder(tmp_path / "model")
+    texts = [sentence(random.Random(number), 5) for number in range(40)]
+    exact, coarse = (
+        DenseIndex(str(tmp_path / "model"), texts, Placement(CPU.device, dtype)).vectors
+        for dtype in (torch.float32, torch.int8)
+    )
+
+    assert (exact * coarse).sum(1).min() > 0.99
+    assert (exact != coarse).any()
 
 
 def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_training.errors import BadInput
@@ -34,11 +35,17 @@ class DenseIndex:
         max_tokens: int | None = None,
         folder: Path | None = None,
     ) -> None:
-        """max_tokens: read of a text.  folder: for files of vectors. Raises BadInput for another scorer."""
+        """max_tokens: read of a text.  folder: for files of vectors. Raises BadInput for another scorer,
+        and for a dtype that cannot be computed.
+        """
         loaded = load_start(model)
         if not isinstance(loaded.scorer, BiEncoder) or loaded.scorer.config.similarity != "cosine":
             raise BadInput(f"retriever {model}: expected a bi-encoder that compares by the cosine")
-        self._scorer = loaded.scorer.to(placement.device, placement.dtype).eval()
+        self._size = loaded.scorer.representation_size
+        try:
+            self._scorer = prepare(loaded.scorer, device=placement.device, dtype=placement.dtype)
+        except ValueError as error:  # int8 that cannot be computed
+            raise BadInput(str(error)) from error
         self._encoder = TextEncoder(loaded.tokenizer, loaded.scorer, max_tokens)
         self._folder, self._name = folder, f"{model} {max_tokens}"
         self.vectors = self._encode(texts, "texts")
@@ -73,9 +80,10 @@ class DenseIndex:
 
     def _vectors(self, texts: Sequence[str]) -> Vectors:
         ids, _ = self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)
-        vectors = np.empty((len(ids), self._scorer.representation_size), np.float32)
+        vectors = np.empty((len(ids), self._size), np.float32)
         for begin in range(0, len(ids), BATCH):
+            tokens = Ragged.from_ids([ids[begin : begin + BATCH]]).to(self._scorer.device)
             with torch.inference_mode():
-                encoded = self._scorer.encode_candidates(Ragged.from_ids([ids[begin : begin + BATCH]]))
+                encoded = self._scorer.encode_candidates(tokens)
             vectors[begin : begin + BATCH] = encoded.values.float().cpu().numpy()
         return vectors

@@ -4,8 +4,9 @@ The gate's nine numbers are fitted to the scores as they are served, in two conv
 the softmax cross-entropy of groups, and then those that shift a query's scores make them logits. The result can be the
 start of a training run, which trains the gate along.
 
-Groups should be lists as a search gives them: mined with `hard` as large as `depth`, and `random = 0`. Hard negatives
-alone were chosen for having the query's words, and teach that words count against a candidate.
+Groups should be lists as a search gives them: mined with `hard` as large as `depth`, `random = 0`, and `found_only`.
+Hard negatives alone were chosen for having the query's words, and teach that words count against a candidate; relevant
+candidates that the search did not find teach the same.
 """
 
 import argparse

@@ -59,6 +59,7 @@ class MiningRecipe:
     scores get; "bm25" is always there, and "bm25_share", its share of the most that BM25 could give to the query,
     which a long query does not raise.  retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose
     cosines are the scores named "retriever".  max_tokens: what teachers and the retriever read of a document.
+    found_only: judged candidates that no search found are left out, so that a group is a list as a search gives it.
     dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
     and at most `dev_share`, rounded up; other groups of their queries, or of the keywords of these, are left out.
     """
@@ -71,6 +72,7 @@ class MiningRecipe:
     hard: int = 10
     random: int = 3
     max_judged: int = 4
+    found_only: bool = False
     max_tokens: int = 256
     dev_out: str = ""
     dev_groups: int = 40
@@ -225,7 +227,9 @@ def _mine_source(
     for (_, judgements), (best, _), near in zip(asked, corpus.bm25.search(texts, recipe.depth), nearest, strict=False):
         # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
         known = {corpus.number[name]: max(0, label) for name, label in judgements.items() if name in corpus.number}
-        kept = dict(sorted(known.items(), key=lambda item: -item[1])[: recipe.max_judged])
+        by_search = {*best.tolist(), *(near[0].tolist() if near else [])}
+        usable = [item for item in known.items() if not recipe.found_only or item[0] in by_search]
+        kept = dict(sorted(usable, key=lambda item: -item[1])[: recipe.max_judged])
         others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
         answered = {corpus.page[number] for number, label in known.items() if label > 0}
         found = [*best.tolist(), *(near[0].tolist() if near else []), *others]

@@ -32,6 +32,7 @@ class MixtureMining:
     hard: int = 10
     random: int = 3
     max_judged: int = 2
+    found_only: bool = False
     max_tokens: int = 192
 
 
@@ -186,6 +187,7 @@ def _mining(recipe: MixtureRecipe, out: Path, split: str) -> MiningRecipe:
         hard=settings.hard,
         random=settings.random,
         max_judged=settings.max_judged,
+        found_only=settings.found_only,
         max_tokens=settings.max_tokens,
         seed=recipe.seed,
     )
