@@ -47,6 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "num_layers": 4,
         "interaction_layers": (1,),
         "num_embeddings": 2,
+        "interaction_weight": 0.4,
         "bi_encoder_weight": -3.0,
         "bi_encoder_bias": 0.7,
     },
@@ -99,7 +100,7 @@ def dense_score(scorer: MixEncoder, bert: BertModel, query: list[int], candidate
         summary = feed_forward(norm(mixed, chunk, "attention_norm"), chunk)
 
     representation = embeddings[:-1].mean(0) if last and len(embeddings) > 1 else embeddings.mean(0)
-    return bi_encoder + similarity_of(representation, summary, config.similarity)
+    return bi_encoder + config.interaction_weight * similarity_of(representation, summary, config.similarity)
 
 
 def texts(seed: int = 0) -> tuple[list[list[int]], list[list[list[int]]]]:

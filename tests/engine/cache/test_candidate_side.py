@@ -38,7 +38,7 @@ OTHER_VALUES: dict[str, dict[str, Any]] = {
     "deformer": TEXTS | {"split": 2, "candidate_cls": True},
     "mix_encoder": TEXTS
     | {"interaction_layers": (1,), "num_embeddings": 2, "pool": "last", "similarity": "scaled_dot"}
-    | {"bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5, "lexical": LexicalConfig(9.0)},
+    | {"interaction_weight": 0.5, "bi_encoder_weight": 0.5, "bi_encoder_bias": 0.5, "lexical": LexicalConfig(9.0)},
     "poly_encoder": TEXTS | {"num_codes": 3, "reduction": "mean", "output_scaling": 0.5} | CALIBRATION,
     "virt": TEXTS | {"similarity": "dot"} | CALIBRATION,
 }
@@ -50,7 +50,15 @@ SWITCHED: dict[str, dict[str, Any]] = {
     "poly_encoder learnt": {"codes": "first", "reduction": "cls", "separate_towers": True, "scaled": False},
     "poly_encoder first apart": {"codes": "learnt", "separate_towers": False, "scaled": True},
 }
-QUERY_OF_MIX = {"interaction_layers", "pool", "similarity", "bi_encoder_weight", "bi_encoder_bias", "max_query_tokens"}
+QUERY_OF_MIX = {
+    "interaction_layers",
+    "pool",
+    "similarity",
+    "interaction_weight",
+    "bi_encoder_weight",
+    "bi_encoder_bias",
+    "max_query_tokens",
+}
 # Fields of the query side: all that another value of them changes is read when a query is there.
 QUERY_FIELDS: dict[str, set[str]] = {
     "bi_encoder mean": {"query_wording", *CALIBRATION},

@@ -43,6 +43,8 @@ class MixEncoderConfig(TwoTowerConfig):
     bi_encoder_weight, bi_encoder_bias: weight * cosine + bias is added to the score, with the cosine of a bi-encoder:
     of the mean of the context embeddings and the mean of the query's last states. Not in the paper: with strategy "C",
     zero codes and "scaled_dot", training then starts near the bi-encoder that the encoder comes from.
+    interaction_weight: what the similarity of candidate and query counts in that sum. Below 1, a scorer that has learnt
+    much of its training data keeps more of the bi-encoder's breadth.
     lexical: evidence of shared words that is added to the score, or None; not in the paper either. The rarest word
     pieces of a candidate are then kept beside its context embeddings.
     max_candidate_tokens: with strategy "S", the k vectors included.
@@ -54,6 +56,7 @@ class MixEncoderConfig(TwoTowerConfig):
     strategy: Literal["S", "C"] = "S"
     pool: Literal["mean", "last"] = "mean"
     similarity: Literal["dot", "scaled_dot", "cosine"] = "dot"
+    interaction_weight: float = 1.0
     bi_encoder_weight: float = 0.0
     bi_encoder_bias: float = 0.0
     lexical: LexicalConfig | None = None
@@ -166,7 +169,7 @@ class MixEncoder(TwoTowerScorer):
             parts = [(query, slice(each.start - begin, each.stop - begin)) for query, each in batch.groups(begin, end)]
             groups: list[Groups] = [[(part, of_layer[query]) for query, part in parts] for of_layer in views]
             rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
-            scores.append(self._score_block(rows, groups))
+            scores.append(self.config.interaction_weight * self._score_block(rows, groups))
             if summaries is not None:
                 means = rows.float().mean(1)
                 cosines = torch.cat([cosine_similarity(means[part], summaries[query][None]) for query, part in parts])
