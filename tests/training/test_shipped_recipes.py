@@ -44,7 +44,7 @@ def test_its_config_is_one_of_its_architecture(path: Path) -> None:
     assert isinstance(parse(kind, {"encoder": encoder, **known} | dict(model.config)), kind)
 
 
-@pytest.mark.parametrize("name", ["fine-tune", "sparse-w4"])
+@pytest.mark.parametrize("name", ["fine-tune", "sparse-w4", "broader"])
 def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name: str) -> None:
     """Else what it learns to add would be weighed otherwise."""
     assert read_recipe(FOLDER / f"{name}.toml").fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")

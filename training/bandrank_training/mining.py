@@ -227,12 +227,12 @@ def _mine_source(
     for (_, judgements), (best, _), near in zip(asked, corpus.bm25.search(texts, recipe.depth), nearest, strict=False):
         # Some collections say -1 or -2 of spam; a label has no use for that, and -1 is taken.
         known = {corpus.number[name]: max(0, label) for name, label in judgements.items() if name in corpus.number}
-        by_search = {*best.tolist(), *(near[0].tolist() if near else [])}
+        by_search = [*best.tolist(), *(near[0].tolist() if near else [])]
         usable = [item for item in known.items() if not recipe.found_only or item[0] in by_search]
         kept = dict(sorted(usable, key=lambda item: -item[1])[: recipe.max_judged])
         others = [chance.randrange(len(corpus.ids)) for _ in range(recipe.random)]
         answered = {corpus.page[number] for number, label in known.items() if label > 0}
-        found = [*best.tolist(), *(near[0].tolist() if near else []), *others]
+        found = [*by_search, *others]
         judged.append(kept)
         # A judged document that was left out is not a negative, and neither is another of a page that answers.
         unjudged = [each for each in dict.fromkeys(found) if each not in known and corpus.page[each] not in answered]
