@@ -212,12 +212,14 @@ async def test_redis_that_makes_room(server: RedisServer) -> None:
     server.do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     texts = texts_of(random.Random(10), 3000)
     async with replica(server.url) as one, replica(server.url) as other:
-        for begin in range(0, len(texts), 1000):
-            assert await one.store(texts[begin : begin + 1000])
-        lookup = await other.fetch(texts)
+        # In parts, since what Redis holds of a request under way takes the place of entries.
+        parts = [texts[begin : begin + 300] for begin in range(0, len(texts), 300)]
+        for part in parts:
+            assert await one.store(part)
+        hits = sum([(await other.fetch(part)).redis_hits for part in parts])
 
         assert server.do("INFO", "stats")["evicted_keys"] > 0
-        assert 0 < lookup.redis_hits < 3000
+        assert 0 < hits < 3000
         assert one.sample("cache_writes_total", outcome="stored") == 3000
 
 
