@@ -74,10 +74,13 @@ def test_a_gate_is_fitted(tmp_path: Path, make: Callable[[], Scorer]) -> None:
             moved = gate.clone()
             moved[place // 2, place % 2] += change
             assert loss(moved) > least - 1e-4
-    chances = asked.gated(gate).scores.sigmoid()
+    half = fit(asked, 0.5)
+    torch.testing.assert_close(half[:, :2], 0.5 * gate[:, :2])
     relevant, mask = asked.scored.labels > 0, asked.scored.mask
-    both = chances[mask & relevant].mean() + chances[mask & ~relevant].mean()
-    assert both.item() == pytest.approx(1.0, abs=0.1)
+    for each in (gate, half):
+        chances = asked.gated(each).scores.sigmoid()
+        both = chances[mask & relevant].mean() + chances[mask & ~relevant].mean()
+        assert both.item() == pytest.approx(1.0, abs=0.1)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("collection", metavar="COLLECTION", help="in which document frequencies are counted")
     parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write")
     parser.add_argument("--without", nargs="*", default=[], metavar="DOMAIN", help="of a mixture, left out of the fit")
+    parser.add_argument(
+        "--strength",
+        type=float,
+        default=1.0,
+        help="what evidence counts, as a share of what is best for the groups; less for a model to whose scores "
+        "another adds its own, which know the words too (default: 1)",
+    )
     parser.add_argument("--most", type=int, default=1000, help="groups that are read (default: 1000)")
     Placement.add_arguments(parser)
 
@@ -71,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     fitted = [index for index, group in enumerate(dev.groups) if group.area not in args.without]
     if not fitted:
         raise BadInput(f"{args.groups}: no group is left to fit to")
-    gate = fit(asked.some(fitted))
+    gate = fit(asked.some(fitted), args.strength)
     model = with_lexical(model, *frequencies)  # another copy: that which scored may compute in another precision by now
     _lexical(model).gate.data.copy_(gate)
     checkpoint.save(model.scorer, args.out, tokenizer=tokenizer_file(model, args.out), fusion=model.fusion)
@@ -151,8 +158,8 @@ class Asked:
         return [row[real].tolist() for row, real in zip(scored.scores, scored.mask, strict=True)]
 
 
-def fit(asked: Asked) -> Tensor:
-    """(3, 3) the gate that is best for the groups.
+def fit(asked: Asked, strength: float = 1.0) -> Tensor:
+    """(3, 3) the gate that is best for the groups. strength: what is kept of the part that ranks.
 
     Scores that are too sure of themselves would leave no weight to evidence, so that how much a point of them is worth
     is fitted along.
@@ -164,7 +171,7 @@ def fit(asked: Asked) -> Tensor:
         return contrastive(gated, LossRecipe("contrastive"))
 
     found = _minimise(misranked, 3)
-    ranking = found[:, :-1] / (1 + found[0, -1]).clamp_min(LEAST_WORTH)
+    ranking = strength * found[:, :-1] / (1 + found[0, -1]).clamp_min(LEAST_WORTH)
     ranked = asked.gated(_with_constants(ranking))
     relevant = ranked.labels[ranked.mask] > 0
     weights = torch.where(relevant, 0.5 / relevant.sum(), 0.5 / (~relevant).sum())
