@@ -126,7 +126,17 @@ def test_calibration_says_which_layer_changes_most(folder: Path, capsys: pytest.
 @pytest.mark.parametrize(("change", "passes"), [(0.01, True), (0.0, True), (-0.003, True), (-0.0031, False)])
 def test_the_margin_is_three_thousandths(change: float, passes: bool) -> None:
     """Of nDCG@10, to the worse side alone."""
-    assert Row("c", 1, 0.0, change, 1, 1, 0, 1).passes == passes
+    assert Row("c", [0.0], [change], 1, 1, 0, 1).passes == passes
+
+
+@pytest.mark.parametrize(("changed", "passes"), [(1, True), (4, False)])
+def test_one_query_of_forty_may_lose_by_chance(changed: int, passes: bool) -> None:
+    """Where several lose, chance does not explain it."""
+    nears = [0.5] * changed + [0.9] * (40 - changed)
+    row = Row("c", [0.9] * 40, nears, 1, 1, 0, 1)
+
+    assert sum(row.changes) / 40 < -0.003
+    assert row.passes == passes
 
 
 def test_what_cannot_be_marked_is_refused(
