@@ -1,8 +1,8 @@
 """Scores that were recorded once, on inputs that every later revision can make again.
 
-`tests/data/recorded_scores.json` was written before the engine and the encoder were rebuilt; the rankings of sparse-w4
-were written once more when its matrices became int8 rows. Weights are drawn by the
-names of the tensors, so that they do not depend on the order in which modules are made.
+`tests/data/recorded_scores.json` was written before the engine and the encoder were rebuilt; the rankings of the
+shipped scorers were written once more when their weights changed. Weights of the others are drawn by the names of the
+tensors, so that they do not depend on the order in which modules are made.
 """
 
 import json
