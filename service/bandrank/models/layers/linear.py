@@ -75,7 +75,7 @@ class Linear(LinearLayer, nn.Linear):
     erf form) is fused into the product, with the same result to rounding; torch reorders the weights in every call.
 
     In half precision where CUDA graphs replay batches, cuBLAS fuses GELU, in the tanh form: a launch less, and a pass
-    over its outputs. That moves the shipped scorers' scores by a fifth of what bfloat16 itself does, or less, and by
+    over its outputs. That moves the shipped scorers' scores by a third of what bfloat16 itself does, or less, and by
     twice what float16 does; kernels/README.md has what becomes of their rankings.
     """
 
