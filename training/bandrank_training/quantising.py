@@ -58,6 +58,16 @@ class Row:
     spread: float
 
     @property
+    def exact(self) -> float:
+        """The mean measure in float32."""
+        return float(np.mean(self.exacts))
+
+    @property
+    def near(self) -> float:
+        """The mean measure in the other dtype."""
+        return float(np.mean(self.nears))
+
+    @property
     def changes(self) -> list[float]:
         """What the other dtype adds to each query's measure."""
         return [near - exact for exact, near in zip(self.exacts, self.nears, strict=True)]
@@ -130,12 +140,11 @@ def table(rows: Sequence[Row], dtype: DtypeName) -> str:
         f"| --- |{' --: |' * 8}",
     ]
     lines += [
-        f"| {row.collection} | {len(row.exacts):,} | {np.mean(row.exacts):.4f} | {np.mean(row.nears):.4f} | "
-        f"{np.mean(row.changes):+.4f} | "
+        f"| {row.collection} | {len(row.exacts):,} | {row.exact:.4f} | {row.near:.4f} | {row.near - row.exact:+.4f} | "
         f"{row.overlap:.3f} | {row.tau:.3f} | {row.largest:.3f} | {row.spread:.3f} |"
         for row in rows
     ]
-    exact, near = (float(np.mean([np.mean(getattr(row, name)) for row in rows])) for name in ("exacts", "nears"))
+    exact, near = (float(np.mean([getattr(row, name) for row in rows])) for name in ("exact", "near"))
     return "\n".join([*lines, f"| mean | | {exact:.4f} | {near:.4f} | {near - exact:+.4f} | | | | |"])
 
 
