@@ -24,11 +24,11 @@ from bandrank.engine.tasks import AnySlice, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.graphs import padded
 from bandrank.models.ids import pack_ids, unpack_ids
 from bandrank.models.layers import passages
 from bandrank.models.layers.packing import pack
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.packed_buckets import padded
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank_bench import machine

@@ -18,6 +18,7 @@ from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.packed_buckets import PackedBuckets
 from bandrank.models.prepared import prepare
 from bandrank_kernels.launch import cuda_obstacle
 
@@ -29,7 +30,7 @@ SHAPES = [[9] * 13, [75, 0, 1, 2, 0, 0, 40, 1], [10] * 12, [300, 40], [60] * 50,
 
 
 @pytest.fixture
-def runner() -> GraphRunner:
+def runner() -> GraphRunner[PackedTokens]:
     """Of a model of three layers."""
     vocab = tiny_encoder_config().vocab_size
     config = CrossEncoderConfig(
@@ -52,14 +53,14 @@ def packed(lengths: list[int], seed: int) -> PackedTokens:
 BATCHES = [packed(lengths, seed) for seed, lengths in enumerate(SHAPES)]
 
 
-def scores(runner: GraphRunner, number: int, *, capture: bool = True) -> Tensor:
+def scores(runner: GraphRunner[PackedTokens], number: int, *, capture: bool = True) -> Tensor:
     """Of one of the batches."""
     result = runner.score(BATCHES[number], capture=capture)
     assert result is not None
     return result
 
 
-def test_replays_have_the_bits_of_launches(runner: GraphRunner) -> None:
+def test_replays_have_the_bits_of_launches(runner: GraphRunner[PackedTokens]) -> None:
     """A hundred, of batches in turns, with nothing waited for in between."""
     expected = [scores(runner, number, capture=False) for number in range(len(BATCHES))]
     replayed = [(turn % len(BATCHES), scores(runner, turn % len(BATCHES))) for turn in range(100)]
@@ -70,7 +71,7 @@ def test_replays_have_the_bits_of_launches(runner: GraphRunner) -> None:
     assert runner.graph_bytes > 0
 
 
-def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner) -> None:
+def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner[PackedTokens]) -> None:
     """Two, with the same graphs."""
     expected = [scores(runner, number) for number in range(len(BATCHES))]
     torch.cuda.synchronize()
@@ -93,12 +94,14 @@ def test_threads_on_streams_of_their_own_do_not_meet(runner: GraphRunner) -> Non
 
 
 def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
-    runner: GraphRunner, monkeypatch: pytest.MonkeyPatch
+    runner: GraphRunner[PackedTokens], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host that waits ends a capture; the batch is scored, and graphs that are there go on."""
     expected = [scores(runner, number, capture=False) for number in (0, 4)]
     scores(runner, 0)
-    compute, calls = runner._compute, []
+    buckets = runner._buckets
+    assert isinstance(buckets, PackedBuckets)
+    compute, calls = buckets._compute, []
 
     def waits(inputs: object) -> Tensor:
         calls.append(1)
@@ -107,7 +110,7 @@ def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
             result.sum().item()
         return result
 
-    monkeypatch.setattr(runner, "_compute", waits)
+    monkeypatch.setattr(buckets, "_compute", waits)
     before = torch.cuda.current_stream(GPU)
 
     assert torch.equal(scores(runner, 4), expected[1])

@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandrank.models.graphs import MOST_GRAPHS, MOST_ROWS
+from bandrank.models.graphs import MOST_GRAPHS
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.packed_buckets import MOST_ROWS
 from bandrank.models.usual import usual_layouts
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import Capacity, PackedRows

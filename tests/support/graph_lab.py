@@ -17,9 +17,10 @@ from torch import Tensor
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
-from bandrank.models.graphs import GraphRunner
+from bandrank.models.graphs import MOST_GRAPHS, GraphRunner
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
+from bandrank.models.packed_buckets import MOST_ROWS
 from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, interface
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
@@ -29,6 +30,7 @@ MODULES = (
     "bandrank_kernels.windowed_attention.cuda.forward",
     "bandrank_kernels.windowed_attention.cuda.plan",
     "bandrank_kernels.staging",
+    "bandrank.models.packed_buckets",
     "bandrank.models.graphs",
 )
 House = dict[str, ModuleType]
@@ -77,19 +79,29 @@ class Lab:
     """A runner, its device, and what it should give. house: the modules that it is made of."""
 
     device: RecordingDevice
-    runner: GraphRunner
+    runner: GraphRunner[PackedTokens]
     window: int | None
 
     @classmethod
-    def of(cls, house: House = REAL, *, running: Running = "at once", window: int | None = 4, **limits: int) -> "Lab":
+    def of(
+        cls,
+        house: House = REAL,
+        *,
+        running: Running = "at once",
+        window: int | None = 4,
+        most_rows: int = MOST_ROWS,
+        most_graphs: int = MOST_GRAPHS,
+    ) -> "Lab":
         device = RecordingDevice(running)
         plan_class = house["bandrank_kernels.windowed_attention.cuda.plan"].CudaPlan
 
         def plan(rows: PackedRows, capacity: Capacity) -> AttentionPlan:
             return plan_of(plan_class, device, rows, window, capacity)
 
-        house["bandrank.models.graphs"].Capacity = house[MODULES[0]].Capacity
-        runner = house["bandrank.models.graphs"].GraphRunner(scorer(window).compute, plan, device, **limits)
+        packing = house["bandrank.models.packed_buckets"]
+        packing.Capacity = house[MODULES[0]].Capacity
+        buckets = packing.PackedBuckets(scorer(window).compute, plan, most_rows=most_rows)
+        runner = house["bandrank.models.graphs"].GraphRunner(buckets, device, most_graphs=most_graphs)
         return cls(device, runner, window)
 
     def score(self, batch: PackedTokens) -> Tensor:

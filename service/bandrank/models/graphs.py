@@ -1,36 +1,31 @@
-"""Packed batches replayed from CUDA graphs: one launch instead of the fifty-three of a MiniLM-L6.
+"""Batches replayed from CUDA graphs: one launch instead of a cross-encoder's forty-seven.
 
-A graph is captured for a bucket (`Capacity`). All read ids, positions, types and tables of tiles from one buffer, which
-each batch fills in one transfer. Unused entries of the tables are marked. Unused rows hold token 0, and no other row
-attends to them.
+A graph is captured for a bucket (`bandrank.models.buckets`). It reads its inputs from one buffer, which each batch
+fills in one transfer.
 """
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bandrank.models.layers.packing import PackedInputs, PackedTokens
-from bandrank.models.usual import usual_layouts
+from bandrank.models.buckets import Buckets, Fitted
 from bandrank_kernels import transfer
 from bandrank_kernels.graphs import Captured, GraphDevice
 from bandrank_kernels.staging import Staging
-from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows
 
 log = logging.getLogger(__name__)
 
-# Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
-# H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
-MOST_ROWS = 21_392
-# Usual requests have 138 of them. A graph takes some hundred kilobytes of the driver's memory (estimated).
+# Usual requests of a cross-encoder have 138 of them. A graph takes some hundred kilobytes of the driver's memory
+# (estimated).
 MOST_GRAPHS = 256
 
-PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -46,33 +41,21 @@ class _Bucket:
     release: Callable[[], None] = lambda: None
 
 
-class GraphRunner:
-    """Scores packed batches by buckets, with CUDA graphs where they can be captured; for inference only.
+class GraphRunner(Generic[Batch]):
+    """Scores batches by buckets, with CUDA graphs where they can be captured; for inference only.
 
     It may be called from several threads and streams; batches are computed one after the other.
     obstacle: the reason why no more graphs are captured, or None.  graph_bytes: device memory that the graphs hold.
     """
 
-    def __init__(
-        self,
-        compute: Callable[[PackedInputs], Tensor],
-        plan: PlanRows,
-        device: GraphDevice,
-        *,
-        most_rows: int = MOST_ROWS,
-        most_graphs: int = MOST_GRAPHS,
-    ) -> None:
-        """compute: computes a batch's scores on the device, (num_candidates,).  plan: makes its plan for a capacity.
-        most_rows: the most rows of a batch that `score` takes.  most_graphs: the most graphs that are kept; the least
-        recently used one is dropped first.
-        """
-        self._compute, self._plan, self._device = compute, plan, device
-        self._most_rows, self._most_graphs = most_rows, most_graphs
+    def __init__(self, buckets: Buckets[Batch], device: GraphDevice, *, most_graphs: int = MOST_GRAPHS) -> None:
+        """most_graphs: the most graphs that are kept; the least recently used one is dropped first."""
+        self._buckets, self._device, self._most_graphs = buckets, device, most_graphs
         self._graphs: OrderedDict[Hashable, _Bucket] = OrderedDict()
         self._lock = threading.Lock()
         with device.active():
-            self._staging = Staging(device, self._input_bytes())
-            self._inputs = device.buffer(self._input_bytes())
+            self._staging = Staging(device, buckets.num_bytes)
+            self._inputs = device.buffer(buckets.num_bytes)
             self._idle = device.event()  # recorded behind the last batch, when its inputs and outputs are free again
         self.obstacle: str | None = None
         self.graph_bytes = 0
@@ -85,37 +68,36 @@ class GraphRunner:
         """Captures the buckets of usual requests, so that none of these waits for it: a capture synchronises the device
         and gives unused memory back.
         """
-        for rows in usual_layouts(self._most_rows):
-            if self.obstacle is None:
-                self.score(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
+        for fitted in self._buckets.usual():
+            self._score(fitted)
+            if self.obstacle is not None:
+                return
 
-    @torch.inference_mode()
-    def score(self, packed: PackedTokens, *, capture: bool = True) -> Tensor | None:
-        """(num_candidates,) float32 scores on the device, or None for a batch of more than `most_rows` rows.
+    def score(self, batch: Batch, *, capture: bool = True) -> Tensor | None:
+        """The batch's float32 scores on the device, or None for a batch that has no bucket.
 
         capture: False launches kernel by kernel instead, with the same bits.
         """
-        capacity = Capacity.of(packed.rows)
-        if capacity.num_rows > self._most_rows:
-            return None
-        plan = self._plan(packed.rows, capacity)
-        tables = [padded(packed, capacity.num_rows), *plan.host_tables]
+        fitted = self._buckets.fit(batch)
+        return None if fitted is None else self._score(fitted, capture=capture)
+
+    @torch.inference_mode()
+    def _score(self, fitted: Fitted, *, capture: bool = True) -> Tensor:
         with self._lock, self._device.active():
             self._idle.wait()  # @idle-wait
-            bucket = self._bucket(tables, plan, capacity) if capture else self._uncaptured(tables, plan, capacity)
-            scores = torch.empty(packed.rows.num_candidates, device=self._device.device)
+            bucket = self._bucket(fitted) if capture else self._uncaptured(fitted)
+            scores = torch.empty(fitted.num_scores, device=self._device.device)
             self._device.copy(scores, bucket.run()[: len(scores)])  # @scores
             self._idle.record()  # @idle-record
         return scores
 
-    def _bucket(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
+    def _bucket(self, fitted: Fitted) -> _Bucket:
         """The bucket of the batch, with the batch's tables in its inputs."""
-        key = capacity.num_rows, capacity.num_candidates, plan.signature  # @bucket
-        if bucket := self._graphs.get(key):
-            self._graphs.move_to_end(key)
-            self._staging.refill(tables, bucket.inputs)  # @refill
+        if bucket := self._graphs.get(fitted.bucket):
+            self._graphs.move_to_end(fitted.bucket)
+            self._refill(fitted, bucket.inputs)  # @refill
             return bucket
-        fresh = self._uncaptured(tables, plan, capacity)
+        fresh = self._uncaptured(fitted)
         if self.obstacle is not None:
             return fresh
         self._make_room()
@@ -124,22 +106,19 @@ class GraphRunner:
         except RuntimeError as error:  # the batch is still computed without a graph
             self._give_up(error)
             return fresh
-        self._graphs[key] = _replayed(fresh.inputs, captured)
+        self._graphs[fitted.bucket] = _replayed(fresh.inputs, captured)
         self.graph_bytes = self._device.graph_bytes()
-        log.info("captured a CUDA graph", extra={"rows": capacity.num_rows, "candidates": capacity.num_candidates})
-        return self._graphs[key]
+        log.info("captured a CUDA graph", extra={"bucket": str(fitted.bucket)})
+        return self._graphs[fitted.bucket]
 
-    def _uncaptured(self, tables: Sequence[Tensor], plan: AttentionPlan, capacity: Capacity) -> _Bucket:
-        inputs = self._inputs[: transfer.num_bytes(tables)]
-        self._staging.refill(tables, inputs)
-        numbers, *of_plan = transfer.views(inputs, tables)
+    def _uncaptured(self, fitted: Fitted) -> _Bucket:
+        inputs = self._inputs[: transfer.num_bytes(fitted.shapes)]
+        self._refill(fitted, inputs)
+        views = transfer.views(inputs, fitted.shapes)
+        return _Bucket(inputs, lambda: fitted.compute(views))
 
-        def run() -> Tensor:
-            # Scratch is allocated at each run, so that a graph's is in the memory that all graphs share.
-            bound = plan.bind(of_plan)  # @bind
-            return self._compute(PackedInputs(numbers, bound, capacity.num_candidates))
-
-        return _Bucket(inputs, run)
+    def _refill(self, fitted: Fitted, inputs: Tensor) -> None:
+        self._staging.refill(fitted.tables, inputs[: transfer.num_bytes(fitted.tables)])
 
     def _make_room(self) -> None:
         while len(self._graphs) >= self._most_graphs:
@@ -157,12 +136,6 @@ class GraphRunner:
             exc_info=error,
         )
 
-    def _input_bytes(self) -> int:
-        """Bytes for the largest batch: ids, positions, types, two tables of tiles of 32 bytes, with fewer than four
-        tiles for each row, and counters of sixteen heads.
-        """
-        return self._most_rows * (3 * 8 + 4 * 32 + 16 * 4)
-
 
 def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
     def run() -> Tensor:
@@ -170,12 +143,6 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
         return captured.output
 
     return _Bucket(inputs, run, captured.release)
-
-
-def padded(packed: PackedTokens, num_rows: int) -> Tensor:
-    """(3, num_rows) ids, positions and token types, with token 0 at position 0 in unused rows."""
-    fill = np.zeros((3, num_rows - packed.rows.num_rows), np.int64)
-    return torch.from_numpy(np.concatenate([packed.numbers, fill], 1))  # @padding
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

@@ -3,16 +3,17 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.buckets import Buckets
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution, Preparable
-from bandrank.models.layers.packing import PackedInputs, PackedTokens
+from bandrank.models.layers.packing import PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
@@ -23,14 +24,7 @@ from bandrank_kernels.graphs import CudaGraphs, GraphDevice
 from bandrank_kernels.native.library import native
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.trial import why_distrusted
-from bandrank_kernels.windowed_attention import (
-    AttentionPlan,
-    Capacity,
-    PackedRows,
-    why_no_kernels,
-    why_not_native,
-    why_not_one_launch,
-)
+from bandrank_kernels.windowed_attention import why_no_kernels, why_not_native
 
 Result = TypeVar("Result")
 
@@ -41,14 +35,23 @@ KEPT = {"dense", "head", "lexical"}
 
 @runtime_checkable
 class Capturable(Protocol):
-    """A scorer that packs a batch on the host and then only launches kernels, so that CUDA graphs can replay them."""
+    """A scorer that packs batches on the host and then only launches kernels, so that CUDA graphs can replay them.
 
-    def score_packed(self, batch: ScoreBatch, run: Callable[[PackedTokens], Tensor]) -> Tensor:
-        """`Scorer.score`, with `run` computing the scores of the packed batch."""
+    What it packs a batch into, one packed batch or several, is between it and its buckets.
+    """
 
-    def launch(self, packed: PackedTokens) -> Tensor: ...
-    def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan: ...
-    def compute(self, inputs: PackedInputs) -> Tensor: ...
+    def score_packed(self, batch: ScoreBatch, run: Callable[[Any], Tensor]) -> Tensor:
+        """`Scorer.score`, with `run` computing the scores of each packed batch."""
+
+    def launch(self, packed: Any) -> Tensor:
+        """The scores of a packed batch, launched kernel by kernel."""
+
+    def buckets(self) -> Buckets[Any]:
+        """The buckets of packed batches."""
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Why its launches, on its device and in its dtype, cannot be replayed, as a clause; None if they can."""
 
 
 @runtime_checkable
@@ -77,7 +80,7 @@ class PreparedScorer:
     device: torch.device
     dtype: torch.dtype
     why_no_kernels: str | None
-    replay: GraphRunner | str
+    replay: GraphRunner[Any] | str
 
     @classmethod
     def in_training(cls, scorer: Scorer) -> Self:
@@ -213,14 +216,14 @@ class PreparedScorer:
     def _split(self, lengths: Ints) -> list[slice]:
         return split(lengths, self._workers.count, FINE if self.dtype == torch.int8 else COARSE)
 
-    def _replay(self) -> Callable[[PackedTokens], Tensor] | None:
+    def _replay(self) -> Callable[[Any], Tensor] | None:
         """What replays packed batches from CUDA graphs; None where they are not replayed."""
         runner = self.replay
         if isinstance(runner, str) or torch.is_grad_enabled() or torch.is_autocast_enabled(self.device.type):
             return None
         scorer = cast("Capturable", self.scorer)  # `prepare` makes no runner for another
 
-        def run(packed: PackedTokens) -> Tensor:
+        def run(packed: Any) -> Tensor:  # what the scorer's buckets take
             scores = runner.score(packed)
             return scorer.launch(packed) if scores is None else scores
 
@@ -259,16 +262,13 @@ def prepare(
     if without_kernels is None and (distrust := _why_distrusted(scorer)):
         without_kernels, backend = distrust, "vectorized"
     if not isinstance(scorer, Capturable):
-        replay: GraphRunner | str = f"a {scorer.architecture} is not captured"
+        replay: GraphRunner[Any] | str = f"a {scorer.architecture} is not captured"
     elif graphs is False:
         replay = "they are switched off"
-    elif reason := without_kernels or why_not_one_launch(
-        num_heads=scorer.config.encoder.num_heads, hidden_size=scorer.config.encoder.hidden_size, dtype=dtype
-    ):
+    elif reason := without_kernels or scorer.why_not_captured:
         replay = reason
     else:
-        graph_device = CudaGraphs(device) if graphs is True else graphs
-        replay = GraphRunner(scorer.compute, scorer.plan, graph_device)
+        replay = GraphRunner(scorer.buckets(), CudaGraphs(device) if graphs is True else graphs)
     execution = Execution(backend, graphs=not isinstance(replay, str))
     for module in scorer.modules():
         if isinstance(module, Preparable):

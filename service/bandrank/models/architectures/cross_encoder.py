@@ -17,7 +17,14 @@ from bandrank.models.layers import passages
 from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, Capacity, PackedRows
+from bandrank.models.packed_buckets import PackedBuckets
+from bandrank_kernels.windowed_attention import (
+    AttentionPattern,
+    AttentionPlan,
+    Capacity,
+    PackedRows,
+    why_not_one_launch,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +110,16 @@ class CrossEncoder(JointScorer):
         """
         plan = self.plan(packed.rows)
         return self.compute(PackedInputs.of(packed, plan, self.encoder.device), cls_only=cls_only)
+
+    def buckets(self) -> PackedBuckets:
+        """The buckets of packed batches, for CUDA graphs."""
+        return PackedBuckets(self.compute, self.plan)
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
+        config = self.config.encoder
+        return why_not_one_launch(num_heads=config.num_heads, hidden_size=config.hidden_size, dtype=self.encoder.dtype)
 
     def plan(self, rows: PackedRows, capacity: Capacity | None = None) -> AttentionPlan:
         """The plan of a packed batch, as from `Encoder.plan`."""

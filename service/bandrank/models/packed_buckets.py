@@ -1,0 +1,68 @@
+"""Buckets of packed batches, for cross-encoders.
+
+All read ids, positions, types and tables of tiles, whose unused entries are marked. Unused rows hold token 0, and no
+other row attends to them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.buckets import Fitted
+from bandrank.models.layers.packing import PackedInputs, PackedTokens
+from bandrank.models.usual import usual_layouts
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows
+
+# Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
+# H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
+MOST_ROWS = 21_392
+
+PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
+
+
+class PackedBuckets:
+    """Implements `Buckets`: a bucket for each `Capacity`."""
+
+    def __init__(
+        self, compute: Callable[[PackedInputs], Tensor], plan: PlanRows, *, most_rows: int = MOST_ROWS
+    ) -> None:
+        """compute: computes a batch's scores on the device, (num_candidates,).  plan: makes its plan for a capacity.
+        most_rows: of the largest bucket.
+        """
+        self._compute, self._plan, self._most_rows = compute, plan, most_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Of ids, positions, types, two tables of tiles of 32 bytes, with fewer than four tiles for each row, and
+        counters of sixteen heads.
+        """
+        return self._most_rows * (3 * 8 + 4 * 32 + 16 * 4)
+
+    def fit(self, batch: PackedTokens) -> Fitted | None:
+        capacity = Capacity.of(batch.rows)
+        if capacity.num_rows > self._most_rows:
+            return None
+        plan = self._plan(batch.rows, capacity)
+
+        def compute(inputs: Sequence[Tensor]) -> Tensor:
+            # Scratch is allocated at each run, so that a graph's is in the memory that all graphs share.
+            bound = plan.bind(inputs[1:])  # @bind
+            return self._compute(PackedInputs(inputs[0], bound, capacity.num_candidates))
+
+        key = capacity.num_rows, capacity.num_candidates, plan.signature  # @bucket
+        tables = [padded(batch, capacity.num_rows), *plan.host_tables]
+        return Fitted(key, tables, tables, compute, batch.rows.num_candidates)
+
+    def usual(self) -> Iterator[Fitted]:
+        for rows in usual_layouts(self._most_rows):
+            fitted = self.fit(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
+            assert fitted is not None, "a usual layout that has no bucket. This is a bug."
+            yield fitted
+
+
+def padded(packed: PackedTokens, num_rows: int) -> Tensor:
+    """(3, num_rows) ids, positions and token types, with token 0 at position 0 in unused rows."""
+    fill = np.zeros((3, num_rows - packed.rows.num_rows), np.int64)
+    return torch.from_numpy(np.concatenate([packed.numbers, fill], 1))  # @padding
