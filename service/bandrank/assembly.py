@@ -16,7 +16,7 @@ from bandrank.engine.tokenizer import RequestTokenizer, TextLimits
 from bandrank.errors import BadSetting
 from bandrank.metrics import Metrics
 from bandrank.models.loading import LoadedModel
-from bandrank.models.prepared import PreparedScorer, prepare
+from bandrank.models.prepared import Capturable, PreparedScorer, prepare
 from bandrank.models.texts import TextEncoder
 from bandrank.settings import Settings
 
@@ -35,8 +35,9 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
     )
     if settings.kernels == "cuda" and (reason := prepared.why_no_kernels):
         raise BadSetting("kernels", f"cannot be cuda for {model.name}: {reason}")
-    # A scorer that precomputes has no graphs, and that is no reason to do without those of the other scorers.
-    if settings.cuda_graphs == "on" and not model.scorer.precomputes and (reason := prepared.why_no_graphs()):
+    # That most scorers that precompute have no graphs is no reason to do without those of the other scorers.
+    expected = isinstance(model.scorer, Capturable) or not model.scorer.precomputes
+    if settings.cuda_graphs == "on" and expected and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
     prepared.capture_usual()
     cache = representation_cache(model, settings, redis=engine.redis, metrics=engine.metrics)

@@ -86,8 +86,8 @@ class Settings(BaseModel):
     kernels: Literal["auto", "cuda", "vectorized"] = "auto"
     """`auto`: our CUDA kernels where they can run, else plain torch; `cuda`: or an error; `vectorized`: plain torch."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
-    """`auto`: a cross-encoder's batches are replayed from CUDA graphs where our kernels run; `on`: or an error;
-    `off`: launched one by one."""
+    """`auto`: batches of a cross-encoder, and of a MixEncoder with cached candidates, are replayed from CUDA graphs
+    where our kernels run; `on`: or an error; `off`: launched one by one."""
     max_batch_rows: NonNegativeInt = 0  # 4,096 rows stay in a CPU's cache
     """Rows scored at once; 0: 4,096 on a CPU, 8,192 there in int8, 32,768 on a GPU."""
     max_waiting_rows: PositiveInt = 2_000_000

@@ -8,6 +8,7 @@ import pytest
 import torch
 from emulation.compiled import needs_compiler
 from emulation.graphs import RecordingDevice
+from support.cached_lab import cached, mix_encoder
 from support.graph_lab import ALIKE, scorer, serve_from
 from support.layouts import CPU
 from support.models import random_scorer, score_batch
@@ -109,3 +110,28 @@ def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPat
 
     assert by_tanh < by_rounding[torch.bfloat16] / 3
     assert by_tanh < 3 * by_rounding[torch.float16]
+
+
+@needs_compiler
+@torch.inference_mode()
+def test_operations_of_stored_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six layers and three interactions in half precision, as mix-b has: one graph of as many as are counted here, in
+    place of more launches, with scores that differ by the rounding of float16.
+    """
+    device, launches = RecordingDevice(), RecordingDevice()
+    run_kernels_here(monkeypatch)
+    serve_from(device, monkeypatch)
+    monkeypatch.setattr(cuda, "launch", device.launch)
+    scorer = mix_encoder("b", num_layers=6)
+    batch = cached(scorer, [10], [60])
+    exact = scorer.score(batch)
+    half = prepare(deepcopy(scorer), device=CPU, dtype=torch.float16)
+    serve_from(launches, monkeypatch)
+    launched = launches.capture(lambda: half.scorer.score(batch)).output
+    serve_from(device, monkeypatch)
+    monkeypatch.setattr(norm, "infers_on_gpu", lambda _: True)
+    scores = prepare(deepcopy(scorer), device=CPU, dtype=torch.float16, graphs=device).score(batch)
+
+    assert (launches.nodes, device.nodes) == (212, 173)
+    assert launched.shape == scores.shape
+    torch.testing.assert_close(scores, exact, rtol=0, atol=0.05)

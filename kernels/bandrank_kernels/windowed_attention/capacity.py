@@ -36,12 +36,12 @@ class Capacity:
     def of(cls, rows: PackedRows) -> Self:
         """The smallest bucket that holds the batch. It has a row for each of its candidates."""
         least = cls.exactly(rows)
-        num_candidates = _power_of_two(max(rows.num_candidates, rows.num_queries), FEWEST_CANDIDATES)
+        num_candidates = power_of_two(max(rows.num_candidates, rows.num_queries), FEWEST_CANDIDATES)
         return cls(
             num_rows=row_bucket(max(rows.num_rows, num_candidates)),
             num_candidates=num_candidates,
-            query_rows=_power_of_two(1 + least.query_rows, LEAST_GLOBALS) - 1,
-            candidate_rows=_power_of_two(least.candidate_rows, SHORTEST_CANDIDATE),
+            query_rows=power_of_two(1 + least.query_rows, LEAST_GLOBALS) - 1,
+            candidate_rows=power_of_two(least.candidate_rows, SHORTEST_CANDIDATE),
         )
 
     def num_tiles(self, tile_rows: int) -> int:
@@ -66,5 +66,6 @@ def row_buckets() -> Iterator[int]:
         bucket = int(bucket * ROW_STEP) // ROW_MULTIPLE * ROW_MULTIPLE
 
 
-def _power_of_two(number: int, least: int) -> int:
+def power_of_two(number: int, least: int) -> int:
+    """The smallest power of two that is at least `number`, or `least`, if that is more."""
     return max(least, 1 << max(0, number - 1).bit_length())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import Ints, Offsets, lengths_of
+from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class ScoreBatch:
     def candidate_query(self) -> Ints:
         """(C,) the index of each candidate's query, ascending."""
         return np.repeat(np.arange(len(self.queries)), lengths_of(self.cu_candidates))
+
+    def of_query(self, query: int, group: slice) -> "ScoreBatch":
+        """A batch of one query and its candidates `group`."""
+        candidates = self.candidates.part(group)
+        return ScoreBatch(self.queries.part(slice(query, query + 1)), candidates, offsets([len(candidates)]))
 
     def groups(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, slice]]:
         """Indices of queries, each with the slice of its candidates in begin .. end - 1; empty slices are left out."""

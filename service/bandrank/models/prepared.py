@@ -133,7 +133,8 @@ class PreparedScorer:
     def overlaps(self) -> bool:
         """Whether `begin` only queues work for the device, so that the caller is free while it computes."""
         if self.device.type == "cuda":
-            return not self.scorer.precomputes  # stored representations are not copied from pinned memory
+            # Without graphs, stored representations are not copied from pinned memory.
+            return not self.scorer.precomputes or self.why_no_graphs() is None
         return self._splits and self._workers.count > 1
 
     def wait_for_room(self) -> None:
@@ -269,7 +270,7 @@ def prepare(
         replay = reason
     else:
         replay = GraphRunner(scorer.buckets(), CudaGraphs(device) if graphs is True else graphs)
-    execution = Execution(backend, graphs=not isinstance(replay, str))
+    execution = Execution(backend, graphs=not isinstance(replay, str), stores=scorer.precomputes)
     for module in scorer.modules():
         if isinstance(module, Preparable):
             module.prepare_for(execution)

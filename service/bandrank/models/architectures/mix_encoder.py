@@ -5,6 +5,7 @@ Where paper and code differ (the pooling of the hint, cosine or dot product), bo
 code, the length at which a text is cut does not depend on its batch.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
@@ -16,6 +17,7 @@ from torch.nn.functional import cosine_similarity
 
 from bandrank.models.architectures.two_towers import TwoTowerConfig, TwoTowerScorer
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.cached_buckets import CachedBuckets, CachedInputs
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
@@ -27,6 +29,9 @@ from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import indices_within, offsets
+from bandrank_kernels.windowed_attention import AttentionPlan
+
+ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +163,7 @@ class MixEncoder(TwoTowerScorer):
 
     def score_some(self, batch: ScoreBatch) -> Tensor:
         num_candidates, count = len(batch.candidates), self.config.num_embeddings
-        views, summaries = self._view_queries(batch)
+        views, means = self._view_queries(batch)
         embeddings = batch.candidates.values.reshape(num_candidates, count, -1)
         # On a CPU all layers of a block of candidates run while its rows are in the cache.
         whole = self.encoder.device.type != "cpu" or torch.is_grad_enabled()
@@ -169,42 +174,100 @@ class MixEncoder(TwoTowerScorer):
             parts = [(query, slice(each.start - begin, each.stop - begin)) for query, each in batch.groups(begin, end)]
             groups: list[Groups] = [[(part, of_layer[query]) for query, part in parts] for of_layer in views]
             rows = embeddings[begin:end].to(self.encoder.device, self.encoder.dtype)
-            scores.append(self.config.interaction_weight * self._score_block(rows, groups))
-            if summaries is not None:
-                means = rows.float().mean(1)
-                cosines = torch.cat([cosine_similarity(means[part], summaries[query][None]) for query, part in parts])
-                scores[-1] = scores[-1] + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
+            of_queries = [] if means is None else [(part, means[query][None]) for query, part in parts]
+            scores.append(self._score_block(rows, groups, of_queries))
         if self.lexical is not None:
             assert batch.candidates.words is not None, "representations come with their words. This is a bug."
             scores = [torch.cat(scores) + self.lexical(batch)]
         return torch.cat(scores)
 
+    def score_packed(self, batch: ScoreBatch, run: Callable[[ScoreBatch], Tensor]) -> Tensor:
+        """`score`, with `run` computing the candidates of one query after the other: `launch`, or the replay of a CUDA
+        graph. Representations that are on the device already are launched, all together.
+        """
+        if len(batch.candidates) == 0 or batch.candidates.values.device.type != "cpu":
+            return self.score(batch)
+        return torch.cat([run(batch.of_query(query, group)) for query, group in batch.groups()])
+
+    def launch(self, packed: ScoreBatch) -> Tensor:
+        """(C,) scores of one query's candidates, launched kernel by kernel."""
+        return self.score(packed)
+
+    def buckets(self) -> CachedBuckets:
+        """The buckets of batches with one query and stored candidates, for CUDA graphs."""
+        return CachedBuckets(self.compute, self.encoder, self.config.num_embeddings, self.lexical)
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Why CUDA graphs cannot replay its launches, as a clause; None if they can."""
+        return None if self.encoder.windows == [None] else "its encoder has local layers"
+
+    def compute(self, inputs: CachedInputs) -> Tensor:
+        """(num_candidates,) scores of a bucket; only launches kernels, and never makes the host wait."""
+        ids, positions = inputs.numbers
+        hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
+        key_values, states = self._read_queries(hidden, positions, inputs.plan)
+        groups: list[Groups] = [
+            [(ALL, interaction.view(inputs.used(of_layer), bias=inputs.bias))]  # type: ignore[operator]
+            for interaction, of_layer in zip(self.interactions, key_values, strict=True)
+        ]
+        means = [] if states is None else [(ALL, inputs.shares @ inputs.used(states).float())]
+        rows = inputs.representations
+        embeddings = rows.view(-1, self.config.num_embeddings, rows.shape[1]).to(self.encoder.dtype)
+        scores = self._score_block(embeddings, groups, means)
+        return scores if self.lexical is None else scores + self.lexical.weigh(*inputs.evidence)
+
     def _view_queries(self, batch: ScoreBatch) -> tuple[list[list[QueryView]], Tensor | None]:
         """Views by interaction layer and query, and the means of queries' last states if the bi-encoder's cosine is
-        added. If it is not, layers from the last interaction layer on are not run for queries.
+        added.
         """
         queries, hidden_size = batch.queries, self.config.encoder.hidden_size
         # Absorbing saves 2 * (hidden - heads * query_len) * hidden per candidate and costs 2 * hidden^2 per query row.
         saved = hidden_size - self.config.encoder.num_heads * queries.max_seqlen
         absorb = len(batch.candidates) * saved > len(queries.values) * hidden_size
         hidden, positions = tower.embed(self.encoder, queries)
-        plan = self.encoder.plan_texts(queries.cu_seqlens)
-        interactions = dict(zip(self.config.interaction_layers, self.interactions, strict=True))
-        views: list[list[QueryView]] = []
-        to_the_end = self.config.bi_encoder_weight != 0
-        for index in range(self.config.encoder.num_layers if to_the_end else self.config.interaction_layers[-1] + 1):
+        key_values, states = self._read_queries(hidden, positions, self.encoder.plan_texts(queries.cu_seqlens))
+        bounds = [*pairwise(queries.cu_seqlens.tolist())]
+        views = [
+            [interaction.view(of_layer[begin:end], absorb=absorb) for begin, end in bounds]  # type: ignore[operator]
+            for interaction, of_layer in zip(self.interactions, key_values, strict=True)
+        ]
+        return views, None if states is None else pool(Ragged(states, queries.cu_seqlens), "mean")
+
+    def _read_queries(
+        self, hidden: Tensor, positions: Tensor, plan: AttentionPlan
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """(total, 2, num_heads, head_dim) keys and values for each interaction layer, and the (total, hidden_size) last
+        states if the bi-encoder's cosine is added. If it is not, layers from the last interaction layer on are not run.
+
+        hidden: (total, hidden_size) embedded rows of queries.  positions: (total,).
+        """
+        config, key_values = self.config, []
+        to_the_end = config.bi_encoder_weight != 0
+        for index in range(config.encoder.num_layers if to_the_end else config.interaction_layers[-1] + 1):
             layer = self.encoder.layer(index)
             qkv = layer.project(hidden, positions)
-            if index in interactions:
-                key_values = [qkv[begin:end, 1:] for begin, end in pairwise(queries.cu_seqlens.tolist())]
-                view = interactions[index].view
-                views.append([view(key_value, absorb=absorb) for key_value in key_values])  # type: ignore[operator]
-            if to_the_end or len(views) < len(interactions):
+            if index in config.interaction_layers:
+                key_values.append(qkv[:, 1:])
+            if to_the_end or len(key_values) < len(self.interactions):
                 hidden = layer.update(hidden, qkv, positions, plan)
-        return views, pool(Ragged(hidden, queries.cu_seqlens), "mean") if to_the_end else None
+        return key_values, hidden if to_the_end else None
 
-    def _score_block(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
-        """(n,) float32 scores. embeddings: (n, k, hidden_size).  groups: for each interaction layer."""
+    def _score_block(self, embeddings: Tensor, groups: list[Groups], means: Sequence[tuple[slice, Tensor]]) -> Tensor:
+        """(n,) float32 scores, but for the evidence of words.
+
+        embeddings: (n, k, hidden_size).  groups: for each interaction layer.  means: slices of candidates, each with
+        the (1, hidden_size) mean of its query's last states; none if the bi-encoder's cosine is not added.
+        """
+        scores = self.config.interaction_weight * self._interact(embeddings, groups)
+        if not means:
+            return scores
+        of_candidates = embeddings.float().mean(1)
+        cosines = torch.cat([cosine_similarity(of_candidates[part], mean) for part, mean in means])
+        return scores + self.config.bi_encoder_weight * cosines + self.config.bi_encoder_bias
+
+    def _interact(self, embeddings: Tensor, groups: list[Groups]) -> Tensor:
+        """(n,) float32 similarities of candidates and their summaries of the query. Arguments as of `_score_block`."""
         summary: Tensor | None = None
         last_is_hint = self.config.pool == "last" or embeddings.shape[1] == 1
         for interaction, of_layer in zip(self.interactions, groups, strict=True):

@@ -14,10 +14,12 @@ MANY_ROWS = 8192
 class Execution:
     """backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
     Launched and replayed batches are computed alike, so that both give the same bits.
+    stores: whether representations are stored, which another machine may read: GELU then keeps its exact form.
     """
 
     backend: Backend = "auto"
     graphs: bool = False
+    stores: bool = False
 
     @property
     def fused_from(self) -> int:

@@ -37,12 +37,14 @@ class QueryView:
     """One query's keys and values in one layer.
 
     keys, values: (num_heads, query_len, head_dim).  absorbed: their form for the summary H, or None where it does not
-    pay.
+    pay.  bias: (query_len + k,) added to the scores of the query's rows and of a candidate's k: -inf for a row that is
+    not used, 0 for the others; None stands for zeros.
     """
 
     keys: Tensor
     values: Tensor
     absorbed: AbsorbedQuery | None = None
+    bias: Tensor | None = None
 
 
 Groups = Sequence[tuple[slice, QueryView]]  # consecutive slices that cover all candidates, with their query's view
@@ -87,14 +89,16 @@ class InteractionLayer(nn.Module):
         self.chunk.load_state_dict(layer.state_dict())
         self.compress_query.copy_rows(layer.qkv, layer.qkv.thirds[0])
 
-    def view(self, key_value: Tensor, *, absorb: bool) -> QueryView:
+    def view(self, key_value: Tensor, *, absorb: bool = False, bias: Tensor | None = None) -> QueryView:
         """The view from a query's keys and values, (query_len, 2, num_heads, head_dim).
 
         absorb: whether, in dense(softmax(Q K^T) V) with Q = g W + b, W moves into K and the dense weights into V.
+        bias: the view's. Keys and values of unused rows must be finite, and are not absorbed.
         """
         keys, values = key_value.permute(1, 2, 0, 3).contiguous()
         if not absorb:
-            return QueryView(keys, values)
+            return QueryView(keys, values, bias=bias)
+        assert bias is None, "unused rows among those that are absorbed. This is a bug."
         absorbed = AbsorbedQuery(
             keys=self.compress_query.absorb(keys).flatten(0, 1) * self.scale,
             biases=self.compress_query.absorb_bias(keys).flatten() * self.scale,
@@ -126,7 +130,9 @@ class InteractionLayer(nn.Module):
         to_candidate = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(count)]  # (num_heads, n * k)
         to_query = view.keys @ query.flatten(0, 1).permute(1, 2, 0)  # (num_heads, query_len, n * k)
         # The long dimension is last: a CPU takes ten times as long for a softmax over ten numbers that are contiguous.
-        weights = (torch.cat([to_query, torch.stack(to_candidate, 1)], 1) * self.scale).softmax(1)
+        scores = torch.cat([to_query, torch.stack(to_candidate, 1)], 1)
+        biased = scores * self.scale if view.bias is None else torch.add(view.bias[:, None], scores, alpha=self.scale)
+        weights = biased.softmax(1)
         attended: Tensor = weights[:, :query_len].transpose(1, 2) @ view.values
         attended = attended.transpose(0, 1).reshape_as(query)
         for j in range(count):
@@ -141,7 +147,10 @@ class InteractionLayer(nn.Module):
         query = self.compress_query(hint).view(len(hint), self.chunk.num_heads, -1).transpose(0, 1)
 
         def read(part: slice, view: QueryView) -> Tensor:
-            attended: Tensor = scaled_dot_product_attention(query[None, :, part], view.keys[None], view.values[None])
+            bias = None if view.bias is None else view.bias[None, : view.keys.shape[1]]
+            attended: Tensor = scaled_dot_product_attention(
+                query[None, :, part], view.keys[None], view.values[None], attn_mask=bias
+            )
             return attended[0].transpose(0, 1).flatten(1)
 
         return self.chunk.attention_out(_by_group(groups, read))  # type: ignore[no-any-return]

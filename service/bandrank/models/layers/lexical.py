@@ -68,8 +68,15 @@ class Lexical(nn.Module):
         queries, evidence = self.evidence(batch)
         device = self.gate.device
         both = torch.from_numpy(np.stack([queries[batch.candidate_query], evidence])).to(device, non_blocking=True)
+        return self.weigh(both[0], both[1])
+
+    def weigh(self, queries: Tensor, evidence: Tensor) -> Tensor:
+        """(C,) float32 what evidence adds, on the gate's device.
+
+        queries: (C, 3) features of each candidate's query, or (1, 3) of the query of all.  evidence: (C, 3).
+        """
         # Products entry by entry, which autocast leaves in float32.
-        return (both[0][:, :, None] * self.gate.float() * both[1][:, None, :]).sum((1, 2))
+        return (queries[:, :, None] * self.gate.float() * evidence[:, None, :]).sum((1, 2))
 
     def evidence(self, batch: ScoreBatch) -> tuple[Floats, Floats]:
         """(Q, 3) features of queries and (C, 3) evidence of candidates, float32. A query without a known piece, or a

@@ -76,7 +76,8 @@ class Linear(LinearLayer, nn.Linear):
 
     In half precision where CUDA graphs replay batches, cuBLAS fuses GELU, in the tanh form: a launch less, and a pass
     over its outputs. That moves the shipped scorers' scores by a third of what bfloat16 itself does, or less, and by
-    twice what float16 does; kernels/README.md has what becomes of their rankings.
+    twice what float16 does; kernels/README.md has what becomes of their rankings. Scorers whose representations are
+    stored keep the exact form.
     """
 
     _packed: Tensor | None = None
@@ -86,7 +87,7 @@ class Linear(LinearLayer, nn.Linear):
         """Lays the weights out for inference if the device and dtype have such a layout; chooses the form of GELU."""
         weight = self.weight.detach()
         half = weight.dtype in {torch.float16, torch.bfloat16}
-        self._gelu_in_product = execution.graphs and half and self.bias is not None
+        self._gelu_in_product = execution.graphs and not execution.stores and half and self.bias is not None
         usable = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch has no annotation here
         if weight.dtype == torch.bfloat16:
             usable = usable and torch.ops.mkldnn._is_mkldnn_bf16_supported()

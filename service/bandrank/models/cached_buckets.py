@@ -1,0 +1,149 @@
+"""Buckets of one query with stored candidates of k rows each, for scorers in which the two meet when both are encoded.
+
+A bucket holds queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. candidates. The rows that a query does not
+use hold token 0, no other row attends to them, and their states are undefined. So are the representations that a batch
+does not use: each candidate is computed from its own rows alone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bandrank.models.batch import ScoreBatch
+from bandrank.models.buckets import Fitted
+from bandrank.models.encoders.protocol import Encoder
+from bandrank.models.layers.lexical import EVIDENCE, Lexical
+from bandrank.models.layers.patterns import sparse
+from bandrank.models.ragged import Ragged
+from bandrank.models.words import Words
+from bandrank_kernels import transfer
+from bandrank_kernels.arrays import Ints, offsets
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, power_of_two
+
+FEWEST_TOKENS, FEWEST_CANDIDATES = 16, 32
+USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
+MOST_TOKENS = 512
+# Rows of candidates. For more of them a GPU computes about as long as the host launches: 4,096 of mix-b would take an
+# H100 half a millisecond, and 200 launches the host a whole one (both estimated).
+MOST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class CachedInputs:
+    """The inputs of a bucket on the device.
+
+    numbers: (2, query_len) int64, ids and positions.  rows: (query_len,) int64 the query's rows; row 0, in place of
+    those it does not use.  shares: (1, query_len) float32 of each row in a mean of the query's rows.
+    bias: (query_len + k,) as `QueryView` has it.  words: (1 + n, 3) float32 the query's features, then candidates'
+    evidence, for a scorer that has lexical evidence.
+    representations: (k * n, hidden_size).  plan: of the query's attention.
+    """
+
+    numbers: Tensor
+    rows: Tensor
+    shares: Tensor
+    bias: Tensor
+    words: Tensor
+    representations: Tensor
+    plan: AttentionPlan
+
+    def used(self, states: Tensor) -> Tensor:
+        """(query_len, ...) states of the query's rows, all of them defined. states: (query_len, ...)."""
+        return states.index_select(0, self.rows)  # @used-rows
+
+    @property
+    def evidence(self) -> tuple[Tensor, Tensor]:
+        """(1, 3) features of the query, and (n, 3) evidence of candidates."""
+        return self.words[:1], self.words[1:]
+
+
+class CachedBuckets:
+    """Implements `Buckets`, for batches of one query."""
+
+    def __init__(
+        self,
+        compute: Callable[[CachedInputs], Tensor],
+        encoder: Encoder,
+        num_embeddings: int,
+        lexical: Lexical | None,
+        *,
+        most_rows: int = MOST_ROWS,
+    ) -> None:
+        """compute: computes a bucket's scores on the device, (n,).  encoder: of queries.  num_embeddings: k.
+        lexical: the evidence of words in the score.  most_rows: of the candidates of the largest bucket.
+        """
+        self._compute, self._encoder, self._lexical = compute, encoder, lexical
+        self._num_embeddings, self._most_rows = num_embeddings, most_rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Of representations in float32, evidence, and less than a hundred bytes for each token of a query."""
+        return self._most_rows * (4 * self._encoder.config.hidden_size + 4 * EVIDENCE) + 100 * MOST_TOKENS
+
+    def fit(self, batch: ScoreBatch) -> Fitted | None:
+        values, ids = batch.candidates.values, batch.queries.values.numpy()
+        count = power_of_two(len(batch.candidates), FEWEST_CANDIDATES)
+        tokens = power_of_two(len(ids), FEWEST_TOKENS)
+        if len(ids) == 0 or tokens > MOST_TOKENS or count * self._num_embeddings > self._most_rows:
+            return None
+        plan = self._plan(len(ids), tokens)
+        tables = [*self._of_query(ids, tokens), self._words(batch, count), *plan.host_tables, values]
+        room = torch.empty((count * self._num_embeddings, values.shape[1]), dtype=values.dtype, device="meta")  # @room
+        shapes = [*tables[:-1], room]
+        if transfer.num_bytes(shapes) > self.num_bytes:
+            return None
+
+        def compute(inputs: Sequence[Tensor]) -> Tensor:
+            numbers, rows, shares, bias, words, *of_plan, representations = inputs
+            bound = plan.bind(of_plan)  # with scratch anew, as in all buckets
+            return self._compute(CachedInputs(numbers, rows, shares, bias, words, representations, bound))
+
+        key = tokens, count, values.dtype, plan.signature  # @cached-bucket
+        return Fitted(key, tables, shapes, compute, len(batch.candidates))
+
+    def usual(self) -> Iterator[Fitted]:
+        counts = (FEWEST_CANDIDATES << step for step in range(32))
+        fitting = takewhile(lambda count: count * self._num_embeddings <= self._most_rows, counts)
+        for count in reversed([*fitting]):
+            for tokens in USUAL_TOKENS:
+                fitted = self.fit(self._zeros(tokens, count))
+                assert fitted is not None, "a usual batch that has no bucket. This is a bug."
+                yield fitted
+
+    def _plan(self, num_tokens: int, most_tokens: int) -> AttentionPlan:
+        # To the packing, a text is a query without candidates.
+        rows = PackedRows(offsets([num_tokens]), offsets([]), np.zeros(0, np.int64))
+        return self._encoder.plan(rows, sparse(window=None), Capacity(most_tokens, 1, most_tokens, 0))
+
+    def _of_query(self, ids: Ints, tokens: int) -> list[Tensor]:
+        """The tables of the query, in the order of `CachedInputs`."""
+        used = np.arange(tokens) < len(ids)
+        numbers = np.zeros((2, tokens), np.int64)
+        numbers[:, : len(ids)] = ids, np.arange(len(ids))
+        rows = np.where(used, np.arange(tokens), 0)
+        shares = torch.from_numpy(used[None].astype(np.float32) / np.float32(len(ids)))
+        bias = torch.zeros(tokens + self._num_embeddings, dtype=self._encoder.dtype)
+        bias[len(ids) : tokens] = -torch.inf  # @unused-rows
+        return [torch.from_numpy(numbers), torch.from_numpy(rows), shares, bias]
+
+    def _words(self, batch: ScoreBatch, count: int) -> Tensor:
+        if self._lexical is None:
+            return torch.zeros(1, EVIDENCE)
+        assert batch.candidates.words is not None, "representations come with their words. This is a bug."
+        words = np.zeros((1 + count, EVIDENCE), np.float32)
+        words[:1], words[1 : 1 + len(batch.candidates)] = self._lexical.evidence(batch)
+        return torch.from_numpy(words)
+
+    def _zeros(self, tokens: int, count: int) -> ScoreBatch:
+        """A batch that fills its bucket."""
+        rows = torch.zeros(count * self._num_embeddings, self._encoder.config.hidden_size)
+        words = None
+        if self._lexical is not None:
+            size = count, self._lexical.config.most_words
+            words = Words(np.zeros(size, np.uint16), np.zeros(size, np.uint8))
+        candidates = Ragged(rows, self._num_embeddings * np.arange(count + 1), words)
+        return ScoreBatch(Ragged.from_token_ids([[0] * tokens]), candidates, offsets([count]))

@@ -1,0 +1,61 @@
+"""Stored candidates scored from graphs on a GPU, as CUDA captures and replays them."""
+
+import pytest
+import torch
+from support.cached_lab import VARIANTS, cached, mix_encoder
+from support.on_gpu import GPU, awaiting_nothing, needs_gpu
+
+from bandrank.models.architectures import MixEncoder
+from bandrank.models.graphs import GraphRunner
+from bandrank.models.prepared import PreparedScorer, prepare
+
+pytestmark = needs_gpu
+
+SIZES = [(10, 1000), (30, 40), (4, 520), (10, 33), (100, 7)]  # tokens of the query, and candidates
+
+
+def served(variant: str, dtype: torch.dtype) -> PreparedScorer:
+    """A copy of a random scorer that is replayed from graphs."""
+    scorer = mix_encoder(variant, num_layers=6)
+    copy = MixEncoder(scorer.config)
+    copy.load_state_dict(scorer.state_dict())
+    return prepare(copy, device=GPU, dtype=dtype, graphs=True)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float16, 0.1), (torch.float32, 2e-3)])
+def test_replays_have_the_bits_of_launches(variant: str, dtype: torch.dtype, rounding: float) -> None:
+    """Fifty, of batches in turns, with nothing waited for in between; and a CPU's scores, but for the rounding of sums
+    in the dtype.
+    """
+    scorer, prepared = mix_encoder(variant, num_layers=6), served(variant, dtype)
+    assert prepared.why_no_graphs() is None
+    runner = prepared.replay
+    assert isinstance(runner, GraphRunner)
+    batches = [cached(scorer, [tokens], [count], seed) for seed, (tokens, count) in enumerate(SIZES)]
+    launched = [runner.score(batch, capture=False) for batch in batches]
+    replayed = [(turn % len(batches), runner.score(batches[turn % len(batches)])) for turn in range(50)]
+
+    for number, scores in replayed:
+        expected = launched[number]
+        assert scores is not None
+        assert expected is not None
+        assert torch.equal(scores, expected)
+    for scores, batch in zip(launched, batches, strict=True):
+        assert scores is not None
+        torch.testing.assert_close(scores.cpu(), scorer.score(batch), rtol=0, atol=rounding)
+    assert runner.obstacle is None
+    assert len(runner) == len(batches)
+
+
+@torch.inference_mode()
+def test_a_batch_starts_while_the_gpu_is_busy() -> None:
+    """Two queries: the host waits for neither, and the scores are those of an idle GPU."""
+    prepared, batch = served("b", torch.float16), cached(mix_encoder("b", num_layers=6), [10, 5], [40, 300])
+    assert prepared.overlaps
+    expected = prepared.begin(batch)()
+    with awaiting_nothing():
+        scores = prepared.begin(batch)
+
+    assert torch.equal(scores(), expected)
