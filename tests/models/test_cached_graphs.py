@@ -7,16 +7,8 @@ import torch
 from emulation.compiled import EmulationError, needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice, Running
 from emulation.mistakes import Mistake, plant_in_modules
-from support.cached_lab import (
-    CACHED_MODULES,
-    REAL,
-    VARIANTS,
-    cached,
-    is_near,
-    mix_encoder,
-    runner_of,
-    scored,
-)
+from support.cached import VARIANTS, cached, mix_encoder
+from support.cached_lab import CACHED_MODULES, REAL, is_near, runner_of, scored
 from support.graph_lab import serve_from
 from support.layouts import CPU
 from support.models import vocab_size

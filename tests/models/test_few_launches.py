@@ -8,7 +8,7 @@ import pytest
 import torch
 from emulation.compiled import needs_compiler
 from emulation.graphs import RecordingDevice
-from support.cached_lab import cached, mix_encoder
+from support.cached import cached, mix_encoder
 from support.graph_lab import ALIKE, scorer, serve_from
 from support.layouts import CPU
 from support.models import random_scorer, score_batch

@@ -4,10 +4,11 @@ import string
 from functools import partial
 from typing import Any
 
-from support.models import random_scorer, tiny_encoder_config
+import torch
+from support.models import AnyScorer, random_scorer, tiny_encoder_config
 from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, SPECIAL
 
-from bandrank.models.architectures import VIRT, ColBERT, Deformer, MixEncoder, PolyEncoder
+from bandrank.models.architectures import VIRT, ColBERT, CrossEncoder, Deformer, MixEncoder, PolyEncoder
 from bandrank.models.architectures.colbert import ColBERTConfig
 from bandrank.models.architectures.deformer import DeformerConfig
 from bandrank.models.architectures.mix_encoder import MixEncoderConfig
@@ -48,3 +49,14 @@ def tiny_deformer(*, seed: int = 0, num_layers: int = 3, **more: Any) -> Deforme
 def tiny_virt(*, seed: int = 0, num_layers: int = 2, **more: Any) -> VIRT:
     """A random VIRT in eval mode, not yet prepared. more: of VIRTConfig."""
     return random_scorer(VIRT(VIRTConfig(**_texts(num_layers, **more))), seed)
+
+
+def with_words(scorer: AnyScorer) -> AnyScorer:
+    """Words of random rarity, which count some points of a score."""
+    chance = torch.Generator().manual_seed(3)
+    assert isinstance(scorer, CrossEncoder | MixEncoder)
+    assert scorer.lexical is not None
+    scorer.lexical.idf.copy_(6 * torch.rand(len(scorer.lexical.idf), generator=chance))
+    with torch.no_grad():
+        scorer.lexical.gate.copy_(2 * torch.randn(3, 3, generator=chance))
+    return scorer

@@ -3,29 +3,23 @@
 import random
 from collections.abc import Callable
 
-import torch
 from support.decoders import tiny_decoder_bi_encoder, tiny_decoder_reranker
 from support.models import random_ids, tiny_bi_encoder, tiny_cross_encoder
 from support.modernbert import tiny_sequence_cross_encoder
-from support.precomputing import tiny_colbert, tiny_deformer, tiny_mix_encoder, tiny_poly_encoder, tiny_virt
+from support.precomputing import (
+    tiny_colbert,
+    tiny_deformer,
+    tiny_mix_encoder,
+    tiny_poly_encoder,
+    tiny_virt,
+    with_words,
+)
 from support.tokenizer import SENTENCE_ID
 
-from bandrank.models.architectures import ARCHITECTURES, CrossEncoder, MixEncoder
+from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.patterns import longformer, sparse
 from bandrank.models.scorer import Scorer
-
-
-def with_words(scorer: Scorer) -> Scorer:
-    """Words of random rarity, which count some points of a score."""
-    chance = torch.Generator().manual_seed(3)
-    assert isinstance(scorer, CrossEncoder | MixEncoder)
-    assert scorer.lexical is not None
-    scorer.lexical.idf.copy_(6 * torch.rand(len(scorer.lexical.idf), generator=chance))
-    with torch.no_grad():
-        scorer.lexical.gate.copy_(2 * torch.randn(3, 3, generator=chance))
-    return scorer
-
 
 # Two families cut long candidates into passages: their limit is 64 tokens.
 VARIANTS: dict[str, Callable[[], Scorer]] = {
