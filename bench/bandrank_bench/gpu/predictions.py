@@ -17,6 +17,9 @@ PRODUCTS = 450e12  # operations a second of cuBLAS, float16, in products of a Mi
 FLASH, EXPONENTIALS = 500e12, 3.7e12  # a second in flash attention, whose tiles are 128 x 128
 TILE = 128
 NODE_US, ENDS_US, SMALL_US = 1.2, 2.5, 2.0  # between two nodes; a kernel's start and last wave; work on [CLS] rows
+# Of a request of stored candidates: 59 nodes for the query, a cast, 85 in three interaction layers, 28 for the score.
+CACHED_NODES, CACHED_SMALL = 173, 59 + 28
+CACHED_CANDIDATES, INTERACTIONS, INTERACTION_PASSES = 1024, 3, 55  # of the bucket; layers; rows read or written in each
 LAYER_NODES, TAIL_NODES = 7, 11  # GELU is part of a product; the last layer for [CLS], and the head
 # Instructions of a warp by dims of a head, in machine code for sm_90: 15 rows of narrow.cuh; 31 rows by 32 keys.
 NARROW, WIDE = {32: 591, 64: 690}, {32: 630, 64: 690}
@@ -38,6 +41,7 @@ class Card:
             of = {"tokens": shape.tokens, "window": shape.window, "head_dim": shape.head_dim}
             facts += [("operation", {"system": name, **of, "cold_us": us}) for name, us in self._operations(shape)]
         facts += [("model", {"system": name, "lengths": of, **times}) for name, of, times in self._requests()]
+        facts.append(("cached", {"graph_ms": self._cached_ms()}))
         return [Record(stage, "predicted", "ok", 0.0, values) for stage, values in facts]
 
     def attention_us(self, num_rows: int, shape: Shape) -> float:
@@ -103,6 +107,16 @@ class Card:
         )
         passes = self._moved(num_rows * 2 * 3 * hidden)
         return products + passes + attention_us + LAYER_NODES * NODE_US
+
+    def _cached_ms(self) -> float:
+        """Of a query with stored candidates. In an interaction layer a candidate's row is multiplied with 12 matrices
+        of hidden x hidden numbers, and its summary of the query with 13. Passes over both beside that, which the level
+        2 cache may hold, are counted as memory.
+        """
+        numbers = INTERACTIONS * CACHED_CANDIDATES * SIZE.hidden_size
+        products = 2e6 * numbers * SIZE.hidden_size * (12 + 13) / PRODUCTS
+        passes = self._moved(INTERACTION_PASSES * numbers)
+        return (products + passes + CACHED_NODES * NODE_US + CACHED_SMALL * SMALL_US) / 1e3
 
     def _full_us(self, shape: Shape) -> float:
         padded = ceil(shape.sequence / TILE) * TILE

@@ -90,8 +90,9 @@ STAGES = (  # within the budget of a run, in all
     Stage("sanitizer", "bandrank_bench.gpu.watched", 75, gate=True, listing="sanitizers"),
     Stage("operation", "bandrank_bench.gpu.operations", 95),
     Stage("model", "bandrank_bench.gpu.whole_model", 85),
+    Stage("cached", "bandrank_bench.gpu.cached", 15),
     Stage("launches", "bandrank_bench.gpu.launches", 25),
-    Stage("sweep", "bandrank_bench.gpu.sweep", 50),
+    Stage("sweep", "bandrank_bench.gpu.sweep", 35),
     Stage("profile", "bandrank_bench.gpu.watched", 40, listing="profiles"),
 )
 
