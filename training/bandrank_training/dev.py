@@ -58,11 +58,18 @@ class DevSet:
     def by_area(self, scores: Sequence[Sequence[float]]) -> dict[str, float]:
         """`measure_scores` of each collection or domain."""
         values: dict[str, list[float]] = {}
+        for group, value in zip(self.groups, self.by_query(scores), strict=True):
+            values.setdefault(group.area, []).append(value)
+        return {area: sum(measures) / len(measures) for area, measures in sorted(values.items())}
+
+    def by_query(self, scores: Sequence[Sequence[float]]) -> list[float]:
+        """nDCG@10 of each group, with ties as in `measure_scores`."""
+        values = []
         for group, row in zip(self.groups, scores, strict=True):
             assert group.labels is not None, "an unjudged group. This is a bug."
             ranked = sorted(zip(row, group.labels, strict=True), key=lambda one: (-one[0], one[1]))
-            values.setdefault(group.area, []).append(ndcg([label for _, label in ranked]))
-        return {area: sum(measures) / len(measures) for area, measures in sorted(values.items())}
+            values.append(ndcg([label for _, label in ranked]))
+        return values
 
 
 def ndcg(labels: Sequence[int], cutoff: int = CUTOFF) -> float:

@@ -1,0 +1,123 @@
+"""fine-tune: what is written, from judged queries of one's own."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.collections import write_collection
+from support.models import tiny_cross_encoder
+from support.tokenizer import TOKENIZER_FILE
+from support.training import toy_documents
+
+from bandrank.models import checkpoint
+from bandrank.models.fusion import Fusion
+from bandrank.models.loading import LoadedModel, load_model
+from bandrank_training.__main__ import main
+from bandrank_training.collection import open_collection
+from bandrank_training.dev import DevSet
+from bandrank_training.fine_tuning import choose
+from bandrank_training.groups import read_groups
+from bandrank_training.measures import judged
+
+QUERIES = 25
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection whose queries are two words of their relevant document."""
+    rng, documents = random.Random(0), toy_documents()
+    relevant = [rng.choice(sorted(documents)) for _ in range(QUERIES)]
+    queries = {f"q{n}": " ".join(rng.choices(documents[each].split(), k=2)) for n, each in enumerate(relevant)}
+    qrels = {f"q{n}": {each: 1} for n, each in enumerate(relevant)}
+    folder = tmp_path_factory.mktemp("own")
+    return write_collection(folder, documents=documents, queries=queries, qrels=qrels, split="train")
+
+
+@pytest.fixture
+def ends(toy: Path) -> tuple[LoadedModel, LoadedModel, DevSet]:
+    """A scorer, one that ranks the dev groups the other way round, and these."""
+    start = load_model(str(toy / "cross_encoder"))
+    weights = {name: -value if "classifier" in name else value for name, value in start.scorer.state_dict().items()}
+    scorer = checkpoint.assemble(type(start.scorer), start.scorer.config, weights, source="the test")
+    return start, replace(start, scorer=scorer), DevSet.read(toy / "dev.jsonl.gz")
+
+
+def test_the_scorer_that_ranks_the_queries_set_apart_best_is_chosen(
+    ends: tuple[LoadedModel, LoadedModel, DevSet],
+) -> None:
+    """Whichever of the two it is, with the measures of all three."""
+    one, other, dev = ends
+    values = {}
+    for start, trained in ((one, other), (other, one)):
+        chosen, choices = choose(start, trained, dev)
+        assert [each.name for each in choices] == ["as it was", "the mean of both", "trained"]
+        assert sum(chosen.values) == max(sum(each.values) for each in choices)
+        values[chosen.scorer is one.scorer] = chosen.values
+    assert len(values) == 1, "the better of the two is the better one from both sides"
+
+
+def test_a_scorer_that_is_no_better_for_it_stays(ends: tuple[LoadedModel, LoadedModel, DevSet]) -> None:
+    """Of equals the start is chosen."""
+    start, _, dev = ends
+
+    chosen, _ = choose(start, start, dev)
+
+    assert chosen.name == "as it was"
+
+
+def test_what_is_written_can_be_served(
+    own: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the queries set apart left out of training, and no worse on them than the start."""
+    out = tmp_path / "tuned"
+
+    assert main(["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]) == 0
+
+    written = load_model(str(out))
+    assert written.scorer.architecture == "cross_encoder"
+    trained, apart = (
+        {group.query for group in read_groups(out / name)} for name in ("groups.jsonl.gz", "dev.jsonl.gz")
+    )
+    collection = open_collection(str(own))
+    asked = {collection.queries()[each] for each in judged(collection.qrels("train"), 1)}
+    assert trained | apart == asked
+    assert not trained & apart
+    assert f"of {len(list(read_groups(out / 'dev.jsonl.gz')))} queries set apart" in capsys.readouterr().out
+
+
+def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path) -> None:
+    """Nothing is mined or trained again, and the same is written."""
+    out = tmp_path / "tuned"
+    command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
+    assert main(command) == 0
+    first, log = load_model(str(out)).scorer.state_dict(), (out / "training" / "log.jsonl").read_text(encoding="utf-8")
+
+    assert main(command) == 0
+
+    assert (out / "training" / "log.jsonl").read_text(encoding="utf-8") == log
+    for name, value in load_model(str(out)).scorer.state_dict().items():
+        assert torch.equal(value, first[name])
+
+
+def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path, tmp_path: Path) -> None:
+    """As the start's are, with the same weight."""
+    fusion = Fusion(str(toy / "mix_encoder"), 0.5)
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "start", tokenizer=TOKENIZER_FILE, fusion=fusion)
+
+    assert main(["fine-tune", str(own), "--start", str(tmp_path / "start"), "--out", str(tmp_path / "tuned")]) == 0
+
+    assert checkpoint.load_fusion(tmp_path / "tuned") == fusion
+
+
+def test_a_start_of_another_kind_is_refused(
+    own: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is mined."""
+    command = ["fine-tune", str(own), "--start", str(toy / "bi_encoder"), "--out", str(tmp_path / "tuned")]
+
+    assert main(command) == 2
+
+    assert "is a bi_encoder; fine-tune takes a cross-encoder" in capsys.readouterr().err
+    assert not (tmp_path / "tuned").exists()

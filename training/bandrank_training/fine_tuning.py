@@ -1,0 +1,172 @@
+"""fine-tune: trains a cross-encoder further on a hundred or more judged queries of one's own, in minutes on a CPU.
+
+A query's candidates are those that BM25 finds, as when the scorer is in use, and what was judged relevant. The labels
+teach, and so do the scores that the scorer gave before, so that it keeps what it knows. Queries that are set apart
+choose between the scorer as it was, as it was trained, and the mean of their weights (Wortsman et al. 2022, arXiv
+2109.01903): one that is not better for it stays as it was.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import CrossEncoder
+from bandrank.models.loading import LoadedModel
+from bandrank.models.scorer import Scorer
+from bandrank_training.averaging import averaged
+from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadInput
+from bandrank_training.groups import read_groups
+from bandrank_training.losses import LossRecipe
+from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.models import tokenizer_file
+from bandrank_training.placement import Placement
+from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
+from bandrank_training.scoring import OfflineScorer
+from bandrank_training.significance import difference_p
+from bandrank_training.start import load_start
+from bandrank_training.training import Trainer
+from bandrank_training.tuning import calibrated, intercept
+
+BEFORE = "before"  # the name of the start's scores in the groups
+DEPTH = 30  # candidates of a query, by BM25
+MOST_TOKENS = 256  # that are read of a candidate
+MOST_QUERIES = 1000
+MOST_DEV = 100  # queries to choose with, a fifth of all if that is less
+GROUPS, GROUP_SIZE = 4, 8  # queries in a step, and candidates of each
+EPOCHS = 2
+LEARNING_RATE = 1e-4
+DISTIL = 0.3  # the weight of the scores from before; that of the labels is 1
+DENOISE = 4.0  # a candidate that scored so far above the relevant one is taken for one that nobody judged
+WORDS = "encoder.embeddings.word"  # stay as they are: few of them occur in so few texts
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A scorer that may be written. values: nDCG@10 of each query that was set apart.  sums: its candidates' scores."""
+
+    name: str
+    scorer: Scorer
+    sums: Sequence[Sequence[float]]
+    values: Sequence[float]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("collection", metavar="COLLECTION", help="a folder in BEIR layout, or ir_datasets:ID")
+    parser.add_argument("--split", default="train", help="qrels/SPLIT.tsv (default: train)")
+    parser.add_argument("--start", default="sparse-w4", metavar="MODEL", help="a cross-encoder (default: sparse-w4)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/fine-tuned"), help="the folder to write (default: runs/fine-tuned)"
+    )
+    parser.add_argument(
+        "--most-queries", type=int, default=MOST_QUERIES, metavar="N", help=f"(default: {MOST_QUERIES:,})"
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of the training; bfloat16 takes two thirds of the time where the machine has it natively",
+    )
+    Placement.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the checkpoint that ranks the queries set apart best. A run that was killed goes on where it was.
+
+    Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that is no cross-encoder.
+    """
+    start = load_start(args.start)
+    if not isinstance(start.scorer, CrossEncoder):
+        raise BadInput(f"{args.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
+    groups, dev = args.out / "groups.jsonl.gz", args.out / "dev.jsonl.gz"
+    mine(_mining(args, start, groups, dev), Placement.of(args), kept=args.out / "mined")
+    trainer = Trainer(_training(args, start, groups), device=args.device)
+    trainer.run()
+    chosen, choices = choose(start, trainer.model, DevSet.read(dev))
+    for each in choices:
+        print(f"{each.name}: nDCG@10 {mean(each.values):.4f} of {len(each.values)} queries set apart")  # noqa: T201
+    tokenizer = tokenizer_file(start, args.out)
+    checkpoint.save(_logits(chosen, DevSet.read(dev)), args.out, tokenizer=tokenizer, fusion=start.fusion)
+    print(f"{chosen.name}{_evidence(chosen, choices[0])}; the checkpoint is in {args.out}")  # noqa: T201
+    return 0
+
+
+def choose(start: LoadedModel, trained: LoadedModel, dev: DevSet) -> tuple[Choice, list[Choice]]:
+    """The best of the start, the mean of its and the trained weights, and these; and all three in this order.
+
+    Among equals the first is chosen.
+    """
+    half = averaged([start, trained], [0.5, 0.5])
+    fused = {start.fusion.scorer: start.fusion.weight} if start.fusion else {}
+    choices = []
+    for name, scorer in (("as it was", start.scorer), ("the mean of both", half), ("trained", trained.scorer)):
+        sums = dev.sums(OfflineScorer.in_training(replace(start, scorer=scorer.eval())), fused)
+        choices.append(Choice(name, scorer, sums, dev.by_query(sums)))
+    return max(choices, key=lambda each: mean(each.values)), choices
+
+
+def _mining(args: argparse.Namespace, start: LoadedModel, groups: Path, dev: Path) -> MiningRecipe:
+    fast = {start.fusion.scorer: start.fusion.scorer} if start.fusion else {}
+    return MiningRecipe(
+        str(groups),
+        (Source(args.collection, args.split, max_queries=args.most_queries),),
+        {BEFORE: args.start, **fast},
+        depth=DEPTH,
+        hard=DEPTH,
+        random=0,
+        max_tokens=MOST_TOKENS,
+        dev_out=str(dev),
+        dev_groups=MOST_DEV,
+    )
+
+
+def _training(args: argparse.Namespace, start: LoadedModel, groups: Path) -> TrainingRecipe:
+    count = sum(group.has_relevant for group in read_groups(groups))
+    steps = math.ceil(EPOCHS * count / GROUPS)
+    teacher = {BEFORE: 1.0}
+    return TrainingRecipe(
+        out=str(args.out / "training"),
+        model=ModelRecipe(start=args.start),
+        data=DataRecipe(
+            groups=(str(groups),),
+            group_size=GROUP_SIZE,
+            batch_groups=GROUPS,
+            batch_rows=2 * GROUPS * GROUP_SIZE * MOST_TOKENS,  # more than so many groups have
+            max_candidate_tokens=MOST_TOKENS,
+        ),
+        losses=(
+            LossRecipe("contrastive", teacher=teacher, denoise=DENOISE),
+            LossRecipe("distil", weight=DISTIL, teacher=teacher),
+        ),
+        optimiser=OptimiserRecipe(
+            steps=steps,
+            learning_rate=LEARNING_RATE,
+            warmup_steps=math.ceil(steps / 10),
+            decay_steps=math.ceil(2 * steps / 3),
+            frozen=(WORDS,),
+        ),
+        fusion=start.fusion,
+        precision=args.precision,
+        checkpoint_minutes=1.0,
+    )
+
+
+def _logits(chosen: Choice, dev: DevSet) -> Scorer:
+    """The scorer with the constant that makes the sigmoid of its scores a probability; the start has one already."""
+    if chosen.name == "as it was":
+        return chosen.scorer
+    labels = [label > 0 for group in dev.groups for label in group.labels or ()]
+    return calibrated(chosen.scorer, 1.0, intercept([score for row in chosen.sums for score in row], labels))
+
+
+def _evidence(chosen: Choice, before: Choice) -> str:
+    """How likely so large a gain is by chance."""
+    gains = [after - first for after, first in zip(chosen.values, before.values, strict=True)]
+    if len(gains) < 2 or not any(gains):
+        return ", for nothing was better"
+    return f", {mean(gains):+.4f}, p = {difference_p(gains):.2g} of a paired t test"
