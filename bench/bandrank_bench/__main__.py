@@ -9,6 +9,7 @@ dialects      what each wire format costs beside our own: docs/benchmarks-dialec
 host          the host's part of a request on a GPU, without one: docs/benchmarks-host.md
 services      beside infinity and TEI over HTTP, with many clients: docs/benchmarks-services.md
 overload      goodput, latency and refusals beyond capacity: the section on overload of docs/operations.md
+fine-tuning   what `fine-tune` gains by the number of judged queries: docs/fine-tuning.md
 reproduction  systems trained alike, compared on collections that no training saw: docs/reproduction.md
 registers     registers and spilled bytes of every CUDA kernel, without a GPU: kernels/results/registers.json
 gpu           everything that needs a GPU, correctness before speed: kernels/results
@@ -28,6 +29,7 @@ COMMANDS = {
     "host": "bandrank_bench.host",
     "services": "bandrank_bench.services.command",
     "overload": "bandrank_bench.overload.command",
+    "fine-tuning": "bandrank_bench.fine_tuning",
     "reproduction": "bandrank_bench.reproduction",
     "registers": "bandrank_bench.registers",
     "gpu": "bandrank_bench.gpu.check",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
+from bandrank.dtypes import FloatName
 from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.loading import LoadedModel
@@ -24,7 +25,7 @@ from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.models import tokenizer_file
-from bandrank_training.placement import Placement
+from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import OfflineScorer
 from bandrank_training.significance import difference_p
@@ -43,6 +44,21 @@ LEARNING_RATE = 1e-4
 DISTIL = 0.3  # the weight of the scores from before; that of the labels is 1
 DENOISE = 4.0  # a candidate that scored so far above the relevant one is taken for one that nobody judged
 WORDS = "encoder.embeddings.word"  # stay as they are: few of them occur in so few texts
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to train on, and what to train. collection: as for `open_collection`.  split: of its judgements.
+    start: a cross-encoder, as for `load_start`.  out: the folder to write.  most_queries: more are drawn from.
+    precision: of the training.
+    """
+
+    collection: str
+    split: str
+    start: str
+    out: Path
+    most_queries: int = MOST_QUERIES
+    precision: FloatName = "float32"
 
 
 @dataclass(frozen=True)
@@ -76,24 +92,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the checkpoint that ranks the queries set apart best. A run that was killed goes on where it was.
-
-    Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that is no cross-encoder.
-    """
-    start = load_start(args.start)
-    if not isinstance(start.scorer, CrossEncoder):
-        raise BadInput(f"{args.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
-    groups, dev = args.out / "groups.jsonl.gz", args.out / "dev.jsonl.gz"
-    mine(_mining(args, start, groups, dev), Placement.of(args), kept=args.out / "mined")
-    trainer = Trainer(_training(args, start, groups), device=args.device)
-    trainer.run()
-    chosen, choices = choose(start, trainer.model, DevSet.read(dev))
+    """Fine-tunes, and prints what the queries set apart say of it. Raises what `fine_tune` raises."""
+    task = Task(args.collection, args.split, args.start, args.out, args.most_queries, args.precision)
+    chosen, choices = fine_tune(task, Placement.of(args))
     for each in choices:
         print(f"{each.name}: nDCG@10 {mean(each.values):.4f} of {len(each.values)} queries set apart")  # noqa: T201
-    tokenizer = tokenizer_file(start, args.out)
-    checkpoint.save(_logits(chosen, DevSet.read(dev)), args.out, tokenizer=tokenizer, fusion=start.fusion)
-    print(f"{chosen.name}{_evidence(chosen, choices[0])}; the checkpoint is in {args.out}")  # noqa: T201
+    print(f"{chosen.name}{_evidence(chosen, choices[0])}; the checkpoint is in {args.out}")  # noqa: T201 - the result
     return 0
+
+
+def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choice]]:
+    """Writes the checkpoint that ranks the queries set apart best, and returns what was written, and all choices. A run
+    that was killed goes on where it was.
+
+    placement: of the scores that teach.  Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that
+    is no cross-encoder.
+    """
+    start = load_start(task.start)
+    if not isinstance(start.scorer, CrossEncoder):
+        raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
+    groups, apart = task.out / "groups.jsonl.gz", task.out / "dev.jsonl.gz"
+    mine(_mining(task, start, groups, apart), placement, kept=task.out / "mined")
+    trainer = Trainer(_training(task, start, groups), device=placement.device)
+    trainer.run()
+    dev = DevSet.read(apart)
+    chosen, choices = choose(start, trainer.model, dev)
+    tokenizer = tokenizer_file(start, task.out)
+    checkpoint.save(_logits(chosen, dev), task.out, tokenizer=tokenizer, fusion=start.fusion)
+    return chosen, choices
 
 
 def choose(start: LoadedModel, trained: LoadedModel, dev: DevSet) -> tuple[Choice, list[Choice]]:
@@ -110,12 +136,12 @@ def choose(start: LoadedModel, trained: LoadedModel, dev: DevSet) -> tuple[Choic
     return max(choices, key=lambda each: mean(each.values)), choices
 
 
-def _mining(args: argparse.Namespace, start: LoadedModel, groups: Path, dev: Path) -> MiningRecipe:
+def _mining(task: Task, start: LoadedModel, groups: Path, dev: Path) -> MiningRecipe:
     fast = {start.fusion.scorer: start.fusion.scorer} if start.fusion else {}
     return MiningRecipe(
         str(groups),
-        (Source(args.collection, args.split, max_queries=args.most_queries),),
-        {BEFORE: args.start, **fast},
+        (Source(task.collection, task.split, max_queries=task.most_queries),),
+        {BEFORE: task.start, **fast},
         depth=DEPTH,
         hard=DEPTH,
         random=0,
@@ -125,13 +151,13 @@ def _mining(args: argparse.Namespace, start: LoadedModel, groups: Path, dev: Pat
     )
 
 
-def _training(args: argparse.Namespace, start: LoadedModel, groups: Path) -> TrainingRecipe:
+def _training(task: Task, start: LoadedModel, groups: Path) -> TrainingRecipe:
     count = sum(group.has_relevant for group in read_groups(groups))
     steps = math.ceil(EPOCHS * count / GROUPS)
     teacher = {BEFORE: 1.0}
     return TrainingRecipe(
-        out=str(args.out / "training"),
-        model=ModelRecipe(start=args.start),
+        out=str(task.out / "training"),
+        model=ModelRecipe(start=task.start),
         data=DataRecipe(
             groups=(str(groups),),
             group_size=GROUP_SIZE,
@@ -151,7 +177,7 @@ def _training(args: argparse.Namespace, start: LoadedModel, groups: Path) -> Tra
             frozen=(WORDS,),
         ),
         fusion=start.fusion,
-        precision=args.precision,
+        precision=task.precision,
         checkpoint_minutes=1.0,
     )
 

@@ -1,0 +1,178 @@
+"""What `fine-tune` gains on a collection, by the number of judged queries: docs/fine-tuning.md.
+
+Run as `python -m bandrank_bench fine-tuning COLLECTION...`, with folders in BEIR layout that the start was not trained
+on. Of each, judged queries are held back, which no other query shares a relevant document with; the first of all
+others, in random order, are what it is fine-tuned on. What is done is kept in --work, so that a run that was killed
+goes on where it was.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from bandrank.dtypes import DTYPES, FloatName
+from bandrank_bench import machine
+from bandrank_bench.output import bullets, say, table
+from bandrank_bench.systems import has_native_bf16
+from bandrank_training.collection import Qrels, open_collection
+from bandrank_training.dev import DevSet
+from bandrank_training.fine_tuning import BEFORE, Task, fine_tune
+from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.placement import Placement
+from bandrank_training.scoring import score_offline
+from bandrank_training.significance import difference_p
+from bandrank_training.start import load_start
+
+DEPTH = 50  # candidates of a query that was held back, by BM25
+MOST_TOKENS = 256
+HELD_BACK = "held-back"
+INTRODUCTION = """# Fine-tuned on one's own queries
+
+Written by `python -m bandrank_bench fine-tuning`: `python -m bandrank_training fine-tune`, from {start}, on the first
+judged queries of collections that it was not trained on, and nDCG@10 of other queries of the same collections that were
+held back: of BM25's best {depth}, where these have a relevant one. No query held back shares a relevant document with
+one that it was trained on. The p is that of a paired t test."""
+LEGEND = """Kept: a fifth of the judged queries, at most 100, choose between the scorer as it was, as it was trained,
+and the mean of both. Minutes: from the collection to the checkpoint, mining included."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A fine-tuning. queries: that were judged.  held_back: nDCG@10 of each query held back, before and after.
+    minutes: from the collection to the checkpoint.  kept: which weights the queries set apart have chosen.
+    """
+
+    collection: str
+    queries: int
+    before: Sequence[float]
+    after: Sequence[float]
+    minutes: float
+    kept: str
+
+    @property
+    def gains(self) -> list[float]:
+        """Of each query held back."""
+        return [after - before for before, after in zip(self.before, self.after, strict=True)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fine-tunes, measures, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("collections", nargs="+", type=Path, metavar="COLLECTION")
+    parser.add_argument("--split", default="train", help="qrels/SPLIT.tsv (default: train)")
+    parser.add_argument("--queries", type=int, nargs="+", default=[100, 300, 1000], metavar="N")
+    parser.add_argument("--held-back", type=int, default=250, help="queries of each collection (default: 250)")
+    parser.add_argument("--start", default="sparse-w4")
+    parser.add_argument("--dtype", choices=DTYPES, default="int8", help="of scores (default: int8)")
+    parser.add_argument("--work", type=Path, default=Path("build/fine-tuning"))
+    parser.add_argument("--out", type=Path, default=Path("docs/fine-tuning.md"))
+    args = parser.parse_args(arguments)
+    points = [point for folder in args.collections for point in curve(folder, args)]
+    args.out.write_text(report(points, args), encoding="utf-8")
+    say(f"wrote {args.out}")
+    return 0
+
+
+def curve(folder: Path, args: argparse.Namespace) -> Iterable[Point]:
+    """The points of a collection."""
+    work, placement = args.work / folder.resolve().name, Placement(torch.device("cpu"), DTYPES[args.dtype])
+    prepare(folder, args.split, work, args.queries, args.held_back)
+    lists = work / "held-back.jsonl.gz"
+    if not lists.exists():
+        source, teachers = Source(str(work), HELD_BACK), {BEFORE: args.start}
+        mine(
+            MiningRecipe(
+                str(lists),
+                (source,),
+                teachers,
+                depth=DEPTH,
+                hard=DEPTH,
+                random=0,
+                found_only=True,
+                max_tokens=MOST_TOKENS,
+            ),
+            placement,
+        )
+    dev = DevSet.read(lists)
+    before = dev.by_query([group.scores[BEFORE] for group in dev.groups])
+    for count in args.queries:
+        done = work / f"{count}.json"
+        if not done.exists():
+            say(f"{folder.name}: {count} queries")
+            began, out = time.monotonic(), work / str(count)
+            precision: FloatName = "bfloat16" if has_native_bf16() else "float32"
+            chosen, _ = fine_tune(Task(str(work), f"first-{count}", args.start, out, count, precision), placement)
+            minutes = (time.monotonic() - began) / 60
+            scorer = score_offline(load_start(str(out)), placement, max_candidate_tokens=MOST_TOKENS)
+            after = dev.by_query(dev.scores(scorer))
+            point = Point(folder.resolve().name, count, before, after, minutes, chosen.name)
+            done.write_text(json.dumps(asdict(point)), encoding="utf-8")
+        point = Point(**json.loads(done.read_text(encoding="utf-8")))
+        say(
+            f"{point.collection}, {count}: {fmean(point.before):.4f}, {fmean(point.after):.4f}, {point.minutes:.1f} min"
+        )
+        yield point
+
+
+def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_back: int) -> None:
+    """Writes a collection of the same texts with its judgements divided."""
+    qrels = {
+        query: relevant
+        for query, labels in open_collection(folder).qrels(split).items()
+        if (relevant := {document: label for document, label in labels.items() if label > 0})
+    }
+    (work / "qrels").mkdir(parents=True, exist_ok=True)
+    for name in ("corpus", "queries"):
+        for file in folder.glob(f"{name}.jsonl*"):
+            (work / file.name).unlink(missing_ok=True)
+            (work / file.name).symlink_to(file.resolve())
+    apart, others = divided(qrels, held_back)
+    _write(work, HELD_BACK, qrels, apart)
+    for count in counts:
+        _write(work, f"first-{count}", qrels, others[:count])
+
+
+def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[list[str], list[str]]:
+    """Queries to hold back, and all that share no relevant document with one of them, both in random order."""
+    queries = sorted(qrels)
+    random.Random(0).shuffle(queries)
+    apart = queries[:held_back]
+    known = {document for query in apart for document in qrels[query]}
+    return apart, [query for query in queries[held_back:] if known.isdisjoint(qrels[query])]
+
+
+def _write(work: Path, split: str, qrels: Qrels, queries: Iterable[str]) -> None:
+    lines = [f"{query}\t{document}\t{label}" for query in queries for document, label in qrels[query].items()]
+    text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
+    (work / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
+
+
+def report(points: Sequence[Point], args: argparse.Namespace) -> str:
+    """The page."""
+    rows = [
+        [
+            point.collection,
+            f"{point.queries:,}",
+            f"{len(point.before)}",
+            f"{fmean(point.before):.3f}",
+            f"{fmean(point.after):.3f}",
+            f"{fmean(point.gains):+.3f}",
+            f"{difference_p(point.gains):.2g}",
+            point.kept,
+            f"{point.minutes:.0f}",
+        ]
+        for point in points
+    ]
+    head = ["collection", "judged", "held back", "before", "after", "change", "p", "kept", "minutes"]
+    facts = machine.describe() | {"dtype of scores": args.dtype}
+    return (
+        "\n\n".join([INTRODUCTION.format(start=args.start, depth=DEPTH), bullets(facts), table(head, rows), LEGEND])
+        + "\n"
+    )
