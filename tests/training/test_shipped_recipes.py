@@ -52,7 +52,7 @@ def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name:
 
 @pytest.mark.slow
 def test_the_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a folder of one's own: a checkpoint to serve, whose scores are added to the same as its start's; its measures."""
+    """On a folder of one's own: a checkpoint to serve, added to the same scores as its start, and its measures."""
     documents = toy_documents()
     queries = {f"q{n}": " ".join(random.Random(n).sample(documents[f"d{n}"].split(), 2)) for n in range(10)}
     qrels = {f"q{n}": {f"d{n}": 1} for n in range(10)}
