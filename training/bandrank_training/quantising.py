@@ -120,7 +120,11 @@ def run(args: argparse.Namespace) -> int:
         exact = losing(changes)
         print(said_of(changes))  # noqa: T201 - a result
     save_precision(folder, Precision(others, exact))  # the mark is taken back until it is earned
-    rows = [_compare(args, each) for each in judgements]
+    rows = []
+    for each in judgements:
+        rows.append(row := _compare(args, each))
+        said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
+        print(said, flush=True)  # noqa: T201 - minutes apart
     print(table(rows, args.dtype))  # noqa: T201 - the result
     fit = all(row.passes for row in rows) and within_margin([change for row in rows for change in row.changes])
     if fit:
