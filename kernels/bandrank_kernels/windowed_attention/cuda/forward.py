@@ -73,7 +73,9 @@ class ForwardPlan:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.stage_rows * self.variant.bytes_per_key if isinstance(self.variant, Wide) else 0
+        if isinstance(self.variant, Wide):
+            return self.stage_rows * self.variant.bytes_per_key
+        return self.variant.shared_bytes
 
     @property
     def num_partials(self) -> int:
@@ -122,7 +124,8 @@ def is_readable(qkv: Tensor) -> bool:
     together = all(
         size == 1 or step == right for size, step, right in zip(qkv.shape[1:], qkv.stride()[1:], packed, strict=True)
     )
-    return together and is_vectorizable(qkv)
+    step_fits = qkv.stride(0) * qkv.element_size() < 2**31  # narrow.cuh has it in 32 bits
+    return together and step_fits and is_vectorizable(qkv)
 
 
 def plan_forward(

@@ -15,17 +15,6 @@
 constexpr int kSliceRows = 31;
 constexpr float kSlack = 8.f;
 
-// The index in shared memory of piece `piece` (8 numbers) of row `row`, such that the lanes of one read hit all banks once.
-template <int D>
-__device__ __forceinline__ int key_index(int row, int piece) {
-  return (row * (D / 8) + piece) ^ (D == 64 ? (row & 1) << 2 : 0);
-}
-
-template <int D>
-__device__ __forceinline__ int value_index(int row, int piece) {
-  return (row * (D / 8) + piece) ^ ((row >> 1 & 3) << 1);
-}
-
 // The state of a warp's 32 rows; row a of a lane is row g + 8 a.
 template <int D>
 struct SliceState {
@@ -51,10 +40,7 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
   float scores[2][TILES][4];
 #pragma unroll
   for (int b = 0; b < TILES; b++) {
-    Slices<D> loaded;
-    const int row = min_of(slot + 8 * b + g, last_slot);
-#pragma unroll
-    for (int i = 0; i < D / 32; i++) loaded.slice[i] = keys[key_index<D>(row, 4 * i + t)];
+    const Slices<D> loaded = staged_slices<D>(keys, min_of(slot + 8 * b + g, last_slot));
 #pragma unroll
     for (int h = 0; h < 2; h++) score<T, D>(scores[h][b], state.query[2 * h], state.query[2 * h + 1], loaded);
   }
@@ -109,16 +95,8 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
   for (int b = 0; b < TILES / 2; b++) {
     Segment<D> loaded[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int row = min_of(slot + 16 * b + 2 * t + i % 2 + 8 * (i / 2), last_slot);
-      if constexpr (D == 32) {
-        const uint2 x = reinterpret_cast<const uint2*>(values + value_index<D>(row, g / 2))[g % 2];
-        loaded[i] = {{x.x, x.y}};
-      } else {
-        const uint4 x = values[value_index<D>(row, g)];
-        loaded[i] = {{x.x, x.y, x.z, x.w}};
-      }
-    }
+    for (int i = 0; i < 4; i++)
+      loaded[i] = staged_segment<D>(values, min_of(slot + 16 * b + 2 * t + i % 2 + 8 * (i / 2), last_slot));
 #pragma unroll
     for (int h = 0; h < 2; h++) add_values<T, D>(state.sums[h], scores[h][2 * b], scores[h][2 * b + 1], loaded);
   }
