@@ -159,6 +159,7 @@ MISTAKES = {
     ),
     "wide": (
         Mistake("limit", "$ && !visible[a].sees(number)"),
+        Mistake("edge", "$ && last >= limit"),
         Mistake("band", "cls ? $ : Visible{r0 + g + 8 * a - w, 2 * w + 2}"),
         Mistake("staged"),
         Mistake("stage-free", "false"),

@@ -74,7 +74,7 @@ class ForwardPlan:
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         if isinstance(self.variant, Wide):
-            return self.stage_rows * self.variant.bytes_per_key
+            return (self.stage_rows + self.variant.chunk) * self.variant.bytes_per_key
         return self.variant.shared_bytes
 
     @property
@@ -161,7 +161,7 @@ def plan_forward(
     stage_rows = 0
     if isinstance(variant, Wide):
         needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
-        fits = max_shared_bytes // variant.bytes_per_key
+        fits = max_shared_bytes // variant.bytes_per_key - variant.chunk
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
     most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
     return ForwardPlan(

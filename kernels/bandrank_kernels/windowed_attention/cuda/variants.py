@@ -133,6 +133,7 @@ class Wide(Variant):
 
     file = "wide.cuh"
     others = (STAGED,)
+    chunk = 32  # keys, by which a warp may read beyond a stage
     warps: int
 
     @property
