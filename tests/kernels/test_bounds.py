@@ -14,15 +14,14 @@ from bandrank_kernels.band_products import operators as band_products
 from bandrank_kernels.cuda import read_source
 from bandrank_kernels.launch import Kernel, Launch
 from bandrank_kernels.row_norms import cuda as row_norms
-from bandrank_kernels.windowed_attention.cuda.variants import FOLDER, GRADIENT_PARTS, SHARED, Gradient
+from bandrank_kernels.windowed_attention.cuda.variants import GRADIENT_PARTS, Gradient
 
 
 def attention() -> None:
     """Forward and backward, all in one compilation."""
     gradients = [Gradient("float16", 32, part) for part in GRADIENT_PARTS]
     variants = [*(plan.variant for plan in PLANS.values()), *gradients]
-    files = dict.fromkeys(variant.file for variant in variants)
-    source = read_source(*SHARED, *(f"{FOLDER}/{file}" for file in files))
+    source = read_source(*dict.fromkeys(file for variant in variants for file in variant.files))
     kernels = [Kernel(source, variant.name_expression) for variant in variants]
     prepare(*kernels, sanitize=True)
     layer = Layer(SMALL, 4, "float16", num_heads=2, head_dim=32)

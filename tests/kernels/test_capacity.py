@@ -66,7 +66,7 @@ def test_launches_of_a_bucket_are_alike(data: st.DataObject, card: tuple[Dtype, 
 
 @pytest.mark.parametrize(("query_rows", "kept"), [(1, 15), (15, 15), (16, 31), (63, 63), (64, 127)])
 def test_no_bucket_asks_for_more_tiles_of_globals_than_its_queries(query_rows: int, kept: int) -> None:
-    """Queries are rounded up to what the kernels in registers take."""
+    """Queries are rounded up to what the kernel of narrow windows takes."""
     rows = PackedRows(np.array([0, query_rows]), np.array([0, 3]), np.array([0]))
 
     assert Capacity.of(rows).query_rows == kept

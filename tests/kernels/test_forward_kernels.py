@@ -67,7 +67,9 @@ def narrow_shapes() -> Iterator[Shape]:
         yield Shape(NARROW_WINDOWS[index % 7], (query,), ((33, 70),))
     for window in NARROW_WINDOWS:
         yield Shape(window, *MANY)
-    for num_heads in (1, 4, 5):
+    for window in range(17):
+        yield Shape(window, (16,), ((33, 70),), 1)
+    for num_heads in (1, 3, 4, 5, 12):
         yield Shape(4, (5, 2), ((20, 61), (7,)), num_heads)
     yield Shape(16, (4,), ((0, 0, 0),))
     yield Shape(4, (3,), ((),))

@@ -29,7 +29,7 @@ from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, PackedRows
 from bandrank_kernels.windowed_attention.cuda.forward import ForwardPlan, is_readable, plan_forward, why_unsupported
 from bandrank_kernels.windowed_attention.cuda.tiles import plan_tiles
-from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, choose_variant
+from bandrank_kernels.windowed_attention.cuda.variants import SHIPPED, Narrow, choose_variant
 
 SPARSE = AttentionPattern(4, query_to_cls=False, query_to_candidate=False)
 ROWS = packed_rows([11, 3], [[260, 0, 17], [64]], shared=True)
@@ -146,6 +146,11 @@ MISTAKES = {
         Mistake("window", "$ && i - g != 2 * w + 1"),
         Mistake("cls-globals", "globals"),
         Mistake("cls-factor", "1.f"),
+        # Rows that are read before they are there.
+        Mistake("keys-copied"),
+        Mistake("keys-staged"),
+        Mistake("values-copied"),
+        Mistake("values-staged"),
         # Rows that are not written.
         Mistake("written", "$ || position == end - 1"),
         # What the kernels share: the merge of [CLS], the layout of V.
@@ -154,6 +159,7 @@ MISTAKES = {
     ),
     "wide": (
         Mistake("limit", "$ && !visible[a].sees(number)"),
+        Mistake("edge", "$ && last >= limit"),
         Mistake("band", "cls ? $ : Visible{r0 + g + 8 * a - w, 2 * w + 2}"),
         Mistake("staged"),
         Mistake("stage-free", "false"),
@@ -226,8 +232,9 @@ def test_only_shipped_variants_are_chosen(data: st.DataObject) -> None:
 
 
 def test_rows_that_are_not_read_in_place() -> None:
-    """The kernels read 16 bytes at once, and the heads of a row one behind the other."""
+    """The kernels read 16 bytes at once, the heads of a row one behind the other, and rows less than 2 GiB apart."""
     wide = torch.zeros(5, 3, 2, 40, dtype=torch.float16)
+    far = torch.empty(0, dtype=torch.float16, device="meta")
 
     assert is_readable(wide)
     assert is_readable(wide[::2])
@@ -236,6 +243,15 @@ def test_rows_that_are_not_read_in_place() -> None:
     assert not is_readable(wide[..., :32])
     assert not is_readable(wide.flatten()[1:-239].view(4, 3, 2, 40))
     assert not is_readable(wide.transpose(1, 2))
+    assert is_readable(far.as_strided((2, 3, 1, 32), (2**30 - 8, 32, 32, 1)))
+    assert not is_readable(far.as_strided((2, 3, 1, 32), (2**30, 32, 32, 1)))
+
+
+def test_blocks_of_narrow_windows_fit_side_by_side() -> None:
+    """As many as registers allow for share the 228 KiB of a multiprocessor of sm_90, of which CUDA takes 1 for each."""
+    for variant in SHIPPED:
+        if isinstance(variant, Narrow):
+            assert variant.min_blocks * (variant.shared_bytes + 1024) <= 228 * 1024, variant
 
 
 def test_shared_memory_stays_within_its_bound() -> None:
@@ -247,4 +263,4 @@ def test_shared_memory_stays_within_its_bound() -> None:
     empty = PackedRows(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64))
 
     assert plan(empty, 64, "float16").blocks == 0
-    assert plan(ROWS, 4, "float16").shared_bytes == 0
+    assert plan(ROWS, 4, "float16", capability=TURING).shared_bytes == 0

@@ -21,8 +21,8 @@ NODE_US, ENDS_US, SMALL_US = 1.2, 2.5, 2.0  # between two nodes; a kernel's star
 CACHED_NODES, CACHED_SMALL = 173, 59 + 28
 CACHED_CANDIDATES, INTERACTIONS, INTERACTION_PASSES = 1024, 3, 55  # of the bucket; layers; rows read or written in each
 LAYER_NODES, TAIL_NODES = 7, 11  # GELU is part of a product; the last layer for [CLS], and the head
-# Instructions of a warp by dims of a head, in machine code for sm_90: 15 rows of narrow.cuh; 31 rows by 32 keys.
-NARROW, WIDE = {32: 591, 64: 690}, {32: 630, 64: 690}
+# Instructions of a warp by dims of a head, in code for sm_90: 15 rows of narrow.cuh; 31 rows by 32 keys of wide.cuh.
+NARROW, WIDE = {32: 438, 64: 529}, {32: 410, 64: 485}
 WRITTEN_PASSES = 43  # over the scores, read or written, in the paper's forward
 
 

@@ -28,7 +28,7 @@ NARROW_SHAPES = {  # and the rows of a tile that are tried on them
     Shape(4086, 4, 32): (60, 120, 240),
     Shape(164, 4, 64): (30, 60, 90),
 }
-NARROW_BLOCKS = {32: (4, 5, 6), 64: (2, 3, 4)}  # by the numbers of a head
+NARROW_BLOCKS = {32: (4, 5, 6), 64: (4, 6, 8)}  # of four heads and of two, by the numbers of a head
 WIDE_SHAPES = (Shape(164, 64, 32), Shape(4086, 64, 32), Shape(164, 64, 64))
 WIDE_THREADS = {32: (256, 512, 768), 64: (256, 512)}  # of a multiprocessor
 WIDE_WARPS = (4, 8)

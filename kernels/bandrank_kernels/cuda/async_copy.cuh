@@ -9,8 +9,16 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool real
   cuda_on_cpu::copy_async(to, from, 16, real);
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(real ? 16 : 0)
-               : "memory");
+               :: "r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0) : "memory");
+#endif
+}
+
+// Copies 16 bytes that will soon be read again, and which L1 therefore keeps.
+__device__ __forceinline__ void copy_async_through_l1(void* to, const void* from) {
+#ifdef CUDA_ON_CPU
+  cuda_on_cpu::copy_async(to, from, 16, true);
+#else
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory");
 #endif
 }
 

@@ -33,6 +33,28 @@ __device__ __forceinline__ float exp2_fast(float x) {
 #endif
 }
 
+// The logarithm to base 2 of a number from 2 ** -126 on, to 2 ** -22.
+__device__ __forceinline__ float log2_fast(float x) {
+#ifdef CUDA_ON_CPU
+  return std::log2(x);
+#else
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
+// 1 / x to 1 unit in the last place.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+#ifdef CUDA_ON_CPU
+  return 1.f / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 // Two numbers rounded to T in one register, `low` in the low half.
 template <class T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
@@ -83,6 +105,25 @@ __device__ __forceinline__ void mma_k8(float (&c)[4], unsigned a0, unsigned a1, 
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(b0));
+#endif
+}
+
+#ifndef CUDA_ON_CPU
+__device__ __forceinline__ unsigned shared_address(const void* generic) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(generic));
+}
+#endif
+
+// Four matrices of 8 x 8 16-bit numbers from shared memory. Lane 8 i + r brings the address of row r of matrix i, and lane
+// 4 g + t gets numbers 2t and 2t + 1 of row g of each.
+__device__ __forceinline__ uint4 load_matrices(const uint4* row) {
+#ifdef CUDA_ON_CPU
+  return cuda_on_cpu::load_matrices(row, __LINE__);
+#else
+  uint4 loaded;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(loaded.x), "=r"(loaded.y), "=r"(loaded.z), "=r"(loaded.w) : "r"(shared_address(row)) : "memory");
+  return loaded;
 #endif
 }
 

@@ -9,7 +9,7 @@ from bandrank_kernels.windowed_attention.rows import PackedRows
 FEWEST_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.125, 8  # a batch fills eight ninths of its bucket or more, 94% on average
 FEWEST_CANDIDATES = 8
 LEAST_GLOBALS = 16  # [CLS] and the query: two tiles of keys, the fewest that kernels are built for
-SHORTEST_CANDIDATE = 32  # above the widest window of the kernels in registers, so that no bucket narrows it
+SHORTEST_CANDIDATE = 32  # above the widest window of narrow.cuh, so that no bucket narrows it
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// mma.sync.m16n8k16 and m16n8k8, row.col, 16-bit factors, float sums: a product of a whole warp.
+// mma.sync.m16n8k16 and m16n8k8, row.col, 16-bit factors, float sums: a product of a whole warp. ldmatrix.x4, which loads for it.
 //
 // With lane = 4 g + t, of A (16 x K), B (K x 8) and C (16 x 8), by the PTX manual's section on matrix fragments:
 //   A register r: row g + 8 (r % 2), columns 2t + 8 (r / 2) and the next     B register r: rows 2t + 8 r and the next, column g
@@ -40,6 +40,18 @@ void mma(float (&c)[4], const uint32_t (&a)[K / 4], const uint32_t (&b)[K / 8], 
     return tile;
   });
   memcpy(c, sums.at, sizeof c);
+}
+
+// A lane's row is read when it arrives, so that a row that another lane has not copied yet shows.
+inline uint4 load_matrices(const uint4* row, int line) {
+  return exchange(kAllLanes, *row, line, [](auto slot) {
+    unsigned words[4];
+    for (int i = 0; i < 4; i++) {
+      const uint4& from = slot(8 * i + lane() / 4);
+      memcpy(words + i, reinterpret_cast<const char*>(&from) + 4 * (lane() % 4), 4);
+    }
+    return uint4{words[0], words[1], words[2], words[3]};
+  });
 }
 
 }  // namespace cuda_on_cpu

@@ -73,7 +73,9 @@ class ForwardPlan:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
-        return self.stage_rows * self.variant.bytes_per_key if isinstance(self.variant, Wide) else 0
+        if isinstance(self.variant, Wide):
+            return (self.stage_rows + self.variant.chunk) * self.variant.bytes_per_key
+        return self.variant.shared_bytes
 
     @property
     def num_partials(self) -> int:
@@ -122,7 +124,8 @@ def is_readable(qkv: Tensor) -> bool:
     together = all(
         size == 1 or step == right for size, step, right in zip(qkv.shape[1:], qkv.stride()[1:], packed, strict=True)
     )
-    return together and is_vectorizable(qkv)
+    step_fits = qkv.stride(0) * qkv.element_size() < 2**31  # narrow.cuh has it in 32 bits
+    return together and step_fits and is_vectorizable(qkv)
 
 
 def plan_forward(
@@ -158,7 +161,7 @@ def plan_forward(
     stage_rows = 0
     if isinstance(variant, Wide):
         needed = room.query_rows + 1 + min(room.candidate_rows, variant.tile_rows + 2 * window)
-        fits = max_shared_bytes // variant.bytes_per_key
+        fits = max_shared_bytes // variant.bytes_per_key - variant.chunk
         stage_rows = max(MIN_STAGE_ROWS, min(needed + needed % 2, fits // 2 * 2))
     most_tiles = capacity.num_tiles(variant.tile_rows) if capacity else None  # @capacity-tiles
     return ForwardPlan(

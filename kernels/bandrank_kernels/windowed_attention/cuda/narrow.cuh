@@ -10,65 +10,125 @@
 //   [CLS]     (first step only)      . . x x x x x x x x x x . .      the 15 rows of the step
 //
 // Rows start afresh in each step; all their scores are in registers, so their softmax is taken at once. Row 15 carries its
-// maximum, sum and values from step to step. No shared memory, no block barrier.
+// maximum, sum and values from step to step.
+//
+// A warp's rows go through shared memory of its own, so that there is no block barrier. Each place is filled again as soon
+// as it was read, and no memory is waited for but at the start:
+//
+//   step      products of Q and K | softmax | products with V | results
+//   copies    V of this step ---------------> Q and K of the next ----->
 //
 // BAND_TILES, GLOBAL_TILES: tiles of 8 keys, 8 BAND_TILES >= 15 + 2w and 8 GLOBAL_TILES > rows of the longest query.
 
 constexpr int kStepRows = 15;
-constexpr int kHeadsPerBlock = 4;  // their rows are 256 consecutive bytes at D = 32
+
+template <int D>
+constexpr int kHeadsPerBlock = 128 / D;  // their rows are 256 consecutive bytes
+
+// A warp's rows in shared memory.
+template <int D, int BAND_TILES, int GLOBAL_TILES>
+struct WarpRows {
+  uint4 queries[16 * (D / 8)];
+  uint4 keys[8 * BAND_TILES * (D / 8)], values[8 * BAND_TILES * (D / 8)];
+  uint4 global_keys[8 * GLOBAL_TILES * (D / 8)], global_values[8 * GLOBAL_TILES * (D / 8)];
+};
+
+// Starts to copy 8 TILES rows. from(i): the address of this lane's piece of row i.  index: their layout.
+template <int D, int TILES, class From, class Index>
+__device__ __forceinline__ void copy_tiles(uint4* to, From from, Index index) {
+  constexpr int kPieces = D / 8;
+  const int row = threadIdx.x % 32 / kPieces, piece = threadIdx.x % kPieces;
+#pragma unroll
+  for (int more = 0; more < 8 * TILES; more += 32 / kPieces)
+    copy_async_through_l1(to + more / 8 * 8 * kPieces + index(row + more % 8, piece), from(row + more));
+}
+
+// Scores of 16 rows with 8 keys, as `score` computes them. query: their matrices.
+template <class T, int D>
+__device__ __forceinline__ void score_tile(float (&scores)[4], const uint4 (&query)[D / 16], const uint4* keys) {
+  const int lane = threadIdx.x % 32;
+  scores[0] = scores[1] = scores[2] = scores[3] = 0.f;
+#pragma unroll
+  for (int i = 0; i < D / 32; i++) {
+    const uint4 a = query[2 * i], b = query[2 * i + 1], k = load_matrices(keys + matrix_index<D>(lane % 8, 4 * i + lane / 8));
+    mma_k16<T>(scores, a.x, a.y, a.z, a.w, k.x, k.y);
+    mma_k16<T>(scores, b.x, b.y, b.z, b.w, k.z, k.w);
+  }
+}
+
+// out += P V over 8 TILES keys. weights: as `score` leaves scores.
+template <class T, int D, int TILES>
+__device__ __forceinline__ void add_tiles(Output<D>& out, const float (*weights)[4], const uint4* values) {
+  constexpr int kTile = 8 * (D / 8);
+  const int t = threadIdx.x % 4;
+  auto segment = [&](int tile, int odd) { return staged_segment<D>(values + tile * kTile, 2 * t + odd); };
+#pragma unroll
+  for (int b = 0; b + 1 < TILES; b += 2) {
+    const Segment<D> rows[4] = {segment(b, 0), segment(b, 1), segment(b + 1, 0), segment(b + 1, 1)};
+    add_values<T, D>(out, weights[b], weights[b + 1], rows);
+  }
+  if constexpr (TILES % 2) add_values<T, D>(out, weights[TILES - 1], segment(TILES - 1, 0), segment(TILES - 1, 1));
+}
 
 template <class T, int D, int BAND_TILES, int GLOBAL_TILES, int TILE_ROWS, int MIN_BLOCKS>
-__global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
+__global__ void __launch_bounds__(32 * kHeadsPerBlock<D>, MIN_BLOCKS)
     narrow_forward(const __grid_constant__ AttentionParams params) {
-  static_assert(TILE_ROWS % kStepRows == 0 && GLOBAL_TILES % 2 == 0);
-  constexpr int kTiles = GLOBAL_TILES + BAND_TILES;
-  // Where they fit in registers, the globals are read once for the whole tile; else in each step, out of L1.
-  constexpr bool kKeepGlobals = GLOBAL_TILES * D <= 128;
+  static_assert(TILE_ROWS % kStepRows == 0);
+  constexpr int kTiles = GLOBAL_TILES + BAND_TILES, kTile = 8 * (D / 8);
+  DYNAMIC_SHARED(shared);
 
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int head_groups = (params.num_heads + kHeadsPerBlock - 1) / kHeadsPerBlock;
+  const int head_groups = (params.num_heads + kHeadsPerBlock<D> - 1) / kHeadsPerBlock<D>;
   const int tile_number = blockIdx.x / head_groups;
-  const int head = blockIdx.x % head_groups * kHeadsPerBlock + threadIdx.x / 32;
+  const int head = blockIdx.x % head_groups * kHeadsPerBlock<D> + threadIdx.x / 32;
   const Tile tile = load_tile(params.tiles, tile_number);
   if (head >= params.num_heads || tile.candidate == kUnusedTile) return;
 
   const bool is_query = tile.is_query();
-  const bool cls_lane = g == 7;  // its row g + 8 is [CLS]
+  const bool cls_lane = threadIdx.x % 32 >= 28;  // g is 7, and row g + 8 [CLS]
   const int num_rows = tile.num_rows, end = min_of(tile.begin + TILE_ROWS, num_rows);
   const int band_rows = is_query ? 0 : num_rows, w = params.window;
   const float scale = params.scale;
-  const long long stride = params.row_stride;
   const int model_dim = params.num_heads * D;
-  const T* const q = static_cast<const T*>(params.qkv) + head * D + 8 * t;
-  const T* const k = q + model_dim;
-  const T* const v = static_cast<const T*>(params.qkv) + 2 * model_dim + head * D + g * (D / 8);
+  const int row_bytes = params.row_stride * sizeof(T);  // `is_readable` says that it fits
+  const T* const qkv = static_cast<const T*>(params.qkv) + head * D + 8 * (lane % (D / 8));  // this lane's piece
   T* const out = static_cast<T*>(params.out) + head * D + t * (D / 4);
 
-  auto load_global_key = [&](int b) { return load_slices<T, D>(k + tile.global_row(8 * b + g) * stride); };
-  auto load_global_values = [&](Segment<D>(&values)[4], int b) {
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-      values[i] = load_segment<T, D>(v + tile.global_row(16 * b + 2 * t + i % 2 + 8 * (i / 2)) * stride);
+  auto row_at = [&](int part, int row) {  // part: 0 for Q, 1 for K, 2 for V
+    return reinterpret_cast<const char*>(qkv + part * model_dim) + (long long)row * row_bytes;
   };
-  Slices<D> global_keys[kKeepGlobals ? GLOBAL_TILES : 1];
-  Segment<D> global_values[kKeepGlobals ? GLOBAL_TILES / 2 : 1][4];
-  if constexpr (kKeepGlobals) {
-#pragma unroll
-    for (int b = 0; b < GLOBAL_TILES; b++) global_keys[b] = load_global_key(b);
-#pragma unroll
-    for (int b = 0; b < GLOBAL_TILES / 2; b++) load_global_values(global_values[b], b);
-  }
+  // Rows beyond the candidate are read as its last one, and not written.
+  const int last_row = tile.first_row + max_of(num_rows - 1, 0);
+  auto row_of = [&](int position) { return clamp(tile.first_row + position, tile.first_row, last_row); };
+
+  WarpRows<D, BAND_TILES, GLOBAL_TILES>& rows =
+      reinterpret_cast<WarpRows<D, BAND_TILES, GLOBAL_TILES>*>(shared)[threadIdx.x / 32];
+  auto copy_queries_and_keys = [&](int r0) {
+    auto query = [&](int i) { return row_at(0, i == kStepRows ? tile.any_row() : row_of(r0 + i)); };
+    copy_tiles<D, 2>(rows.queries, query, matrix_index<D>);
+    copy_tiles<D, BAND_TILES>(rows.keys, [&](int i) { return row_at(1, row_of(r0 - w + i)); }, matrix_index<D>);
+  };
+  auto copy_values = [&](int r0) {
+    copy_tiles<D, BAND_TILES>(rows.values, [&](int i) { return row_at(2, row_of(r0 - w + i)); }, value_index<D>);
+  };
+  int r0 = tile.begin;
+  copy_tiles<D, GLOBAL_TILES>(rows.global_keys, [&](int i) { return row_at(1, tile.global_row(i)); }, matrix_index<D>);
+  copy_queries_and_keys(r0);
+  commit_copies();
+  copy_tiles<D, GLOBAL_TILES>(rows.global_values, [&](int i) { return row_at(2, tile.global_row(i)); }, value_index<D>);
+  copy_values(r0);
+  commit_copies();
 
   float cls_top = kHidden, cls_sum = 0.f;
   Output<D> sums;
   clear_row(sums, 1);
 
-  int r0 = tile.begin;
   do {  // once for an empty candidate, whose [CLS] sees the globals
-    // Rows beyond the candidate are read as its last one, and not written.
-    auto row_of = [&](int position) { return tile.first_row + clamp(position, 0, max_of(num_rows - 1, 0)); };
-    const Slices<D> top_query = load_slices<T, D>(q + row_of(r0 + g) * stride);
-    const Slices<D> bottom_query = load_slices<T, D>(q + (cls_lane ? tile.any_row() : row_of(r0 + g + 8)) * stride);
+    wait_for_copies<1>();  // @keys-copied
+    __syncwarp();  // @keys-staged
+    uint4 query[D / 16];
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) query[i] = load_matrices(rows.queries + matrix_index<D>(lane % 16, 2 * i + lane / 16));
     float scores[kTiles][4];
     float top = kHidden, bottom = kHidden;  // maxima of rows g and g + 8
 
@@ -78,7 +138,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
 #pragma unroll
     for (int b = 0; b < GLOBAL_TILES; b++) {
       float(&s)[4] = scores[b];
-      score<T, D>(s, top_query, bottom_query, kKeepGlobals ? global_keys[kKeepGlobals ? b : 0] : load_global_key(b));
+      score_tile<T, D>(s, query, rows.global_keys + b * kTile);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         const unsigned number = 8 * b + 2 * t + e - first_global;
@@ -95,7 +155,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
 #pragma unroll
     for (int b = 0; b < BAND_TILES; b++) {
       float(&s)[4] = scores[GLOBAL_TILES + b];
-      score<T, D>(s, top_query, bottom_query, load_slices<T, D>(k + row_of(band + 8 * b + g) * stride));
+      score_tile<T, D>(s, query, rows.keys + b * kTile);
 #pragma unroll
       for (int e = 0; e < 2; e++) {
         const int i = 8 * b + 2 * t + e;
@@ -106,6 +166,10 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
         bottom = fmaxf(bottom, s[e + 2]);
       }
     }
+    const int next = r0 + kStepRows;
+    __syncwarp();  // all have read the keys
+    if (next < end) copy_queries_and_keys(next);
+    commit_copies();
 
     // Every row sees a key: a candidate's row its [CLS], [CLS] a row of its step or the globals. Only row 15 of a
     // query's tile sees none; it holds garbage, which no other row reads, and is not written.
@@ -132,22 +196,13 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
     clear_row(sums, 0);
     scale_row(sums, 1, cls_factor);
 
-#pragma unroll
-    for (int b = 0; b < GLOBAL_TILES / 2; b++) {
-      if constexpr (!kKeepGlobals) load_global_values(global_values[0], b);
-      add_values<T, D>(sums, scores[2 * b], scores[2 * b + 1], global_values[kKeepGlobals ? b : 0]);
-    }
-    auto load_band_value = [&](int i) { return load_segment<T, D>(v + row_of(band + i) * stride); };
-#pragma unroll
-    for (int b = 0; b < BAND_TILES / 2; b++) {
-      const int i = 16 * b + 2 * t;
-      const Segment<D> values[4] = {load_band_value(i), load_band_value(i + 1), load_band_value(i + 8), load_band_value(i + 9)};
-      add_values<T, D>(sums, scores[GLOBAL_TILES + 2 * b], scores[GLOBAL_TILES + 2 * b + 1], values);
-    }
-    if constexpr (BAND_TILES % 2) {
-      const int i = 8 * (BAND_TILES - 1) + 2 * t;
-      add_values<T, D>(sums, scores[kTiles - 1], load_band_value(i), load_band_value(i + 1));
-    }
+    wait_for_copies<1>();  // @values-copied
+    __syncwarp();  // @values-staged
+    add_tiles<T, D, GLOBAL_TILES>(sums, scores, rows.global_values);
+    add_tiles<T, D, BAND_TILES>(sums, scores + GLOBAL_TILES, rows.values);
+    __syncwarp();  // all have read the values
+    if (next < end) copy_values(next);
+    commit_copies();
 
     top_sum = quad_sum(top_sum);
     bottom_sum = quad_sum(bottom_sum);
@@ -158,17 +213,17 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, MIN_BLOCKS)
       if (position >= end || (half && cls_lane)) continue;  // @written
       const float sum = half ? bottom_sum : top_sum;
       const long long row = tile.first_row + position;
-      store_row<T, D>(out + row * model_dim, sums, half, 1.f / sum);
-      if (params.lse && t == 0) params.lse[row * params.num_heads + head] = (half ? bottom : top) + log2f(sum);
+      store_row<T, D>(out + row * model_dim, sums, half, reciprocal_fast(sum));
+      if (params.lse && t == 0) params.lse[row * params.num_heads + head] = (half ? bottom : top) + log2_fast(sum);
     }
-    r0 += kStepRows;
+    r0 = next;
   } while (r0 < end);
 
   if (is_query) return;
   if (tile.num_tiles == 1) {
     if (!cls_lane) return;
-    store_row<T, D>(out + (long long)tile.candidate * model_dim, sums, 1, 1.f / cls_sum);
-    if (params.lse && t == 0) params.lse[(long long)tile.candidate * params.num_heads + head] = cls_top + log2f(cls_sum);
+    store_row<T, D>(out + (long long)tile.candidate * model_dim, sums, 1, reciprocal_fast(cls_sum));
+    if (params.lse && t == 0) params.lse[(long long)tile.candidate * params.num_heads + head] = cls_top + log2_fast(cls_sum);
     return;
   }
   if (cls_lane) store_partial<D>(partial_of<D>(params, tile_number, head), sums, 1, cls_top, cls_sum);

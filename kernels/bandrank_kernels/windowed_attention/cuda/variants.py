@@ -21,25 +21,40 @@ SHARED = (
     f"{FOLDER}/cls_row.cuh",
     f"{FOLDER}/quad.cuh",
 )
+ASYNC_COPY, STAGED = "cuda/async_copy.cuh", f"{FOLDER}/staged.cuh"
 
 
 @dataclass(frozen=True)
 class Variant(ABC):
-    """One instance of a kernel template."""
+    """One instance of a kernel template.
+
+    file, others: its source, and files that stand before it, behind those that all share.
+    """
 
     file: ClassVar[str]
+    others: ClassVar[tuple[str, ...]] = ()
     dtype: Dtype
     head_dim: int
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the source, in order."""
+        return *SHARED, *self.others, f"{FOLDER}/{self.file}"
+
+    @property
     def source(self) -> str:
         """The text to compile: one translation unit that includes only CUDA's headers."""
-        return read_source(*SHARED, f"{FOLDER}/{self.file}")
+        return read_source(*self.files)
 
     @property
     def kernel(self) -> Kernel:
         """The kernel for the launcher to compile."""
         return Kernel(self.source, self.name_expression)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block, as far as it depends on the kernel alone."""
+        return 0
 
     @property
     @abstractmethod
@@ -66,21 +81,36 @@ class Variant(ABC):
 
 @dataclass(frozen=True)
 class Narrow(Variant):
-    """Windows up to 16 and queries up to 63 rows, on tensor cores, all in registers (narrow.cuh).
+    """Windows up to 16 and queries up to 63 rows, on tensor cores, the rows of a step in shared memory (narrow.cuh).
 
     band_tiles: tiles of 8 keys for 15 rows and their windows.  global_tiles: tiles of 8 keys for [CLS] and the query.
     """
 
     file = "narrow.cuh"
+    others = ASYNC_COPY, STAGED
     tile_rows = 60  # 4 steps: shorter tiles read the globals more often, longer ones leave processors idle at the end
-    threads = 128
-    heads_per_block = 4
     band_tiles: int
     global_tiles: int
 
     @property
+    def heads_per_block(self) -> int:
+        """A warp each. Their rows are 256 consecutive bytes."""
+        return 128 // self.head_dim
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.heads_per_block
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: `WarpRows` for each head."""
+        return self.heads_per_block * 2 * self.head_dim * (16 + 2 * 8 * (self.band_tiles + self.global_tiles))
+
+    @property
     def min_blocks(self) -> int:
-        """Blocks per multiprocessor that registers must allow for: the most at which none is spilled."""
+        """Blocks per multiprocessor that registers must allow for: the most for which, on sm_90, none is spilled and
+        shared memory is there.
+        """
         return NARROW_MIN_BLOCKS[self.head_dim, self.band_tiles][GLOBAL_TILES.index(self.global_tiles)]
 
     @property
@@ -92,7 +122,7 @@ class Narrow(Variant):
 
 
 GLOBAL_TILES = (2, 4, 8)
-NARROW_MIN_BLOCKS = {(32, 3): (5, 3, 3), (32, 6): (4, 3, 3), (64, 3): (3, 3, 2), (64, 6): (2, 2, 2)}  # by GLOBAL_TILES
+NARROW_MIN_BLOCKS = {(32, 3): (5, 4, 3), (32, 6): (4, 4, 3), (64, 3): (6, 6, 4), (64, 6): (4, 4, 3)}  # by GLOBAL_TILES
 NARROW_MAX_WINDOW = 16
 NARROW_MAX_QUERY_ROWS = 63
 
@@ -102,6 +132,8 @@ class Wide(Variant):
     """Any window and any query, on tensor cores, keys staged in shared memory (wide.cuh)."""
 
     file = "wide.cuh"
+    others = (STAGED,)
+    chunk = 32  # keys, by which a warp may read beyond a stage
     warps: int
 
     @property

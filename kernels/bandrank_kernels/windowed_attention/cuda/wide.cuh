@@ -6,25 +6,15 @@
 //           G ..       rows begin - w .. end - 1 + w of the candidate, as far as they exist
 //
 // and go through shared memory in stages of params.stage_rows keys: one stage where they fit, else several. Of each
-// stage a warp attends to the globals and to the keys within its band, in chunks of 32 keys with an online softmax.
+// stage a warp attends to the globals and to its band, in chunks of 32 keys, masked at edges, with an online softmax.
 // [CLS] sees the 31 rows of the warp, and the globals in the candidate's first warp.
 //
 // Rescaling is lazy: a row's sums are relative to a reference that follows its maximum only when it has grown by more
 // than 2 ** kSlack. Weights up to 2 ** kSlack lose no precision in 16 bits.
 
 constexpr int kSliceRows = 31;
+constexpr int kChunk = 32;  // keys
 constexpr float kSlack = 8.f;
-
-// The index in shared memory of piece `piece` (8 numbers) of row `row`, such that the lanes of one read hit all banks once.
-template <int D>
-__device__ __forceinline__ int key_index(int row, int piece) {
-  return (row * (D / 8) + piece) ^ (D == 64 ? (row & 1) << 2 : 0);
-}
-
-template <int D>
-__device__ __forceinline__ int value_index(int row, int piece) {
-  return (row * (D / 8) + piece) ^ ((row >> 1 & 3) << 1);
-}
 
 // The state of a warp's 32 rows; row a of a lane is row g + 8 a.
 template <int D>
@@ -41,39 +31,43 @@ struct Visible {
 };
 
 // Attends to 8 TILES keys that lie in shared memory from row `slot`, counted `key`, `key` + 1, ...; those from `limit` on
-// are no keys. Their rows in shared memory are read all the same, as the last of the stage.
+// are no keys, but are read all the same.
 // all_see: keys that all rows but [CLS] see.
 template <class T, int D, int TILES>
-__device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* keys, const uint4* values, int last_slot,
-                                             int slot, int key, int limit, const Visible (&visible)[4], Visible all_see,
+__device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* keys, const uint4* values, int slot,
+                                             int key, int limit, const Visible (&visible)[4], Visible all_see,
                                              float scale) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   float scores[2][TILES][4];
 #pragma unroll
   for (int b = 0; b < TILES; b++) {
-    Slices<D> loaded;
-    const int row = min_of(slot + 8 * b + g, last_slot);
-#pragma unroll
-    for (int i = 0; i < D / 32; i++) loaded.slice[i] = keys[key_index<D>(row, 4 * i + t)];
+    const Slices<D> loaded = staged_slices<D>(keys + 8 * b * (D / 8), slot + g);
 #pragma unroll
     for (int h = 0; h < 2; h++) score<T, D>(scores[h][b], state.query[2 * h], state.query[2 * h + 1], loaded);
   }
 
   const int last = key + 8 * TILES - 1;
-  const bool edge = last >= limit || !all_see.sees(key) || !all_see.sees(last);
+  auto mask_row = [&](int a) {
+#pragma unroll
+    for (int b = 0; b < TILES; b++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const int number = key + 8 * b + 2 * t + e;
+        if (number >= limit || !visible[a].sees(number)) scores[a / 2][b][2 * (a % 2) + e] = kHidden;  // @limit
+      }
+  };
+  mask_row(3);  // [CLS] in some lanes
+  if (last >= limit || !all_see.sees(key) || !all_see.sees(last)) {  // @edge
+#pragma unroll
+    for (int a = 0; a < 3; a++) mask_row(a);
+  }
   float high[4] = {kHidden, kHidden, kHidden, kHidden};
 #pragma unroll
   for (int a = 0; a < 4; a++)
 #pragma unroll
     for (int b = 0; b < TILES; b++)
 #pragma unroll
-      for (int e = 0; e < 2; e++) {
-        float& s = scores[a / 2][b][2 * (a % 2) + e];
-        const int number = key + 8 * b + 2 * t + e;
-        // Within, only rows g + 24 need a mask, since one of them is [CLS].
-        if ((edge || a == 3) && (number >= limit || !visible[a].sees(number))) s = kHidden;  // @limit
-        high[a] = fmaxf(high[a], s);
-      }
+      for (int e = 0; e < 2; e++) high[a] = fmaxf(high[a], scores[a / 2][b][2 * (a % 2) + e]);
 
   bool grows = false;
 #pragma unroll
@@ -109,16 +103,8 @@ __device__ __forceinline__ void attend_chunk(SliceState<D>& state, const uint4* 
   for (int b = 0; b < TILES / 2; b++) {
     Segment<D> loaded[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int row = min_of(slot + 16 * b + 2 * t + i % 2 + 8 * (i / 2), last_slot);
-      if constexpr (D == 32) {
-        const uint2 x = reinterpret_cast<const uint2*>(values + value_index<D>(row, g / 2))[g % 2];
-        loaded[i] = {{x.x, x.y}};
-      } else {
-        const uint4 x = values[value_index<D>(row, g)];
-        loaded[i] = {{x.x, x.y, x.z, x.w}};
-      }
-    }
+    for (int i = 0; i < 4; i++)
+      loaded[i] = staged_segment<D>(values + (16 * b + 8 * (i / 2)) * (D / 8), slot + 2 * t + i % 2);
 #pragma unroll
     for (int h = 0; h < 2; h++) add_values<T, D>(state.sums[h], scores[h][2 * b], scores[h][2 * b + 1], loaded);
   }
@@ -176,13 +162,14 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
   }
 
   uint4* const keys = reinterpret_cast<uint4*>(shared);
-  uint4* const values = keys + params.stage_rows * kPieces;
+  uint4* const values = keys + (params.stage_rows + kChunk) * kPieces;
   for (int stage = 0; stage < num_keys; stage += params.stage_rows) {
     const int staged = min_of(params.stage_rows, num_keys - stage);
     if (stage) __syncthreads();  // @stage-free everyone is done with the stage before
-    for (int i = threadIdx.x; i < staged * kPieces; i += 32 * WARPS) {
+    // A chunk may reach beyond the stage, where other keys lie, or the last one again.
+    for (int i = threadIdx.x; i < (staged + kChunk - 1) * kPieces; i += 32 * WARPS) {
       const int slot = i / kPieces, piece = i % kPieces;
-      const long long offset = key_row(stage + slot) * stride + 8 * piece;
+      const long long offset = key_row(min_of(stage + slot, num_keys - 1)) * stride + 8 * piece;
       keys[key_index<D>(slot, piece)] = *reinterpret_cast<const uint4*>(k + offset);
       values[value_index<D>(slot, piece)] = *reinterpret_cast<const uint4*>(v + offset);
     }
@@ -191,12 +178,12 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
 
     const int global_limit = min_of(globals, stage + staged);
     for (int number = stage; number < global_limit; number += 16)
-      attend_chunk<T, D, 2>(state, keys, values, staged - 1, number - stage, number, global_limit, global_keys,
+      attend_chunk<T, D, 2>(state, keys, values, number - stage, number, global_limit, global_keys,
                             all_see_globals, params.scale);
     const int staged_row = band_begin + stage - globals;  // the candidate's row that would lie in slot 0
     const int limit = min_of(own_end, staged_row + staged);
-    for (int row = max_of(own_begin, staged_row); row < limit; row += 32)
-      attend_chunk<T, D, 4>(state, keys, values, staged - 1, row - staged_row, row, limit, band_keys, all_see_band,
+    for (int row = max_of(own_begin, staged_row); row < limit; row += kChunk)
+      attend_chunk<T, D, kChunk / 8>(state, keys, values, row - staged_row, row, limit, band_keys, all_see_band,
                             params.scale);
   }
 
@@ -206,8 +193,8 @@ __global__ void __launch_bounds__(32 * WARPS, MIN_BLOCKS) wide_forward(const __g
     const int position = r0 + g + 8 * a;
     if (position >= end || (a == 3 && cls_lane)) continue;  // @written
     const long long row = tile.first_row + position;
-    store_row<T, D>(out + row * model_dim, state.sums[a / 2], a % 2, 1.f / state.sum[a]);
-    if (params.lse && t == 0) params.lse[row * params.num_heads + head] = state.top[a] + log2f(state.sum[a]);
+    store_row<T, D>(out + row * model_dim, state.sums[a / 2], a % 2, reciprocal_fast(state.sum[a]));
+    if (params.lse && t == 0) params.lse[row * params.num_heads + head] = state.top[a] + log2_fast(state.sum[a]);
   }
 
   if (is_query) return;
