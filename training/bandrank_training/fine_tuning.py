@@ -9,6 +9,7 @@ choose between the scorer as it was, as it was trained, and the mean of their we
 import argparse
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -27,7 +28,7 @@ from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.models import tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
-from bandrank_training.scoring import OfflineScorer
+from bandrank_training.scoring import score_offline
 from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
 from bandrank_training.training import Trainer
@@ -105,8 +106,8 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     """Writes the checkpoint that ranks the queries set apart best, and returns what was written, and all choices. A run
     that was killed goes on where it was.
 
-    placement: of the scores that teach.  Raises BadCollection, BadCheckpoint, BadRecipe, and BadInput for a start that
-    is no cross-encoder.
+    placement: of the scores that teach and that are compared.  Raises BadCollection, BadCheckpoint, BadRecipe, and
+    BadInput for a start that is no cross-encoder.
     """
     start = load_start(task.start)
     if not isinstance(start.scorer, CrossEncoder):
@@ -115,23 +116,27 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     mine(_mining(task, start, groups, apart), placement, kept=task.out / "mined")
     trainer = Trainer(_training(task, start, groups), device=placement.device)
     trainer.run()
+    trained = replace(trainer.model, scorer=trainer.scorer.cpu())
     dev = DevSet.read(apart)
-    chosen, choices = choose(start, trainer.model, dev)
+    chosen, choices = choose(start, trained, dev, placement)
     tokenizer = tokenizer_file(start, task.out)
     checkpoint.save(_logits(chosen, dev), task.out, tokenizer=tokenizer, fusion=start.fusion)
     return chosen, choices
 
 
-def choose(start: LoadedModel, trained: LoadedModel, dev: DevSet) -> tuple[Choice, list[Choice]]:
+def choose(
+    start: LoadedModel, trained: LoadedModel, dev: DevSet, placement: Placement = CPU
+) -> tuple[Choice, list[Choice]]:
     """The best of the start, the mean of its and the trained weights, and these; and all three in this order.
 
-    Among equals the first is chosen.
+    Among equals the first is chosen.  placement: of the scores that are compared.
     """
     half = averaged([start, trained], [0.5, 0.5])
     fused = {start.fusion.scorer: start.fusion.weight} if start.fusion else {}
     choices = []
     for name, scorer in (("as it was", start.scorer), ("the mean of both", half), ("trained", trained.scorer)):
-        sums = dev.sums(OfflineScorer.in_training(replace(start, scorer=scorer.eval())), fused)
+        offline = score_offline(replace(start, scorer=deepcopy(scorer).eval(), fusion=None), placement)  # prepares it
+        sums = dev.sums(offline, fused)
         choices.append(Choice(name, scorer, sums, dev.by_query(sums)))
     return max(choices, key=lambda each: mean(each.values)), choices
 
