@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", default="sparse-w4")
     parser.add_argument("--dtype", choices=DTYPES, default="int8", help="of scores (default: int8)")
     parser.add_argument("--work", type=Path, default=Path("build/fine-tuning"))
+    parser.add_argument("--page-only", action="store_true", help="fine-tune nothing more: the page of what is done")
     parser.add_argument("--out", type=Path, default=Path("docs/fine-tuning.md"))
     args = parser.parse_args(arguments)
     points = [point for folder in args.collections for point in curve(folder, args)]
@@ -105,6 +106,8 @@ def curve(folder: Path, args: argparse.Namespace) -> Iterable[Point]:
     for count in args.queries:
         done = work / f"{count}.json"
         if not done.exists():
+            if args.page_only:
+                continue
             say(f"{folder.name}: {count} queries")
             began, out = time.monotonic(), work / str(count)
             precision: FloatName = "bfloat16" if has_native_bf16() else "float32"
