@@ -21,9 +21,9 @@ from bandrank.dtypes import DTYPES, FloatName
 from bandrank_bench import machine
 from bandrank_bench.output import bullets, say, table
 from bandrank_bench.systems import has_native_bf16
-from bandrank_training.collection import Qrels, open_collection
+from bandrank_training.collection import open_collection, write_qrels
 from bandrank_training.dev import DevSet
-from bandrank_training.fine_tuning import BEFORE, Task, fine_tune
+from bandrank_training.fine_tuning import BEFORE, MOST_TOKENS, Task, fine_tune
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.placement import Placement
 from bandrank_training.scoring import score_offline
@@ -31,7 +31,6 @@ from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
 
 DEPTH = 50  # candidates of a query that was held back, by BM25
-MOST_TOKENS = 256
 HELD_BACK = "held-back"
 INTRODUCTION = """# Fine-tuned on one's own queries
 
@@ -45,7 +44,7 @@ and the mean of both. Minutes: from the collection to the checkpoint, mining inc
 
 @dataclass(frozen=True)
 class Point:
-    """A fine-tuning. queries: that were judged.  held_back: nDCG@10 of each query held back, before and after.
+    """A fine-tuning. queries: that were judged.  before, after: nDCG@10 of each query held back.
     minutes: from the collection to the checkpoint.  kept: which weights the queries set apart have chosen.
     """
 
@@ -131,15 +130,14 @@ def prepare(folder: Path, split: str, work: Path, counts: Sequence[int], held_ba
         for query, labels in open_collection(folder).qrels(split).items()
         if (relevant := {document: label for document, label in labels.items() if label > 0})
     }
-    (work / "qrels").mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
     for name in ("corpus", "queries"):
         for file in folder.glob(f"{name}.jsonl*"):
             (work / file.name).unlink(missing_ok=True)
             (work / file.name).symlink_to(file.resolve())
     apart, others = divided(qrels, held_back)
-    _write(work, HELD_BACK, qrels, apart)
-    for count in counts:
-        _write(work, f"first-{count}", qrels, others[:count])
+    for name, queries in {HELD_BACK: apart, **{f"first-{count}": others[:count] for count in counts}}.items():
+        write_qrels(work, name, {query: qrels[query] for query in queries})
 
 
 def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[list[str], list[str]]:
@@ -149,12 +147,6 @@ def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[lis
     apart = queries[:held_back]
     known = {document for query in apart for document in qrels[query]}
     return apart, [query for query in queries[held_back:] if known.isdisjoint(qrels[query])]
-
-
-def _write(work: Path, split: str, qrels: Qrels, queries: Iterable[str]) -> None:
-    lines = [f"{query}\t{document}\t{label}" for query in queries for document, label in qrels[query].items()]
-    text = "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
-    (work / "qrels" / f"{split}.tsv").write_text(text, encoding="utf-8")
 
 
 def report(points: Sequence[Point], args: argparse.Namespace) -> str:

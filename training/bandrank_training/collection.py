@@ -9,7 +9,7 @@ import gzip
 import importlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -51,6 +51,13 @@ def open_collection(source: str | Path) -> Collection:
 def documents_of(collection: Collection, ids: set[str]) -> dict[str, str]:
     """Texts by id of the documents with these ids; those that the corpus lacks are left out."""
     return {document_id: text for document_id, text in collection.documents() if document_id in ids}
+
+
+def write_qrels(folder: Path, split: str, qrels: Mapping[str, Mapping[str, int]]) -> None:
+    """Writes the judgements of a split into a folder in BEIR layout."""
+    rows = (f"{query}\t{document}\t{label}\n" for query, labels in qrels.items() for document, label in labels.items())
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
 
 
 class BeirFolder:

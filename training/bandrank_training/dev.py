@@ -62,6 +62,11 @@ class DevSet:
             values.setdefault(group.area, []).append(value)
         return {area: sum(measures) / len(measures) for area, measures in sorted(values.items())}
 
+    @property
+    def relevant(self) -> list[bool]:
+        """Whether each candidate of each group is relevant, one group behind the other."""
+        return [label > 0 for group in self.groups for label in group.labels or ()]
+
     def by_query(self, scores: Sequence[Sequence[float]]) -> list[float]:
         """nDCG@10 of each group, with ties as in `measure_scores`."""
         values = []

@@ -191,8 +191,8 @@ def _logits(chosen: Choice, dev: DevSet) -> Scorer:
     """The scorer with the constant that makes the sigmoid of its scores a probability; the start has one already."""
     if chosen.name == "as it was":
         return chosen.scorer
-    labels = [label > 0 for group in dev.groups for label in group.labels or ()]
-    return calibrated(chosen.scorer, 1.0, intercept([score for row in chosen.sums for score in row], labels))
+    flat = [score for row in chosen.sums for score in row]
+    return calibrated(chosen.scorer, 1.0, intercept(flat, dev.relevant))
 
 
 def _evidence(chosen: Choice, before: Choice) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
-from bandrank_training.collection import BeirFolder
+from bandrank_training.collection import BeirFolder, write_qrels
 from bandrank_training.errors import BadRecipe
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
@@ -96,7 +96,7 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
     drawn = [draw(part, BeirFolder(Path(part.collection)), recipe.seed) for part in recipe.parts]
     drawn = [one.keeping(list(_of_length(one.passages, texts, recipe.pieces))) for one in drawn]
     drawn = _thinned(drawn, recipe)
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     _write_lines(
         folder / "corpus.jsonl.gz",
         (_row(passage, page=one.part.page_answers) for one in drawn for passage in one.passages),
@@ -106,10 +106,8 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
     )
     for one in drawn:
         for split in SPLITS:
-            asked = [each for each in one.queries if each.split == split]
-            rows = (f"{each.id}\t{document}\t1\n" for each in asked for document in each.relevant)
-            text = "query-id\tcorpus-id\tscore\n" + "".join(rows)
-            (folder / "qrels" / f"{one.part.name}.{split}.tsv").write_text(text, encoding="utf-8")
+            qrels = {each.id: dict.fromkeys(each.relevant, 1) for each in one.queries if each.split == split}
+            write_qrels(folder, f"{one.part.name}.{split}", qrels)
     (folder / RECIPE).write_text(_drawn_by(recipe), encoding="utf-8")
     (folder / COUNTS).write_text(table(drawn), encoding="utf-8")  # last: it says that the rest is there
 

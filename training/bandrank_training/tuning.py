@@ -54,7 +54,7 @@ def tune(model: LoadedModel, dev: DevSet) -> Tuned:
         old = model.fusion.weight
         best = max(WEIGHTS, key=lambda weight: (by_weight[weight], -abs(weight - old)))
         model, scores = replace(model, fusion=replace(model.fusion, weight=best)), fused[best]
-    labels = [label > 0 for group in dev.groups for label in group.labels or ()]
+    labels = dev.relevant
     flat = [score for row in scores for score in row]
     has_slope = isinstance(model.scorer, LateInteractionScorer) and model.fusion is None
     scale, constant = platt(flat, labels) if has_slope else (1.0, intercept(flat, labels))
