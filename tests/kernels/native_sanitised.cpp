@@ -58,8 +58,14 @@ void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t windo
     std::vector<Task> tasks = {{{0, 1}, {{0, 1}, {1, 8}, {9, count}}, {0, 0}, 0},
                                {{1, 8}, {{1, 8}, {0, 0}, {0, 0}}, {0, 0}, 0}};
     if (count > 0) tasks.push_back({{9, count}, {{0, 1}, {1, 8}, {0, 0}}, {9, count}, window});
-    bandrank_attend(qkv.data(), qkv.data() + size, qkv.data() + 2 * size, 3 * size, heads, head_dim, tasks.data(),
-                    (int64_t)tasks.size(), out.data());
+    const int64_t reach = rows - 1, stride = 2 * reach + 1 + bandrank_bias_room();
+    std::vector<float> table = floats(heads * stride);
+    std::vector<int64_t> positions(rows);
+    for (int64_t row = 0; row < rows; ++row) positions[row] = row;
+    const Biases biases{table.data(), stride, reach, positions.data()};
+    for (const Biases* each : {(const Biases*)nullptr, &biases})
+        bandrank_attend(qkv.data(), qkv.data() + size, qkv.data() + 2 * size, 3 * size, heads, head_dim, tasks.data(),
+                        (int64_t)tasks.size(), each, out.data());
 }
 
 // A layer of two heads of 16 numbers.

@@ -16,11 +16,14 @@ from bandrank_kernels import BackendUnavailable
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
+    DistanceBiases,
+    NativePlan,
     PackedRows,
     plan_attention,
     plan_local_attention,
     windowed_attention,
 )
+from bandrank_kernels.windowed_attention.reference import dense_mask
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 CPU = torch.device("cpu")
@@ -142,3 +145,39 @@ def test_what_it_cannot_compute_is_refused(dtype: torch.dtype, head_dim: int, re
     rows = PackedRows(offsets([1]), offsets([1]), np.zeros(1, np.int64))
     with pytest.raises(BackendUnavailable, match=reason):
         plan_attention(rows, AttentionPattern.sparse(4), device=CPU, dtype=dtype, head_dim=head_dim, backend="native")
+
+
+def positions_of(rows: PackedRows) -> Tensor:
+    """(num_rows,) of a [CLS], its query and a candidate of it, one behind the other."""
+    positions = torch.zeros(rows.num_rows, dtype=torch.int64)
+    for query in range(rows.num_queries):
+        own = rows.query_rows(query)
+        positions[own.start : own.stop] = 1 + torch.arange(len(own))
+    for candidate in range(rows.num_candidates):
+        own, query_rows = rows.candidate_rows(candidate), rows.query_rows(int(rows.candidate_query[candidate]))
+        positions[own.start : own.stop] = 1 + len(query_rows) + torch.arange(len(own))
+    return positions
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_biases_of_distances_are_added_to_the_logits(data: st.DataObject) -> None:
+    """Any pattern on any layout, each head and distance with a bias of its own, and positions far from 0."""
+    pattern = data.draw(patterns())
+    rows = data.draw(layouts(pattern))
+    positions = positions_of(rows)
+    reach = int(positions.max().item()) if rows.num_rows else 0
+    biases = 3 * torch.randn(2 * reach + 1, 2, generator=torch.Generator().manual_seed(1))
+    qkv = some_qkv(rows.num_rows)
+    plan, added = NativePlan(rows, pattern), DistanceBiases.of(biases, positions + 1000)
+    apart = positions[:, None] - positions
+    query, key, value = qkv.double().unbind(1)
+    logits = torch.einsum("ihd,jhd->hij", query, key) / 32**0.5
+    logits += biases.double()[apart.clamp(-reach, reach) + reach].permute(2, 0, 1)
+    weights = logits.masked_fill(~dense_mask(rows, pattern), -torch.inf).softmax(-1)
+
+    attended = plan.attend(qkv, added)
+
+    torch.testing.assert_close(attended.double(), torch.einsum("hij,jhd->ihd", weights, value), rtol=0, atol=5e-5)
+    first = plan.attend_first(qkv, rows.num_candidates, added)
+    assert torch.equal(first, attended[: rows.num_candidates])

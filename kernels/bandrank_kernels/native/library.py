@@ -63,6 +63,12 @@ class PatternStruct(ctypes.Structure):
     )
 
 
+class BiasesStruct(ctypes.Structure):
+    """`Biases` of attention.h."""
+
+    _fields_ = (("table", ADDRESS), ("stride", LONG), ("reach", LONG), ("positions", ADDRESS))
+
+
 class LayerStruct(ctypes.Structure):
     """`Layer` of stack.h."""
 
@@ -96,7 +102,10 @@ SIGNATURES: dict[str, list[type]] = {
         *(ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct), LONG, LONG, ADDRESS, LONG, ADDRESS)
     ],
     "finish_cls": [ADDRESS, LONG, ADDRESS, LONG, LONG, ADDRESS],
-    "attend": [ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG, ADDRESS],
+    "attend": [
+        *(ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG),
+        *(ctypes.POINTER(BiasesStruct), ADDRESS),
+    ],
     "stack": [
         *(ctypes.POINTER(SequencesStruct), ctypes.POINTER(LayerStruct), LONG),
         *(ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS),
@@ -113,7 +122,8 @@ class Library:
     """The functions of one built variant. While one runs, other Python threads run too.
 
     variant: its name.  panel: the outputs of a layer that are packed together.  depth: the bytes of a row that are
-    multiplied together.  block_rows: the rows that go through a chain of layers together.
+    multiplied together.  block_rows: the rows that go through a chain of layers together.  bias_room: the numbers
+    behind the biases of a head that may be read.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -128,6 +138,7 @@ class Library:
         self.panel: int = functions.bandrank_panel()
         self.depth: int = functions.bandrank_depth()
         self.block_rows: int = functions.bandrank_block_rows()
+        self.bias_room: int = functions.bandrank_bias_room()
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")

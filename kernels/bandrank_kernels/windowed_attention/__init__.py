@@ -9,7 +9,7 @@ from bandrank_kernels.windowed_attention.interface import (
 )
 from bandrank_kernels.windowed_attention.layout import Layout, Layouts, lay_out
 from bandrank_kernels.windowed_attention.local import plan_local_attention
-from bandrank_kernels.windowed_attention.native import why_not_native
+from bandrank_kernels.windowed_attention.native import DistanceBiases, NativePlan, why_not_native
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -18,8 +18,10 @@ __all__ = [
     "AttentionPattern",
     "AttentionPlan",
     "Capacity",
+    "DistanceBiases",
     "Layout",
     "Layouts",
+    "NativePlan",
     "PackedRows",
     "lay_out",
     "plan_attention",

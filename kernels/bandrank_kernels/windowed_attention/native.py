@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +11,14 @@ import torch
 from torch import Tensor
 
 from bandrank_kernels.arrays import Ints, indices_within
-from bandrank_kernels.native.library import LayerStruct, PatternStruct, SequencesStruct, native, why_no_native
+from bandrank_kernels.native.library import (
+    BiasesStruct,
+    LayerStruct,
+    PatternStruct,
+    SequencesStruct,
+    native,
+    why_no_native,
+)
 from bandrank_kernels.native.tensors import Int8Layer, linear
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention.gathered import SequenceGroup
@@ -43,6 +51,32 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
     if head_dim % HEAD_DIM_MULTIPLE or head_dim > MOST_HEAD_DIM:
         return f"heads of {head_dim} numbers are no multiple of {HEAD_DIM_MULTIPLE} up to {MOST_HEAD_DIM}"
     return why_no_native()
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceBiases:
+    """What each head adds to the logit of two rows for the position of the query row less that of the key row.
+
+    table: (num_heads, 2 * reach + 1 and some room) float32, for distances from -reach on.  positions: (rows,) int64;
+    those of consecutive rows of a query, or of a candidate, are consecutive.
+    """
+
+    table: Tensor
+    reach: int
+    positions: Tensor
+
+    @classmethod
+    def of(cls, biases: Tensor, positions: Tensor) -> "DistanceBiases":
+        """biases: (2 * reach + 1, num_heads), where no two rows of a sequence are farther than `reach` apart."""
+        distances, heads = biases.shape
+        table = torch.zeros(heads, distances + native().bias_room)
+        table[:, :distances] = biases.T
+        return cls(table, distances // 2, positions.contiguous())
+
+    @cached_property
+    def struct(self) -> BiasesStruct:
+        """What the kernels are given; valid as long as this object."""
+        return BiasesStruct(self.table.data_ptr(), self.table.shape[1], self.reach, self.positions.data_ptr())
 
 
 class NativePlan(AttentionPlan):
@@ -201,11 +235,11 @@ class NativePlan(AttentionPlan):
         tasks = np.concatenate([self._cls_tasks, self._query_tasks, self._candidate_tasks])
         return np.ascontiguousarray(tasks[np.lexsort(tasks[:, KEYS:WINDOW].T[::-1])])
 
-    def attend(self, qkv: Tensor) -> Tensor:
-        return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]))
+    def attend(self, qkv: Tensor, biases: DistanceBiases | None = None) -> Tensor:
+        return attend_tasks(self._tasks, qkv, qkv.new_empty(len(qkv), *qkv.shape[2:]), biases)
 
-    def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:
-        return attend_tasks(self._cls_tasks, qkv, qkv.new_empty(num_candidates, *qkv.shape[2:]))
+    def attend_first(self, qkv: Tensor, num_candidates: int, biases: DistanceBiases | None = None) -> Tensor:
+        return attend_tasks(self._cls_tasks, qkv, qkv.new_empty(num_candidates, *qkv.shape[2:]), biases)
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         return attend_cls_groups(self._cls_groups, query, rows, scale)
@@ -215,7 +249,7 @@ class NativePlan(AttentionPlan):
         return plan_cls_groups(self._rows, self._pattern, device=torch.device("cpu"), dtype=torch.float32)
 
 
-def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor) -> Tensor:
+def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor, biases: DistanceBiases | None = None) -> Tensor:
     """`out`, with the attention of all tasks. Rows of no task are not written.
 
     qkv: (rows, 3, num_heads, head_dim) float32, any stride between rows.  out: as many rows as have tasks, from the
@@ -226,10 +260,11 @@ def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor) -> Tensor:
         qkv = qkv.contiguous()
     query, key, value = (each.data_ptr() for each in qkv.unbind(1))
     table, stride, to = tasks.ctypes.data, qkv.stride(0), out.data_ptr()
+    added = None if biases is None else biases.struct
 
     def run(begin: int, end: int) -> None:
         first = table + begin * tasks.strides[0]
-        native().attend(query, key, value, stride, heads, head_dim, first, end - begin, to)
+        native().attend(query, key, value, stride, heads, head_dim, first, end - begin, added, to)
 
     in_parts(len(tasks), FEWEST_TASKS, run)
     return out

@@ -281,7 +281,7 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
     encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
-    if reason := _why_no_attention(encoder):
+    if reason := _why_causal(encoder) or encoder.config.why_no_kernels:
         return reason
     if backend == "native":
         return "the CPU kernels run"
@@ -295,12 +295,13 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
 def _why_no_native_attention(scorer: Scorer) -> str | None:
     """Why the CPU kernels do not compute the attention of a scorer in int8, as a clause; None if they do."""
     encoder = scorer.encoder
-    return _why_no_attention(encoder) or why_not_native(encoder.device, encoder.dtype, encoder.config.head_dim)
+    reason = _why_causal(encoder) or encoder.config.why_no_cpu_kernels
+    return reason or why_not_native(encoder.device, encoder.dtype, encoder.config.head_dim)
 
 
-def _why_no_attention(encoder: Encoder) -> str | None:
-    """Why no kernels at all compute the attention of an encoder's family, as a clause; None if some do."""
-    return "they have no causal attention" if encoder.config.causal else encoder.config.why_no_kernels
+def _why_causal(encoder: Encoder) -> str | None:
+    """Why no kernels at all compute the attention of a decoder, as a clause; None for another encoder."""
+    return "they have no causal attention" if encoder.config.causal else None
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:

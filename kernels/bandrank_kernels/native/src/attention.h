@@ -38,8 +38,26 @@ struct Rows {
     }
 };
 
+// What a head adds to the logit of two rows for their distance, the query row's position less the key row's. of_zero:
+// what it adds for none; null for a head that adds nothing. Behind the last are so many more that lanes may be read.
+struct HeadBias {
+    const float* of_zero = nullptr;
+    const int64_t* positions = nullptr;  // of all rows; those of a run follow each other
+    const float* of(int64_t query_row, int64_t key_position) const {
+        return of_zero + (positions[query_row] - key_position);
+    }
+};
+// Those of all heads. table: (heads, stride); the first of a head is that of distance -reach.
+struct Biases {
+    const float* table;
+    int64_t stride, reach;
+    const int64_t* positions;
+    HeadBias head(int64_t index) const { return {table + index * stride + reach, positions}; }
+};
+
 struct AttentionScratch {
-    Buffer<float> keys, values, queries, weights;
+    Buffer<float> keys, values, queries, weights, added;
+    Buffer<int64_t> positions;
 };
 
 constexpr int FEW = 4;           // fewer query rows are computed one by one, with keys in the lanes
@@ -63,9 +81,10 @@ struct Softmax {
     }
     Softmax(float* sums, float top, float norm) : top(top), norm(norm), sums(sums) {}
 
-    // keys, values: (count, head_dim), at least one.  weights: room for `count` and a register.
+    // keys, values: (count, head_dim), at least one.  weights: room for `count` and a register.  added: to the logits, as
+    // many, with -inf behind the last; or null.
     void meet(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
-              float* weights) {
+              float* weights, const float* added = nullptr) {
         const float scale = 1.0f / std::sqrt((float)head_dim);
         Floats highest = all(top);
         for (int64_t j = 0; j < count; j += LANES) {
@@ -78,8 +97,10 @@ struct Softmax {
             transpose(products);
             Floats logits{};
             for (int i = 0; i < LANES; ++i) logits += products[i];
-            store(weights + j, logits * scale);
-            highest = larger(logits * scale, highest);  // what follows the last key repeats it
+            logits = logits * scale;
+            if (added) logits += load<Floats>(added + j);
+            store(weights + j, logits);
+            highest = larger(logits, highest);  // what follows the last key repeats it, or is -inf
         }
         const float before = top;
         top = bandrank::highest(highest);
@@ -120,7 +141,7 @@ struct Softmax {
 // it. A number of a key or a value is loaded once for all groups.
 template <int GROUPS>
 inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* keys, const float* values,
-                         int64_t head_dim, Rows out, AttentionScratch& scratch) {
+                         int64_t head_dim, Rows out, HeadBias bias, AttentionScratch& scratch) {
     constexpr int WIDE = GROUPS * LANES, TOGETHER = GROUPS > 1 && LANES < 16 ? MOST_TOGETHER / 2 : MOST_TOGETHER;
     static_assert(LANES % TOGETHER == 0, "dimensions of a block of values");
     const float scale = 1.0f / std::sqrt((float)head_dim);
@@ -160,6 +181,8 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
         for (int i = 0; i < TOGETHER && j + i < count; ++i)
             for (int group = 0; group < GROUPS; ++group) {
                 Floats logit = logits[i][group];
+                if (bias.of_zero)
+                    logit += load<Floats>(bias.of(first, scratch.positions.data()[place(j + i)]) + group * LANES);
                 if (j + i >= shared) {
                     Ints apart = lane_row - (int32_t)(place(j + i) - shared - offset - group * LANES);
                     Ints outside = (apart > (int32_t)task.window) | (apart < -(int32_t)task.window);
@@ -205,13 +228,13 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
 // All query rows of a task, as many side by side as pay: in a narrow band each row sees few of the keys that its
 // neighbours see.
 inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
-                        AttentionScratch& scratch) {
+                        HeadBias bias, AttentionScratch& scratch) {
     scratch.queries.room(MOST_NUMBERS * 2 * LANES);
     const bool narrow = task.band.count && task.window < 2 * LANES;
     for (int64_t first = task.queries.first, next; first < task.queries.end(); first = next) {
         const bool wide = !narrow && task.queries.end() - first > LANES;
         next = first + (wide ? 2 * LANES : LANES);
-        (wide ? attend_lanes<2> : attend_lanes<1>)(q, task, first, keys, values, head_dim, out, scratch);
+        (wide ? attend_lanes<2> : attend_lanes<1>)(q, task, first, keys, values, head_dim, out, bias, scratch);
     }
 }
 
@@ -234,35 +257,56 @@ inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Sof
                      scratch.weights.data());
 }
 
+// The positions of a task's keys, one behind the other.
+inline void gather_positions(const int64_t* positions, const Task& task, int64_t total, AttentionScratch& scratch) {
+    int64_t* to = scratch.positions.room(total);
+    for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
+        to = std::copy_n(positions + run.first, run.count, to);
+}
+
+// What is added to the logits of one query row, in scratch.
+inline const float* added(HeadBias bias, int64_t row, int64_t total, AttentionScratch& scratch) {
+    if (!bias.of_zero) return nullptr;
+    float* to = scratch.added.room(total + LANES);
+    for (int64_t j = 0; j < total; ++j) to[j] = *bias.of(row, scratch.positions.data()[j]);
+    std::fill_n(to + total, LANES, -INFINITY);
+    return to;
+}
+
 // The rows of tasks with the same keys, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
 inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
-                   AttentionScratch& scratch) {
+                   AttentionScratch& scratch, HeadBias bias = {}) {
     const int64_t total = gather(k, v, head_dim, *tasks, scratch);
+    if (bias.of_zero) gather_positions(bias.positions, *tasks, total, scratch);
     const float *keys = scratch.keys.data(), *values = scratch.values.data();
     for (const Task* task = tasks; task < last; ++task) {
         if (task->queries.count >= FEW || task->band.count || task->window < 0) {
-            attend_rows(q, *task, keys, values, head_dim, out, scratch);
+            attend_rows(q, *task, keys, values, head_dim, out, bias, scratch);
             continue;
         }
         for (int64_t row = task->queries.first; row < task->queries.end(); ++row) {
             float sums[MOST_NUMBERS];
             Softmax softmax(sums, head_dim);
-            softmax.meet(q[row], keys, values, total, head_dim, scratch.weights.data());
+            softmax.meet(q[row], keys, values, total, head_dim, scratch.weights.data(),
+                         added(bias, row, total, scratch));
             softmax.finish(head_dim, (float*)out[row]);
         }
     }
 }
 
 // out (rows, heads, head_dim): the rows of tasks, for all heads. q, k, v: `stride` numbers from row to row. The keys of
-// tasks that are one behind the other and have the same are fetched once.
+// tasks that are one behind the other and have the same are fetched once. biases: or null.
 inline void attend_tasks(const float* q, const float* k, const float* v, int64_t stride, int64_t heads,
-                         int64_t head_dim, const Task* tasks, const Task* last, float* out, AttentionScratch& scratch) {
+                         int64_t head_dim, const Task* tasks, const Task* last, float* out, AttentionScratch& scratch,
+                         const Biases* biases = nullptr) {
     for (const Task *task = tasks, *next; task < last; task = next) {
         next = task + 1;
         while (next < last && next->same_keys(*task)) ++next;
-        for (int64_t column = 0; column < heads * head_dim; column += head_dim)
+        for (int64_t head = 0; head < heads; ++head) {
+            const int64_t column = head * head_dim;
             attend({q + column, stride}, {k + column, stride}, {v + column, stride}, head_dim, task, next,
-                   {out + column, heads * head_dim}, scratch);
+                   {out + column, heads * head_dim}, scratch, biases ? biases->head(head) : HeadBias{});
+        }
     }
 }
 

@@ -46,10 +46,14 @@ void bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t
 }
 
 // out (rows, heads, head_dim): the attention of every task's query rows. q, k, v: `stride` numbers from row to row.
+// biases: or null.
 void bandrank_attend(const float* q, const float* k, const float* v, int64_t stride, int64_t heads, int64_t head_dim,
-                     const Task* tasks, int64_t count, float* out) {
-    attend_tasks(q, k, v, stride, heads, head_dim, tasks, tasks + count, out, scratch.attention);
+                     const Task* tasks, int64_t count, const Biases* biases, float* out) {
+    attend_tasks(q, k, v, stride, heads, head_dim, tasks, tasks + count, out, scratch.attention, biases);
 }
+
+// Numbers behind the last bias of a head that may be read.
+int bandrank_bias_room() { return 2 * LANES; }
 
 // Layers one after the other; see stack.h.
 void bandrank_stack(const Sequences* sequences, const Layer* layers, int64_t count, const float* hidden, float* even,

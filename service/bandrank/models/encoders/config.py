@@ -12,7 +12,8 @@ class EncoderConfig:
     kind: a key of `families.ENCODERS`. Another family adds its settings in a subclass, with a default for `kind`.
     causal: whether rows attend only to rows before them.
     gated: whether the feed-forward half has a gate, a third matrix.
-    why_no_kernels: why no CUDA kernel computes the family's attention, as a clause; None if they do.
+    why_no_kernels, why_no_cpu_kernels: why no CUDA kernel, or no CPU kernel, computes the family's attention, as a
+    clause; None if they do.
     overflows_float16: whether states of trained models of the family go beyond the range of float16.
     Raises ValueError if the heads do not divide hidden_size.
     """
@@ -20,6 +21,7 @@ class EncoderConfig:
     causal: ClassVar[bool] = False
     gated: ClassVar[bool] = False
     why_no_kernels: ClassVar[str | None] = None
+    why_no_cpu_kernels: ClassVar[str | None] = None
     overflows_float16: ClassVar[bool] = False
 
     vocab_size: int

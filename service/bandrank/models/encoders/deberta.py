@@ -25,6 +25,7 @@ class DebertaConfig(EncoderConfig):
     """
 
     why_no_kernels: ClassVar[str | None] = "the kernels do not compute disentangled attention"
+    why_no_cpu_kernels: ClassVar[str | None] = why_no_kernels
     overflows_float16: ClassVar[bool] = True
 
     num_token_types: int = 0

@@ -14,7 +14,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 class MpnetConfig(EncoderConfig):
     """BERT's settings."""
 
-    why_no_kernels: ClassVar[str | None] = "the kernels add no bias of distances"
+    why_no_kernels: ClassVar[str | None] = "the CUDA kernels add no bias of distances"
 
     num_token_types: int = 0
     kind: str = "mpnet"
@@ -29,4 +29,4 @@ class MpnetStack(Stack):
 
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
         del capacity  # of launches of kernels, which this attention has none of
-        return self.relative.plan(rows, pattern)
+        return self.relative.plan(rows, pattern, native=self.execution.backend == "native")

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from bandrank.models.layers.chunked_attention import Chunk, ChunkedBlock, ChunkedPlan, attend_in_chunks, reach
 from bandrank_kernels.transfer import to_device
-from bandrank_kernels.windowed_attention import AttentionPattern, Layout, PackedRows, lay_out
+from bandrank_kernels.windowed_attention import (
+    AttentionPattern,
+    AttentionPlan,
+    DistanceBiases,
+    Layout,
+    NativePlan,
+    PackedRows,
+    lay_out,
+)
 
 BUCKETS, FARTHEST = 32, 128  # rows of the table, half of them for either sign; farther distances share the last row
 
@@ -41,6 +49,20 @@ class RelativeBiasPlan(ChunkedPlan):
     bias: Tensor
 
 
+@dataclass(frozen=True)
+class NativeBiasPlan(AttentionPlan):
+    """The plan of a batch for the CPU kernels. bias: as in RelativeBiasPlan."""
+
+    plan: NativePlan
+    bias: Tensor
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
+        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+
 class RelativeBias(nn.Module):
     """The table of biases that all blocks of an encoder share."""
 
@@ -48,18 +70,37 @@ class RelativeBias(nn.Module):
         super().__init__()
         self.table = nn.Embedding(BUCKETS, num_heads)
 
-    def plan(self, rows: PackedRows, pattern: AttentionPattern) -> RelativeBiasPlan:
-        """The plan of a batch. Raises the errors of `lay_out`."""
+    def plan(self, rows: PackedRows, pattern: AttentionPattern, *, native: bool = False) -> AttentionPlan:
+        """The plan of a batch; `native`: for the CPU kernels.
+
+        Raises ValueError if candidates share a query that the pattern makes depend on them.
+        """
         device = self.table.weight.device
         farthest = reach(rows)
         (of_distance,) = to_device([buckets(farthest)], device)
-        return RelativeBiasPlan(lay_out(rows, pattern, device=device), farthest, self.table(of_distance).float())
+        bias = self.table(of_distance).float()
+        if native:
+            rows.check(pattern)
+            return NativeBiasPlan(NativePlan(rows, pattern), bias)
+        return RelativeBiasPlan(lay_out(rows, pattern, device=device), farthest, bias)
 
 
 class RelativeBiasBlock(ChunkedBlock[RelativeBiasPlan]):
     """BERT's block with a bias in its attention."""
 
     attention = "attention with relative biases"
+
+    def attend(self, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
+        if not isinstance(plan, NativeBiasPlan):
+            return super().attend(qkv, positions, plan)
+        return plan.plan.attend(qkv, DistanceBiases.of(plan.bias, positions)).flatten(1)
+
+    def forward_cls(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int) -> Tensor:
+        if not isinstance(plan, NativeBiasPlan):
+            return super().forward_cls(hidden, positions, plan, num_candidates)
+        biases = DistanceBiases.of(plan.bias, positions)
+        attended = plan.plan.attend_first(self.project(hidden, positions), num_candidates, biases)
+        return self._after_attention(attended.flatten(1), hidden[:num_candidates])
 
     def attend_layouts(
         self, layouts: Sequence[Layout], qkv: Tensor, positions: Tensor, plan: RelativeBiasPlan

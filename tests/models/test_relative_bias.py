@@ -1,0 +1,87 @@
+"""MPNet's attention by the CPU kernels: that of plain torch, and the same bits in any company."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.models import CLS_ID, SEP_ID, random_scorer, score_batch, vocab_size
+from support.native import needs_native
+from support.variants import random_texts
+
+from bandrank.models.architectures import BiEncoder, CrossEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
+from bandrank.models.encoders.mpnet import MpnetConfig
+from bandrank.models.layers.execution import Execution, Preparable
+from bandrank.models.layers.patterns import FULL, longformer, sparse
+from bandrank.models.prepared import prepare
+from bandrank.models.scorer import Scorer
+from bandrank_kernels.windowed_attention import AttentionPattern
+
+pytestmark = needs_native
+CPU = torch.device("cpu")
+
+
+def tiny_config() -> MpnetConfig:
+    """Two layers, and heads of 16 numbers, which the CPU kernels compute."""
+    return MpnetConfig(
+        vocab_size=vocab_size(), hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, max_positions=512
+    )
+
+
+def cross_encoder(pattern: AttentionPattern) -> Scorer:
+    """A tiny random one."""
+    config = CrossEncoderConfig(
+        encoder=tiny_config(), cls_id=CLS_ID, sep_id=SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=50
+    )
+    return random_scorer(CrossEncoder(config), 0)
+
+
+def bi_encoder() -> Scorer:
+    """Another."""
+    return random_scorer(BiEncoder(BiEncoderConfig(tiny_config(), CLS_ID, SEP_ID, max_tokens=128)), 0)
+
+
+CROSS_ENCODERS: dict[str, Callable[[], Scorer]] = {
+    "full": lambda: cross_encoder(FULL),
+    "sparse": lambda: cross_encoder(sparse(4)),
+    "longformer": lambda: cross_encoder(longformer(4)),
+}
+SCORERS = CROSS_ENCODERS | {"bi-encoder": bi_encoder}
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_kernels_score_as_plain_torch(name: str) -> None:
+    """All else in float32."""
+    plain = SCORERS[name]().eval()
+    by_kernels = copy.deepcopy(plain)
+    for module in by_kernels.modules():
+        if isinstance(module, Preparable):
+            module.prepare_for(Execution(backend="native"))
+    batch = score_batch(*random_texts(plain))
+
+    with torch.inference_mode():
+        expected, scores = (each(batch) for each in (plain, by_kernels))
+
+    assert expected.std() > 0.01
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(scores, expected), "the kernels did not run"
+
+
+@pytest.mark.parametrize("name", CROSS_ENCODERS)
+def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str) -> None:
+    """And `bandrank check` says that the CPU kernels compute the attention."""
+    scorer = prepare(CROSS_ENCODERS[name](), device=CPU, dtype=torch.int8)
+    queries, candidates = random_texts(scorer.scorer)
+
+    with torch.inference_mode():
+        together = scorer(score_batch(queries, candidates)).tolist()
+        alone = [
+            scorer(score_batch([query], [[candidate]])).item()
+            for query, group in zip(queries, candidates, strict=True)
+            for candidate in group
+        ]
+
+    assert scorer.attention == "CPU kernels"
+    assert alone == together
