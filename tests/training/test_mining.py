@@ -105,6 +105,32 @@ def test_a_list_as_a_search_gives_it(folder: Path, tmp_path: Path) -> None:
     assert sum(group.has_relevant for group in groups) < sum(group.has_relevant for group in everything)
 
 
+def test_a_part_of_a_list_is_drawn(folder: Path, tmp_path: Path) -> None:
+    """With `drawn`, all judged candidates stay, and so many of the others, with the labels and scores that they had."""
+    collection = open_collection(folder / "col")
+    qrels = collection.qrels("train")
+    judged_of = {text: qrels.get(name, {}).keys() for name, text in collection.queries().items()}
+    listed = {group.query: group for group in mined(folder, tmp_path / "all.jsonl.gz", hard=10)}
+    groups = mined(folder, tmp_path / "drawn.jsonl.gz", hard=10, drawn=3)
+
+    assert [group.query for group in groups] == sorted(listed)
+    for group in groups:
+        before = listed[group.query]
+        count = len(judged_of[group.query] & set(before.candidates))
+        assert len(group.candidates) == count + 3
+        assert group.candidates[:count] == before.candidates[:count]
+        all_rows = rows(before)
+        assert all(row == pytest.approx(all_rows[name], abs=1e-3) for name, row in rows(group).items())
+    assert any(group.candidates[-3:] != listed[group.query].candidates[-3:] for group in groups)
+
+
+def rows(group: Group) -> dict[str, tuple[float, ...]]:
+    """The label and the scores of each candidate."""
+    assert group.labels is not None
+    columns = zip(group.labels, *(group.scores[name] for name in sorted(group.scores)), strict=True)
+    return dict(zip(group.candidates, columns, strict=True))
+
+
 def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
     """As the offline scorer and a search give them."""
     documents = texts(folder)

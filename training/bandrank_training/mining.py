@@ -60,6 +60,8 @@ class MiningRecipe:
     which a long query does not raise.  retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose
     cosines are the scores named "retriever".  max_tokens: what teachers and the retriever read of a document.
     found_only: judged candidates that no search found are left out, so that a group is a list as a search gives it.
+    drawn: so many of a group's other candidates stay, chosen at random: a large teacher has less to score, and they are
+    as hard as before. None: all.
     dev_out: a second file, for groups of each collection that have a relevant candidate, at most `dev_groups` of them
     and at most `dev_share`, rounded up; other groups of their queries, or of the keywords of these, are left out.
     """
@@ -73,6 +75,7 @@ class MiningRecipe:
     random: int = 3
     max_judged: int = 4
     found_only: bool = False
+    drawn: int | None = None
     max_tokens: int = 256
     dev_out: str = ""
     dev_groups: int = 40
@@ -260,6 +263,9 @@ def _mine_source(
         scores["bm25_share"] = [score / most for score in scores["bm25"]]
         if not chosen:
             continue
+        if recipe.drawn is not None:
+            others = chosen[len(known) :]
+            chosen = chosen[: len(known)] + chance.sample(others, min(recipe.drawn, len(others)))
         yield Group(
             collection=source.collection,
             query=text,

@@ -33,6 +33,7 @@ class MixtureMining:
     random: int = 3
     max_judged: int = 2
     found_only: bool = False
+    drawn: int | None = None
     max_tokens: int = 192
 
 
@@ -186,6 +187,7 @@ def _mining(recipe: MixtureRecipe, out: Path, split: str) -> MiningRecipe:
         random=settings.random,
         max_judged=settings.max_judged,
         found_only=settings.found_only,
+        drawn=settings.drawn,
         max_tokens=settings.max_tokens,
         seed=recipe.seed,
     )
