@@ -85,7 +85,7 @@ def test_only_small_layers_are_folded(hidden_size: int, num_heads: int, small: b
 
 def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the shipped cross-encoder, in float32: GELU's tanh form moves scores by a third of what bfloat16 does at most,
-    and by three times what float16 does.
+    and by four times what float16 does.
     """
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)  # it fuses the exact form
     loaded = load_model("sparse-w4")
@@ -109,7 +109,7 @@ def test_tanh_changes_scores_by_less_than_bfloat16(monkeypatch: pytest.MonkeyPat
     by_tanh = float((scores(torch.float32) - exact).abs().mean())
 
     assert by_tanh < by_rounding[torch.bfloat16] / 3
-    assert by_tanh < 3 * by_rounding[torch.float16]
+    assert by_tanh < 4 * by_rounding[torch.float16]
 
 
 @needs_compiler
