@@ -258,8 +258,9 @@ inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Sof
 }
 
 // The positions of a task's keys, one behind the other.
-inline void gather_positions(const int64_t* positions, const Task& task, int64_t total, AttentionScratch& scratch) {
-    int64_t* to = scratch.positions.room(total);
+inline void gather_positions(const int64_t* positions, const Task& task, AttentionScratch& scratch) {
+    int64_t* to =
+        scratch.positions.room(task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count);
     for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
         to = std::copy_n(positions + run.first, run.count, to);
 }
@@ -273,11 +274,11 @@ inline const float* added(HeadBias bias, int64_t row, int64_t total, AttentionSc
     return to;
 }
 
-// The rows of tasks with the same keys, for one head. head_dim: a multiple of LANES, at most MOST_NUMBERS.
+// The rows of tasks with the same keys, for one head; with a bias, their positions are in scratch. head_dim: a multiple of
+// LANES, at most MOST_NUMBERS.
 inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
                    AttentionScratch& scratch, HeadBias bias = {}) {
     const int64_t total = gather(k, v, head_dim, *tasks, scratch);
-    if (bias.of_zero) gather_positions(bias.positions, *tasks, total, scratch);
     const float *keys = scratch.keys.data(), *values = scratch.values.data();
     for (const Task* task = tasks; task < last; ++task) {
         if (task->queries.count >= FEW || task->band.count || task->window < 0) {
@@ -302,6 +303,7 @@ inline void attend_tasks(const float* q, const float* k, const float* v, int64_t
     for (const Task *task = tasks, *next; task < last; task = next) {
         next = task + 1;
         while (next < last && next->same_keys(*task)) ++next;
+        if (biases) gather_positions(biases->positions, *task, scratch);
         for (int64_t head = 0; head < heads; ++head) {
             const int64_t column = head * head_dim;
             attend({q + column, stride}, {k + column, stride}, {v + column, stride}, head_dim, task, next,

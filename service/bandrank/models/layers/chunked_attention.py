@@ -51,21 +51,22 @@ class Chunk:
         return attended.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
-@dataclass(frozen=True)
-class ChunkedPlan(AttentionPlan):
-    """The plan of a batch, for blocks whose scores depend on the distances of rows.
-
-    reach: the longest distance of two rows of a sequence.
-    """
-
-    layouts: Layouts
-    reach: int
+class DistancePlan(AttentionPlan):
+    """The plan of a batch whose scores depend on the distances of rows: only a block, which has positions, attends."""
 
     def attend(self, qkv: Tensor) -> Tensor:
         raise NotImplementedError("the distances of rows are those of their positions, which a block has")
 
     def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
         raise NotImplementedError("the distances of rows are those of their positions, which a block has")
+
+
+@dataclass(frozen=True)
+class ChunkedPlan(DistancePlan):
+    """The plan of a batch in plain torch. reach: the longest distance of two rows of a sequence."""
+
+    layouts: Layouts
+    reach: int
 
 
 Plan = TypeVar("Plan", bound=ChunkedPlan)

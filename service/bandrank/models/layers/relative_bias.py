@@ -10,7 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from bandrank.models.layers.chunked_attention import Chunk, ChunkedBlock, ChunkedPlan, attend_in_chunks, reach
+from bandrank.models.layers.chunked_attention import (
+    Chunk,
+    ChunkedBlock,
+    ChunkedPlan,
+    DistancePlan,
+    attend_in_chunks,
+    reach,
+)
 from bandrank_kernels.transfer import to_device
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,
@@ -50,17 +57,11 @@ class RelativeBiasPlan(ChunkedPlan):
 
 
 @dataclass(frozen=True)
-class NativeBiasPlan(AttentionPlan):
+class NativeBiasPlan(DistancePlan):
     """The plan of a batch for the CPU kernels. bias: as in RelativeBiasPlan."""
 
     plan: NativePlan
     bias: Tensor
-
-    def attend(self, qkv: Tensor) -> Tensor:
-        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
-
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("the distances of rows are those of their positions, which a block has")
 
 
 class RelativeBias(nn.Module):
