@@ -146,7 +146,7 @@ class TaskQueue:
             self.check_open()
             self.check_size(lane.name, task.total_rows)
             seconds = self.throughput.seconds(lane.name, task.total_rows)
-            self._check_room(ticket.client, lane, task.total_rows)
+            self._check_room(ticket, lane, task.total_rows)
             before_s = self._seconds_before(ticket, cost)
             if may_be_refused or not ticket.promised:
                 self._check_wait(before_s, seconds, [lane.name])
@@ -220,14 +220,16 @@ class TaskQueue:
         self._remove(lambda task: task.num_taken == len(task.rows))
         return batch
 
-    def _check_room(self, client: Client, lane: AnyLane, rows: float) -> None:
-        """Raises Overloaded if the client would have more than its share of the waiting rows."""
+    def _check_room(self, ticket: Ticket, lane: AnyLane, rows: float) -> None:
+        """Raises Overloaded if the client would have more than its share of the waiting rows, and not only by what the
+        request itself has queued.
+        """
         if math.isinf(self._max_waiting_rows):
             return
-        waiting = self.waiting_rows
+        client, waiting = ticket.client, self.waiting_rows
         held = sum(self._lines[client].rows.values()) if client in self._lines else 0.0
         excess_rows = excess(client, rows, held=held, free=self._max_waiting_rows - waiting)
-        if waiting and excess_rows > 0:
+        if excess_rows > 0 and any(task.ticket is not ticket for line in self._lines.values() for task in line):
             raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
 
     def _check_wait(self, before_s: float, seconds: float, lanes: Iterable[str]) -> None:

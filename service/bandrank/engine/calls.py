@@ -1,6 +1,5 @@
 """The neutral request and answer into which every dialect translates; knows no HTTP."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,8 +13,6 @@ from bandrank.engine.ranking import Ranking, join
 from bandrank.engine.registry import CallCandidate, CandidateRegistry, Unresolved
 from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.submit import timeout
-
-QUERIES_AT_ONCE = 32  # of one request: as many as share a batch, and no more than a client may have waiting
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ class Answer:
 
 
 async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Answer:
-    """Ranks the candidates of a call. Raises what `Models.find`, `CandidateRegistry.resolve` and `ServedModel.rank`
-    raise.
+    """Ranks the candidates of a call. Raises what `Models.find`, `CandidateRegistry.resolve` and
+    `ServedModel.rank_each` raise.
     """
     model = models.find(call.model, or_default=call.any_model)
     start = model.engine.clock()
@@ -81,10 +78,10 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
     weight = model.first_stage_weight if call.first_stage_weight is None else call.first_stage_weight
     mixed = weight if known else 0.0
     if not call.passages:
-        ranking = mix(await _rank_each(call, model, by_query, due), known, mixed)
+        ranking = mix(await _rank(call, model, by_query, due), known, mixed)
         return Answer(model.name, ranking, texts, unresolved, mixed)
     async with model.engine.admitted(), timeout(start + model.engine.request_timeout_s - model.engine.clock()):
-        ranking = mix(await _rank_each(call, model, by_query, due), known, mixed)
+        ranking = mix(await _rank(call, model, by_query, due), known, mixed)
         top = [candidate.index for candidate in ranking.candidates[: call.top_n or None]]
         best = {index: ranking.passages[index] for index in top if index in ranking.passages}
         ranked = {index: text for index, text in enumerate(texts) if text is not None}
@@ -94,8 +91,7 @@ async def answer(call: Call, models: Models, registry: CandidateRegistry) -> Ans
 
 async def rank_resolved(
     model: ServedModel,
-    query: str,
-    texts: Mapping[int, str],
+    by_query: Mapping[str, Mapping[int, str]],
     *,
     client: Client,
     strategy: str,
@@ -103,17 +99,21 @@ async def rank_resolved(
     options: Options = DEFAULT,
     passages: bool = False,
 ) -> Ranking:
-    """A model's ranking of texts by their index. Raises what `ServedModel.rank` raises."""
-    ranking = await model.rank(
-        query,
-        list(texts.values()),
+    """A model's ranking of texts by their index, each for its query. Raises what `ServedModel.rank_each` raises."""
+    rankings = await model.rank_each(
+        [(query, list(texts.values())) for query, texts in by_query.items()],
         client=client,
         strategy=strategy,
         budget_s=budget_s,
         options=options,
         passages=passages,
     )
-    indices = list(texts)
+    ranked = [_indexed(ranking, list(texts)) for ranking, texts in zip(rankings, by_query.values(), strict=True)]
+    return ranked[0] if len(ranked) == 1 else join(ranked)
+
+
+def _indexed(ranking: Ranking, indices: Sequence[int]) -> Ranking:
+    """A ranking of some texts by their indices in the request."""
     for candidate in ranking.candidates:
         candidate.index = indices[candidate.index]
     if not ranking.passages:
@@ -121,35 +121,19 @@ async def rank_resolved(
     return replace(ranking, passages={indices[index]: passage for index, passage in ranking.passages.items()})
 
 
-async def _rank_each(
+async def _rank(
     call: Call, model: ServedModel, by_query: Mapping[str, Mapping[int, str]], due: float | None
 ) -> Ranking:
-    """The ranking of texts by their index, each for its query. due: monotonic seconds. Raises what the first raises."""
-    turns = asyncio.Semaphore(QUERIES_AT_ONCE)
-
-    async def rank(query: str, texts: Mapping[int, str]) -> Ranking:
-        async with turns:
-            return await rank_resolved(
-                model,
-                query,
-                texts,
-                client=_client(call),
-                strategy=call.strategy,
-                budget_s=None if due is None else due - model.engine.clock(),
-                options=call.options,
-                passages=call.passages,
-            )
-
-    if len(by_query) == 1:
-        [(query, texts)] = by_query.items()
-        return await rank(query, texts)
-    ranking = [asyncio.ensure_future(rank(query, texts)) for query, texts in by_query.items()]
-    try:
-        async with timeout(model.engine.request_timeout_s):  # of the request; each query has a deadline of its own
-            return join(await asyncio.gather(*ranking))
-    finally:
-        for each in ranking:  # after a failure the others are of no use
-            each.cancel()
+    """`rank_resolved` of a call. due: monotonic seconds."""
+    return await rank_resolved(
+        model,
+        by_query,
+        client=_client(call),
+        strategy=call.strategy,
+        budget_s=None if due is None else due - model.engine.clock(),
+        options=call.options,
+        passages=call.passages,
+    )
 
 
 def _client(call: Call) -> Client:

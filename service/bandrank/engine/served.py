@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -13,6 +15,7 @@ from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage, Passage
 from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
+from bandrank.engine.submit import timeout
 from bandrank.engine.tasks import AnyLane
 from bandrank.engine.text_scorer import CAUTION
 from bandrank.engine.tickets import Ticket
@@ -21,6 +24,8 @@ from bandrank.metrics import Metrics
 
 # Of a request's time: a stage that may be cut short leaves the rest for the answer to be written and sent.
 CUT_AT = 0.98
+QUERIES_AT_ONCE = 32  # of one request: as many as share a batch
+PLANNED_AT_ONCE = 64  # queries of one request, before the event loop has its turn
 SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 
 
@@ -55,7 +60,26 @@ class ServedModel:
         options: Options = DEFAULT,
         passages: bool = False,
     ) -> Ranking:
-        """Ranks candidate texts for a query. Cancelling the call frees its room in the queue.
+        """Ranks candidate texts for a query: `rank_each` of one."""
+        asked = [(query, texts)]
+        [ranking] = await self.rank_each(
+            asked, client=client, strategy=strategy, budget_s=budget_s, options=options, passages=passages
+        )
+        return ranking
+
+    async def rank_each(
+        self,
+        asked: Sequence[tuple[str, Sequence[str]]],
+        *,
+        client: Client = ITSELF,
+        strategy: str = AUTO,
+        budget_s: float | None = None,
+        options: Options = DEFAULT,
+        passages: bool = False,
+    ) -> list[Ranking]:
+        """Ranks candidate texts for each of some queries. They are one request: admitted together, in one turn, due at
+        one time, so that none of them waits for leave behind the others. Cancelling the call frees its room in the
+        queue.
 
         The metrics of answered requests leave out what is ranked for a background client.
         budget_s: seconds within which the answer is due; a bounded plan leaves as many candidates to its later stages
@@ -63,10 +87,11 @@ class ServedModel:
         Raises UnknownStrategy, InputTooLarge, Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
         """
         async with self.engine.admitted():
-            ranking = await self._rank(query, texts, client, strategy, budget_s, options=options, passages=passages)
+            rankings = await self._rank(asked, client, strategy, budget_s, options=options, passages=passages)
         if not client.background:
-            observe(ranking, self.engine.metrics)
-        return ranking
+            for ranking in rankings:
+                observe(ranking, self.engine.metrics)
+        return rankings
 
     async def locate(
         self, best: Mapping[int, BestPassage], texts: Mapping[int, str], *, client: Client = ITSELF
@@ -91,39 +116,73 @@ class ServedModel:
     async def self_test(self) -> None:
         """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises."""
         for stage in self.stages:
-            await self._rank("is the service able to score?", SELF_TEST_TEXTS, ITSELF, stage.role.name, None)
+            await self._rank([("is the service able to score?", SELF_TEST_TEXTS)], ITSELF, stage.role.name, None)
 
     async def _rank(
         self,
-        query: str,
-        texts: Sequence[str],
+        asked: Sequence[tuple[str, Sequence[str]]],
         client: Client,
         strategy: str,
         budget_s: float | None,
         *,
         options: Options = DEFAULT,
         passages: bool = False,
-    ) -> Ranking:
+    ) -> list[Ranking]:
         queue, start, timeout_s = self.engine.queue, self.engine.clock(), self.engine.request_timeout_s
         ticket = Ticket(client, start + timeout_s, priority=options.priority)
-
-        def predict_s(index: int) -> float:
-            """After the work that goes before the stage's."""
-            scorer = self.stages[index].scorer
-            cost = scorer.estimate_rows(query, texts, options) * scorer.lane.row_cost
-            return queue.wait_s(ticket, cost) + CAUTION * scorer.predict_s(query, texts, options)
-
-        plan = make_plan(
-            [stage.role for stage in self.stages],
-            strategy,
-            num_candidates=len(texts),
-            budget_s=budget_s,
-            predict_s=predict_s,
-        )
+        roles = [stage.role for stage in self.stages]
+        plans: list[Plan] = []
+        expected: defaultdict[AnyLane, float] = defaultdict(float)
+        for number, (query, texts) in enumerate(asked):
+            if number % PLANNED_AT_ONCE == PLANNED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            plan = make_plan(
+                roles,
+                strategy,
+                num_candidates=len(texts),
+                budget_s=budget_s,
+                predict_s=partial(self._predict_s, ticket, query, texts, options, expected),
+            )
+            plans.append(plan)
+            for lane, rows in self._expected(plan, query, texts, options).items():
+                expected[lane] += rows
         until = start + min(CUT_AT * timeout_s, math.inf if budget_s is None else budget_s)
         options = replace(options, answer_by=until)
-        with queue.admitted(ticket, self._expected(plan, query, texts, options)):
-            return await run_plan(plan, self.stages, query, texts, ticket=ticket, options=options, passages=passages)
+        turns = asyncio.Semaphore(QUERIES_AT_ONCE)
+
+        async def run(plan: Plan, query: str, texts: Sequence[str]) -> Ranking:
+            async with turns:
+                return await run_plan(
+                    plan, self.stages, query, texts, ticket=ticket, options=options, passages=passages
+                )
+
+        with queue.admitted(ticket, expected):
+            if len(asked) == 1:
+                return [await run(plans[0], *asked[0])]
+            ranking = [asyncio.ensure_future(run(plan, *each)) for plan, each in zip(plans, asked, strict=True)]
+            try:
+                async with timeout(timeout_s):
+                    return await asyncio.gather(*ranking)
+            finally:
+                for each in ranking:  # after a failure the others are of no use
+                    each.cancel()
+
+    def _predict_s(  # noqa: PLR0917
+        self,
+        ticket: Ticket,
+        query: str,
+        texts: Sequence[str],
+        options: Options,
+        expected: Mapping[AnyLane, float],
+        index: int,
+    ) -> float:
+        """Seconds until a stage will have scored texts, after the work that goes before the request's, and that which
+        the request is expected to need so far.
+        """
+        queue, scorer = self.engine.queue, self.stages[index].scorer
+        cost = scorer.estimate_rows(query, texts, options) * scorer.lane.row_cost
+        own_s = queue.throughput.total({lane.name: rows for lane, rows in expected.items()})
+        return queue.wait_s(ticket, cost) + own_s + CAUTION * scorer.predict_s(query, texts, options)
 
     def _expected(self, plan: Plan, query: str, texts: Sequence[str], options: Options) -> dict[AnyLane, float]:
         """Rows by lane of the steps that the request is likely to need, and cannot be answered without."""

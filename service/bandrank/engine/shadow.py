@@ -128,8 +128,7 @@ class Shadow:
             texts = {index: text for index, text in enumerate(answer.texts) if text is not None}
             ranking = await rank_resolved(
                 self.model,
-                sample.query,
-                texts,
+                {sample.query: texts},
                 client=SHADOW,
                 strategy=strategy,
                 options=sample.options,

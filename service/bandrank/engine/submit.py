@@ -18,6 +18,7 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
     """
     queue.put(task, may_be_refused=not math.isinf(answer_by))
     future = asyncio.wrap_future(task.future)
+    future.add_done_callback(_seen)
     reason = "cancelled"
     try:
         finished, _ = await asyncio.wait([future], timeout=min(task.deadline, answer_by) - queue.clock())
@@ -30,6 +31,12 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
     finally:
         if not task.future.done():
             queue.discard(task, reason)
+
+
+def _seen(future: asyncio.Future[list[Result]]) -> None:
+    """Retrieves the error of a future that nobody may wait for any more, which asyncio would log."""
+    if not future.cancelled():
+        future.exception()
 
 
 @asynccontextmanager
