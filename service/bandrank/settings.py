@@ -124,18 +124,18 @@ class Settings(BaseModel):
     max_line_bytes: PositiveInt = 1 << 20
     """Size of a line of candidates to register, and of a text; a larger one ends its request with 413."""
     token_cache_bytes: NonNegativeInt = 64 << 20
-    """Size of the cache of token ids of recent texts."""
+    """Size of the cache of token ids of recent texts, for each scorer."""
     tokenizer_threads: NonNegativeInt = 0
     """Threads of the tokenizer; 0: one per two cores."""
     redis_url: str = Field(default="", repr=False)
     """URL of the Redis that replicas share, for representations and registered candidates: `redis://`, `rediss://`,
     `unix://`, `redis+cluster://`, `redis+sentinel://`; `?password_file=PATH` keeps the password out of it."""
     redis_timeout_s: PositiveFloat = 0.05
-    """Seconds after which a request goes on without Redis."""
+    """Seconds that Redis has for each MiB that a request reads; after them the request goes on without it."""
     cache_dtype: PayloadDtype = "float16"
     """Dtype of cached representations."""
     cache_memory_bytes: NonNegativeInt = 256 << 20
-    """Size of the cache of representations in this process."""
+    """Size of the cache of representations in this process, for each scorer."""
     cache_ttl_s: NonNegativeFloat = 7 * 24 * 3600.0
     """Seconds that Redis keeps a representation; 0: for ever."""
     candidate_store_bytes: NonNegativeInt = 512 << 20

@@ -1,6 +1,6 @@
 """Small requests for large answers: ids are looked up once, and texts are bounded before they are written."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from support.app import RunningApp, assert_error, running_app
@@ -23,9 +23,9 @@ async def test_an_id_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     get_many = CandidateStore.get_many
 
-    async def watch(store: CandidateStore, ids: Sequence[str]) -> list[str | None]:
+    async def watch(store: CandidateStore, ids: Sequence[str], hold: Callable[[int], None]) -> list[str | None]:
         asked.extend(ids)
-        return await get_many(store, ids)
+        return await get_many(store, ids, hold)
 
     monkeypatch.setattr(CandidateStore, "get_many", watch)
     candidates = [{"id": "a"}, {"id": "x"}] * 300 + [{"id": f"{number}"} for number in range(600)]

@@ -73,3 +73,17 @@ async def test_a_failure_midway_says_what_is_stored() -> None:
     message = assert_error(response, 413, "input_too_large")
     assert message.endswith("(the first 256 lines are registered)")
     assert len(ranked.json()["results"]) == 256
+
+
+async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
+    """They are not among those registered; what was not stored yet is not spoken of."""
+    settings = Settings(device="cpu", max_line_bytes=1000)
+    lines = [line(f"{n}", "man") for n in range(256)]
+    lines.insert(1, b"{not json\n")
+    lines.insert(3, b"{nor this\n")
+    async with running_app(lookup(), settings=settings) as running:
+        body = stream(*lines, b"[late]\n", b"x" * 1001)
+        response = await running.client.put("/candidates", content=body, headers=NDJSON)
+
+    message = assert_error(response, 413, "input_too_large")
+    assert "(the first 258 lines are registered but for 2 that could not be read, such as line 2: " in message

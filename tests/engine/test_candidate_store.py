@@ -1,12 +1,18 @@
-"""The store of registered candidates in this process: it counts all of the memory that it takes."""
+"""The store of registered candidates: in this process it counts all of the memory that it takes. Neither there nor in
+Redis does it hold up anybody.
+"""
 
+import asyncio
 import tracemalloc
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from support.models import tiny_tokenizer
 
-from bandrank.engine.candidates import CandidateStore
-from bandrank.errors import StoreFull
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.candidates import BYTES_AT_ONCE, DELETED_AT_ONCE, CandidateStore
+from bandrank.errors import InputTooLarge, NotReady, StoreFull
 
 pytestmark = pytest.mark.anyio
 
@@ -51,3 +57,67 @@ async def test_what_is_deleted_or_replaced_makes_room(text: str) -> None:
     with pytest.raises(StoreFull):
         await store.put_many({"id": "man" * 700})
     await store.put_many({"id": "man" * 600})
+
+
+async def test_many_deletions_leave_turns_to_others() -> None:
+    """The event loop has a turn after each few hundred of them."""
+    store = CandidateStore(None, max_bytes=2**40)
+    await fill(store, "man")
+    deletion = asyncio.ensure_future(store.delete_many([f"{number}" for number in range(2 * COUNT)]))
+    turns = 0
+    while not deletion.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert await deletion == COUNT
+    assert turns >= 2 * COUNT / DELETED_AT_ONCE
+
+
+class Redis:
+    """Has texts of a MiB under all ids; answers so many deletions. read, deleted: how many keys each call had."""
+
+    def __init__(self, *, deletions: int = 0) -> None:
+        self.read: list[int] = []
+        self.deleted: list[int] = []
+        self._deletions = deletions
+
+    async def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        """The bytes of each."""
+        return [BYTES_AT_ONCE] * len(keys)
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Their texts."""
+        self.read.append(len(keys))
+        return [b"x" * BYTES_AT_ONCE] * len(keys)
+
+    async def delete_many(self, keys: Sequence[bytes]) -> int | None:
+        """How many there were."""
+        self.deleted.append(len(keys))
+        return len(keys) if len(self.deleted) <= self._deletions else None
+
+
+async def test_texts_are_counted_before_they_are_read() -> None:
+    """Those beyond what may be held are never read."""
+    redis, room = Redis(), 3 * BYTES_AT_ONCE
+
+    def hold(size: int) -> None:
+        nonlocal room
+        room -= size
+        if room < 0:
+            raise InputTooLarge("no room")
+
+    store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
+    with pytest.raises(InputTooLarge):
+        await store.get_many([f"{number}" for number in range(100)], hold)
+
+    assert redis.read == [1, 1, 1]
+
+
+async def test_deletions_reach_redis_in_parts() -> None:
+    """If it stops to answer, the error says how many were deleted, and no more is asked."""
+    redis = Redis(deletions=2)
+    store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
+    with pytest.raises(NotReady, match=rf": {2 * DELETED_AT_ONCE} candidates were deleted; send the ids again"):
+        await store.delete_many([f"{number}" for number in range(10 * DELETED_AT_ONCE)])
+
+    assert redis.deleted == [DELETED_AT_ONCE] * 3

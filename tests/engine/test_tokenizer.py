@@ -185,6 +185,22 @@ def test_the_size_of_the_cache_is_a_metric() -> None:
     assert 0 < (metrics.registry.get_sample_value("bandrank_token_cache_bytes") or 0) <= 1000
 
 
+def test_the_caches_of_several_scorers_share_the_metric() -> None:
+    """It is the sum of their sizes, whoever tokenised last."""
+    sizes = []
+    for alone in (["she was", "no", "not"], ["a"]):
+        metrics = Metrics()
+        with tokenizer_of(TRUNCATING, metrics=metrics) as tokenizer:
+            tokenizer.tokenize_now("the", alone)
+        sizes.append(metrics.registry.get_sample_value("bandrank_token_cache_bytes") or 0)
+    metrics = Metrics()
+    with tokenizer_of(TRUNCATING, metrics=metrics) as one, tokenizer_of(BI, metrics=metrics) as other:
+        one.tokenize_now("the", ["she was", "no", "not"])
+        other.tokenize_now("the", ["a"])
+
+    assert metrics.registry.get_sample_value("bandrank_token_cache_bytes") == sum(sizes)
+
+
 def test_sentences_are_marked() -> None:
     """A token goes before each sentence, which ends with . ! or ? and white space."""
     with tokenizer_of(QDS) as tokenizer:

@@ -71,6 +71,15 @@ def test_a_request_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
     assert body_of(got) == b"\x00\xff\n"
 
 
+def test_an_address_in_no_ascii_is_handed_on(proxy: Proxied, server: ScriptedServer) -> None:
+    """A trusted peer may say anything."""
+    answer = proxy.send(request(b"GET /", b"X-Forwarded-For: \xe9"))
+    (got,) = server.got
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"x-forwarded-for: \xe9, \xe9" in got.lower()
+
+
 def test_headers_of_one_connection_stay_on_it(proxy: Proxied, server: ScriptedServer) -> None:
     """In both directions: those that are known, and those that Connection names, but never what frames the body."""
     server.answer = (

@@ -136,11 +136,11 @@ async def _register(
 
 async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
-    number = stored_lines = queued_bytes = effort = 0
+    number = stored_lines = unreadable = queued_bytes = effort = 0
     queued: list[RegisteredCandidate] = []
 
     async def flush() -> None:
-        nonlocal stored_lines, queued_bytes, effort
+        nonlocal stored_lines, unreadable, queued_bytes, effort
         while True:
             try:
                 part = await _register(registry, queued, client)
@@ -149,7 +149,7 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                 await asyncio.sleep(max(0.1, error.retry_after_s))
         answer.registered += part.registered
         answer.encoded += part.encoded
-        stored_lines, queued_bytes, effort = number, 0, 0
+        stored_lines, unreadable, queued_bytes, effort = number, answer.num_errors, 0, 0
         queued.clear()
 
     try:
@@ -172,7 +172,11 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                 await flush()
         await flush()
     except BandrankError as error:
-        error.args = (f"{error} (the first {stored_lines} lines are registered)",)
+        left_out = ""
+        if unreadable:
+            first = answer.errors[0]
+            left_out = f" but for {unreadable} that could not be read, such as line {first.line}: {first.error}"
+        error.args = (f"{error} (the first {stored_lines} lines are registered{left_out})",)
         raise
     return answer
 

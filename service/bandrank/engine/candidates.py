@@ -1,8 +1,9 @@
 """Texts registered by id, so that requests need not carry them; in Redis for all replicas, or in this process."""
 
+import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bandrank.engine.cache.keys import BUCKETS, digest
 from bandrank.engine.cache.redis_client import RedisClient, parts
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 ENTRY_BYTES = 80
 
 BYTES_AT_ONCE = 1 << 20  # read from Redis, or one text: within its time also where it is far
+DELETED_AT_ONCE = 256  # ids, before the event loop has its turn
 
 
 class CandidateStore:
@@ -54,23 +56,31 @@ class CandidateStore:
         self._texts.update(texts)
         self._bytes = size
 
-    async def get_many(self, ids: Sequence[str]) -> list[str | None]:
-        """The text of each id, None where it is not registered. Raises NotReady if Redis does not answer."""
+    async def get_many(self, ids: Sequence[str], hold: Callable[[int], None] = lambda _: None) -> list[str | None]:
+        """The text of each id, None where it is not registered. Raises NotReady if Redis does not answer.
+
+        hold: called with the bytes of texts before they are read; what it raises ends the call.
+        """
         if self._redis is None or not ids:
-            return [self._texts.get(name) for name in ids]
-        values = await self._values(self._redis, [_key(name) for name in ids])
+            texts = [self._texts.get(name) for name in ids]
+            hold(sum(len(text.encode()) for text in texts if text is not None))
+            return texts
+        values = await self._values(self._redis, [_key(name) for name in ids], hold)
         texts = [None if value is None else _decode(value) for value in values]
         if corrupt := sum(text is None and value is not None for text, value in zip(texts, values, strict=True)):
             log.warning("Redis has %d candidates that are no UTF-8; they count as not registered", corrupt)
         return texts
 
-    async def _values(self, redis: RedisClient, keys: Sequence[bytes]) -> list[bytes | None]:
+    async def _values(
+        self, redis: RedisClient, keys: Sequence[bytes], hold: Callable[[int], None]
+    ) -> list[bytes | None]:
         """The value of each key, read in parts whose sizes are known: Redis could not answer for too many large ones in
         time, and would be left alone by everybody.
         """
         values: list[bytes | None] = []
-        sizes = await redis.sizes(keys)
-        for part in slices(sizes, BYTES_AT_ONCE) if sizes is not None else ():
+        sizes = await redis.sizes(keys) or []
+        for part in slices(sizes, BYTES_AT_ONCE) if sizes else ():
+            hold(sum(sizes[part]))
             read = await redis.get_many(keys[part])
             if read is None:
                 break
@@ -80,15 +90,25 @@ class CandidateStore:
         return values
 
     async def delete_many(self, ids: Sequence[str]) -> int:
-        """Deletes ids; returns how many of them were registered. Raises NotReady if Redis does not answer."""
-        if self._redis is None:
-            texts = [(name, self._texts.pop(name)) for name in dict.fromkeys(ids) if name in self._texts]
-            self._bytes -= sum(_size(name, text) for name, text in texts)
-            return len(texts)
-        deleted = await self._redis.delete_many([_key(name) for name in dict.fromkeys(ids)])
-        if deleted is None:
-            raise NotReady("Redis does not answer: candidates were not deleted; send the ids again")
+        """Deletes ids, some at a time; returns how many of them were registered. Raises NotReady if Redis does not
+        answer; some may be deleted then.
+        """
+        deleted = 0
+        for start in range(0, len(ids), DELETED_AT_ONCE):
+            part = ids[start : start + DELETED_AT_ONCE]
+            if self._redis is None:
+                deleted += self._forget(part)
+                await asyncio.sleep(0)
+            elif (num_deleted := await self._redis.delete_many([_key(name) for name in part])) is not None:
+                deleted += num_deleted
+            else:
+                raise NotReady(f"Redis does not answer: {deleted} candidates were deleted; send the ids again")
         return deleted
+
+    def _forget(self, ids: Sequence[str]) -> int:
+        texts = [(name, self._texts.pop(name)) for name in dict.fromkeys(ids) if name in self._texts]
+        self._bytes -= sum(_size(name, text) for name, text in texts)
+        return len(texts)
 
 
 def _key(name: str) -> bytes:

@@ -99,20 +99,23 @@ class CandidateRegistry:
         return texts, missing
 
     async def _look_up(self, ids: Sequence[str], account: Account | None) -> dict[str, str | None]:
-        """The texts of distinct ids. Raises NotReady, and InputTooLarge before all of them are read."""
-        texts: dict[str, str | None] = {}
+        """The texts of distinct ids. Raises NotReady, and InputTooLarge before those beyond the limit are read."""
         left_bytes = self.max_resolved_bytes
-        for start in range(0, len(ids), RESOLVED_AT_ONCE):
-            part = ids[start : start + RESOLVED_AT_ONCE]
-            texts |= zip(part, await self.store.get_many(part), strict=True)
-            size = sum(len(text.encode()) for text in map(texts.get, part) if text is not None)
-            if account is not None:
-                account.hold(size)
+
+        def hold(size: int) -> None:
+            nonlocal left_bytes
             left_bytes -= size
             if left_bytes < 0:
                 raise InputTooLarge(
                     f"the texts of the ids are larger than {self.max_resolved_bytes} bytes; name fewer per request"
                 )
+            if account is not None:
+                account.hold(size)
+
+        texts: dict[str, str | None] = {}
+        for start in range(0, len(ids), RESOLVED_AT_ONCE):
+            part = ids[start : start + RESOLVED_AT_ONCE]
+            texts |= zip(part, await self.store.get_many(part, hold), strict=True)
         return texts
 
     async def stored(self) -> None:

@@ -191,14 +191,13 @@ class RequestTokenizer:
         cached = self._cache.get_many(keys)
         missing = {key: text for key, text, ids in zip(keys, texts, cached, strict=True) if ids is None}
         encoded = dict(zip(missing, self._encoder.pieces(list(missing.values())), strict=True))
-        self._cache.put_many(encoded)
+        self._metrics.token_cache_bytes.inc(self._cache.put_many(encoded))  # the caches of all scorers share the gauge
         if missing:
             self._characters = 0.9 * self._characters + sum(map(len, missing.values()))
             self._tokens = 0.9 * self._tokens + sum(map(len, encoded.values())) / ID_BYTES
         hits = sum(ids is not None for ids in cached)
         self._metrics.token_cache_lookups.labels("hit").inc(hits)
         self._metrics.token_cache_lookups.labels("miss").inc(len(texts) - hits)
-        self._metrics.token_cache_bytes.set(self._cache.num_bytes)
         return [encoded[key] if ids is None else ids for key, ids in zip(keys, cached, strict=True)]
 
 

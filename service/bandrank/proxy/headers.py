@@ -35,7 +35,8 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def to_upstream(headers: Iterable[tuple[bytes, bytes]], *, host: bytes, client: str) -> Headers:
-    """The headers of a client's request for the upstream. host: the upstream's.  client: the client's address.
+    """The headers of a client's request for the upstream. host: the upstream's.  client: the client's address, or
+    what a trusted peer said in its place, which may be any text.
 
     Raises InvalidInput for a body in a transfer coding that is not undone here, and would be lost.
     """
@@ -45,7 +46,7 @@ def to_upstream(headers: Iterable[tuple[bytes, bytes]], *, host: bytes, client: 
         raise InvalidInput("send the body with a Content-Length or in chunks, and in no other transfer coding")
     dropped = {b"host", b"x-forwarded-for"} | ({b"content-length"} if coding else set())
     hops = [value for name, value in headers if name == b"x-forwarded-for"]
-    hops += [client.encode("ascii")] if client else []
+    hops += [client.encode("latin-1", "replace")] if client else []
     sent = [(b"host", host), *((name, value) for name, value in end_to_end(headers) if name not in dropped)]
     if coding:
         sent.append((b"transfer-encoding", b"chunked"))

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from redis.crc import key_slot
 from support.redis_server import RedisServer, redis_server
 from support.replica import CODEC, FINGERPRINT, SIZE, payload_of, replica, texts_of
 
+from bandrank.engine.cache import representations
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest, redis_keys
 from bandrank.models.ragged import Ragged
@@ -71,6 +72,44 @@ async def test_a_lookup_is_one_round_trip(server: RedisServer) -> None:
     assert (lookup.redis_hits, lookup.misses) == (601, 0)
     assert calls(server, "mget") == 1
     assert calls(server, "get") == 0
+
+
+async def test_large_representations_are_read_in_parts(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis could not answer for all of them in time, and would be left alone by everybody. The first part tells how
+    large they are.
+    """
+    texts = texts_of(random.Random(9), 100)
+    monkeypatch.setattr(representations, "FIRST_AT_ONCE", 10)
+    monkeypatch.setattr(representations, "BYTES_AT_ONCE", 20 * max(len(payload_of(digest(text))) for text in texts))
+    async with replica(server.url) as first, replica(server.url) as second:
+        await first.store(texts)
+        server.do("CONFIG", "RESETSTAT")
+        lookup = await second.fetch(texts)
+
+    assert (lookup.redis_hits, lookup.misses) == (100, 0)
+    assert 3 <= calls(server, "mget") <= 6
+
+
+async def test_what_was_read_before_redis_failed_is_a_hit(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is computed, and nothing more is asked."""
+    texts = texts_of(random.Random(10), 30)
+    monkeypatch.setattr(representations, "FIRST_AT_ONCE", 10)
+    monkeypatch.setattr(representations, "BYTES_AT_ONCE", 10)
+    async with replica(server.url) as first, replica(server.url) as second:
+        await first.store(texts)
+        assert second.redis is not None
+        answer, asked = second.redis.get_many, 0
+
+        async def fails_later(keys: Sequence[bytes]) -> list[bytes | None] | None:
+            nonlocal asked
+            asked += 1
+            return await answer(keys) if asked == 1 else None
+
+        monkeypatch.setattr(second.redis, "get_many", fails_later)
+        lookup = await second.fetch(texts)
+
+        assert (lookup.redis_hits, lookup.misses, asked) == (10, 20, 2)
+        assert second.sample("cache_lookups_total", tier="redis", outcome="unavailable") == 20
 
 
 async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:

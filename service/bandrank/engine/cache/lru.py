@@ -37,13 +37,14 @@ class LruCache(Generic[Value]):
                     self._entries.move_to_end(key)
         return values
 
-    def put_many(self, entries: Mapping[bytes, Value]) -> None:
-        """Adds entries and drops the least recently used ones when room is short. An entry larger than the cache is
-        left out.
+    def put_many(self, entries: Mapping[bytes, Value]) -> int:
+        """Adds entries and drops the least recently used ones when room is short; returns by how many bytes the cache
+        has grown. An entry larger than the cache is left out.
 
         A key always stands for the same value: a key that the cache has counts as used, and is not replaced.
         """
         with self._lock:
+            before = self._bytes
             for key, value in entries.items():
                 size = self._entry_bytes(key, value)
                 if key in self._entries:
@@ -53,3 +54,4 @@ class LruCache(Generic[Value]):
                     self._bytes += size
             while self._bytes > self._max_bytes:
                 self._bytes -= self._entry_bytes(*self._entries.popitem(last=False))
+            return self._bytes - before

@@ -14,6 +14,9 @@ from bandrank.metrics import Metrics
 # What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
 # tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
+# Of one read from Redis, so that it is answered in time also where Redis is far. How many entries these are is known
+# once some were seen; before that, so many.
+BYTES_AT_ONCE, FIRST_AT_ONCE = 1 << 20, 512
 
 
 class RepresentationCache:
@@ -41,14 +44,13 @@ class RepresentationCache:
         self._redis = redis
         self._metrics = metrics
         self._flights = SingleFlight()
+        self._at_once = FIRST_AT_ONCE
         self._writes: WriteBehind | None = None
         if redis is not None:
             self._writes = WriteBehind(redis, ttl_s=ttl_s, max_pending_bytes=max_pending_writes_bytes, metrics=metrics)
 
     async def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The payload of each key from memory or, in one call for all that it lacks, from Redis; None where neither has
-        it.
-        """
+        """The payload of each key from memory or, for what that lacks, from Redis; None where neither has it."""
         payloads = self._memory.get_many(keys)
         missing = [key for key, payload in zip(keys, payloads, strict=True) if payload is None]
         self._count("memory", {"hit": len(keys) - len(missing), "miss": len(missing)})
@@ -97,22 +99,29 @@ class RepresentationCache:
     async def _from_redis(self, redis: RedisClient, missing: Sequence[bytes]) -> dict[bytes, bytes]:
         """The payloads that Redis has for the keys, which may repeat; afterwards they are in memory."""
         distinct = list(dict.fromkeys(missing))
-        names = redis_keys(self._fingerprint, distinct)
-        values = await redis.get_many(names)
-        if values is None:
-            self._count("redis", {"unavailable": len(missing)})
-            return {}
-        triples = zip(distinct, values, names, strict=True)
-        sealed = {key: (value, name) for key, value, name in triples if value is not None}
-        opened = {key: self.codec.open(value, name) for key, (value, name) in sealed.items()}
-        hits = {key: payload for key, payload in opened.items() if payload is not None}
-        self._count(
-            "redis", Counter("hit" if key in hits else "corrupt" if key in sealed else "miss" for key in missing)
-        )
-        self._keep(hits)
+        outcomes = dict.fromkeys(distinct, "unavailable")
+        hits: dict[bytes, bytes] = {}
+        start = 0
+        while start < len(distinct):
+            part = distinct[start : start + self._at_once]
+            names = redis_keys(self._fingerprint, part)
+            if (values := await redis.get_many(names)) is None:
+                break
+            triples = zip(part, values, names, strict=True)
+            sealed = {key: (value, name) for key, value, name in triples if value is not None}
+            opened = {key: self.codec.open(value, name) for key, (value, name) in sealed.items()}
+            read = {key: payload for key, payload in opened.items() if payload is not None}
+            outcomes |= {key: "hit" if key in read else "corrupt" if key in sealed else "miss" for key in part}
+            hits |= read
+            start += len(part)
+            self._keep(read)
+        self._count("redis", Counter(outcomes[key] for key in missing))
         return hits
 
     def _keep(self, payloads: Mapping[bytes, bytes]) -> None:
+        if payloads:
+            mean_bytes = sum(map(len, payloads.values())) / len(payloads)
+            self._at_once = max(1, int(BYTES_AT_ONCE / mean_bytes))
         entries, size = len(self._memory), self._memory.num_bytes
         self._memory.put_many(payloads)
         self._metrics.cache_memory_entries.inc(len(self._memory) - entries)  # two caches may share the gauges
