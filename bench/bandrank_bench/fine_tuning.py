@@ -2,8 +2,8 @@
 
 Run as `python -m bandrank_bench fine-tuning COLLECTION...`, with folders in BEIR layout that the start was not trained
 on. Of each, judged queries are held back, which no other query shares a relevant document with; the first of all
-others, in random order, are what it is fine-tuned on. What is done is kept in --work, so that a run that was killed
-goes on where it was.
+others, in random order, are what it is fine-tuned on. What is done is kept in --work, by the weights of the start, the
+processor and the settings, so that a run that was killed goes on where it was.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from bandrank_bench import machine
 from bandrank_bench.output import bullets, say, table
 from bandrank_bench.systems import has_native_bf16
 from bandrank_training.collection import open_collection, write_qrels
+from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.fine_tuning import BEFORE, MOST_TOKENS, Task, fine_tune
 from bandrank_training.mining import MiningRecipe, Source, mine
@@ -74,15 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page-only", action="store_true", help="fine-tune nothing more: the page of what is done")
     parser.add_argument("--out", type=Path, default=Path("docs/fine-tuning.md"))
     args = parser.parse_args(arguments)
-    points = [point for folder in args.collections for point in curve(folder, args)]
-    args.out.write_text(report(points, args), encoding="utf-8")
+    start = of_model(load_start(args.start))
+    points = [point for folder in args.collections for point in curve(folder, start, args)]
+    args.out.write_text(report(points, start, args), encoding="utf-8")
     say(f"wrote {args.out}")
     return 0
 
 
-def curve(folder: Path, args: argparse.Namespace) -> Iterable[Point]:
-    """The points of a collection."""
-    work, placement = args.work / folder.resolve().name, Placement(torch.device("cpu"), DTYPES[args.dtype])
+def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]:
+    """The points of a collection. start: the digest of its weights."""
+    settings = digest(start, args.dtype, args.split, str(args.held_back), machine.describe()["CPU"])
+    work, placement = args.work / settings / folder.resolve().name, Placement(torch.device("cpu"), DTYPES[args.dtype])
     prepare(folder, args.split, work, args.queries, args.held_back)
     lists = work / "held-back.jsonl.gz"
     if not lists.exists():
@@ -149,8 +152,8 @@ def divided(qrels: Mapping[str, Mapping[str, int]], held_back: int) -> tuple[lis
     return apart, [query for query in queries[held_back:] if known.isdisjoint(qrels[query])]
 
 
-def report(points: Sequence[Point], args: argparse.Namespace) -> str:
-    """The page."""
+def report(points: Sequence[Point], start: str, args: argparse.Namespace) -> str:
+    """The page. start: the digest of its weights."""
     rows = [
         [
             point.collection,
@@ -166,7 +169,7 @@ def report(points: Sequence[Point], args: argparse.Namespace) -> str:
         for point in points
     ]
     head = ["collection", "judged", "held back", "before", "after", "change", "p", "kept", "minutes"]
-    facts = machine.describe() | {"dtype of scores": args.dtype}
+    facts = machine.describe() | {"dtype of scores": args.dtype, "weights of the start": start}
     return (
         "\n\n".join([INTRODUCTION.format(start=args.start, depth=DEPTH), bullets(facts), table(head, rows), LEGEND])
         + "\n"

@@ -42,6 +42,7 @@ def test_the_page_has_a_row_for_each_fine_tuning() -> None:
     """With the means before and after, and what chance explains."""
     point = Point("own", 1000, [0.5, 0.25, 0.75], [0.75, 0.5, 0.85], 12.4, "trained")
 
-    page = report([point], argparse.Namespace(start="sparse-w4", dtype="int8"))
+    page = report([point], "0123abcd", argparse.Namespace(start="sparse-w4", dtype="int8"))
 
+    assert "- weights of the start: 0123abcd" in page
     assert "| own | 1,000 | 3 | 0.500 | 0.700 | +0.200 | 0.057 | trained | 12 |" in page

@@ -77,6 +77,20 @@ def test_a_first_stage_is_measured_as_it_is(folder: Path, capsys: pytest.Capture
     ]
 
 
+def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor those of another depth; the same command again writes the same. The error says what to do."""
+    command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz"), "--tag", "bm25"]
+    command += ["--out", str(folder / "kept")]
+    assert main(command) == 0
+    before = {path.name: path.read_bytes() for path in (folder / "kept").iterdir()}
+
+    assert main(command) == 0
+    assert main([*command, "--depth", "2"]) == 2
+    message = "tiny.test.run.bm25.json has results of tiny test, bm25.test.trec.gz top 100; choose another --out"
+    assert message in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (folder / "kept").iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("source", "expected", "stem"),
     [

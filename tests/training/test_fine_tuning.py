@@ -1,6 +1,7 @@
 """fine-tune: what is written, from judged queries of one's own."""
 
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,38 @@ def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path)
     assert (out / "training" / "log.jsonl").read_text(encoding="utf-8") == log
     for name, value in load_model(str(out)).scorer.state_dict().items():
         assert torch.equal(value, first[name])
+
+
+@pytest.mark.parametrize("change", ["a judgement", "a text", "the start"])
+def test_a_run_of_others_is_refused(
+    own: Path, toy: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither what was mined nor what was learnt of other judgements, texts or weights is taken for that of these."""
+    collection, start, out = tmp_path / "own", tmp_path / "start", tmp_path / "tuned"
+    shutil.copytree(own, collection)
+    shutil.copytree(toy / "cross_encoder", start)
+    command = ["fine-tune", str(collection), "--start", str(start), "--out", str(out)]
+    assert main(command) == 0
+    before = (out / "training" / "log.jsonl").read_bytes()
+    match change:
+        case "a judgement":
+            qrels = collection / "qrels" / "train.tsv"
+            first = qrels.read_text(encoding="utf-8").splitlines()[1].split("\t")
+            other = next(name for name, _ in open_collection(collection).documents() if name != first[1])
+            qrels.write_text(qrels.read_text(encoding="utf-8") + f"{first[0]}\t{other}\t1\n", encoding="utf-8")
+        case "a text":
+            (corpus,) = collection.glob("corpus.jsonl")
+            corpus.write_text(corpus.read_text(encoding="utf-8").replace("he", "she"), encoding="utf-8")
+        case "the start":
+            model = load_model(str(start))
+            with torch.no_grad():
+                next(iter(model.scorer.parameters())).mul_(1.5)
+            checkpoint.save(model.scorer, start, tokenizer=start / "tokenizer.json")
+    capsys.readouterr()
+
+    assert main(command) == 2
+    assert "is of another run: what data.groups hold differ; choose another `out`" in capsys.readouterr().err
+    assert (out / "training" / "log.jsonl").read_bytes() == before
 
 
 def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path, tmp_path: Path) -> None:

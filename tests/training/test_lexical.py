@@ -95,6 +95,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         str(paths["collection"]),
         str(tmp_path / "out"),
     ]
+    assert main([*command, "--without", "goverment"]) == 2
+    assert "--without: no group is of 'goverment'" in capsys.readouterr().err
     assert main(command) == 0
 
     printed = capsys.readouterr().out

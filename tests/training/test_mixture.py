@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -15,14 +16,18 @@ import torch
 from support.collections import write_collection, write_lines
 from support.models import save_bi_encoder, save_cross_encoder, tiny_bi_encoder, tiny_tokenizer
 from support.native import needs_native
-from support.tokenizer import WORDS
+from support.tokenizer import TOKENIZER_FILE, WORDS
 from support.training import toml, write_toy
 
+from bandrank.models import checkpoint
+from bandrank.models.ids import RaggedIds
+from bandrank.models.loading import load_model
 from bandrank.models.texts import TextEncoder
+from bandrank.models.wording import Wording
 from bandrank_training.__main__ import main
 from bandrank_training.batches import GroupReader
 from bandrank_training.collection import BeirFolder, open_collection
-from bandrank_training.dense import DenseIndex
+from bandrank_training.dense import DenseIndex, Vectors
 from bandrank_training.errors import BadInput
 from bandrank_training.forms import keywords, request, split_opening
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
@@ -31,6 +36,7 @@ from bandrank_training.mixture import MixtureRecipe, allowed
 from bandrank_training.parts import Drawn, Part, draw
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, read_recipe
+from bandrank_training.scoring import Question, score_offline
 
 PAGE = 5  # passages of a page
 
@@ -213,6 +219,21 @@ def test_the_nearest_by_vectors(tmp_path: Path) -> None:
         DenseIndex(str(tmp_path / "cross"), texts, CPU)
 
 
+def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:
+    """A query is not encoded as a text is."""
+    plain = tiny_bi_encoder()
+    config = replace(plain.config, query_wording=Wording("she {text}"), candidate_wording=Wording("he {text}"))
+    scorer = checkpoint.assemble(type(plain), config, plain.state_dict(), source="the test")
+    checkpoint.save(scorer, tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    texts = ["the man", "was it", "no"]
+    index = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
+    ((_, cosines),) = index.search(["the man"], 3)
+
+    (served,) = score_offline(load_model(str(tmp_path / "model"))).score([Question("the man", texts)])
+    assert cosines.tolist() == pytest.approx(served, abs=1e-5)
+    assert cosines[0] < 0.999
+
+
 @needs_native
 def test_vectors_in_int8(tmp_path: Path) -> None:
     """Nearly those of float32."""
@@ -285,10 +306,16 @@ def test_a_domain_can_be_left_out(tmp_path: Path) -> None:
     assert queries() == of_domains("a", "b")
     with pytest.raises(BadGroups, match=r"no groups in .* but of a, b"):
         queries("a", "b")
+    with pytest.raises(BadGroups, match="without: no group is of 'c'; there are a, b"):
+        queries("a", "c")
 
 
-def test_the_command_makes_a_collection_and_its_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Candidates of all parts are negatives of each; what is there is not made again, what is missing is."""
+def test_the_command_makes_a_collection_and_its_groups(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Candidates of all parts are negatives of each. What is there is not made again; what is missing is, and so is
+    what other settings or another model make.
+    """
     save_bi_encoder(tmp_path / "model")
     parts = [
         {
@@ -325,9 +352,27 @@ def test_the_command_makes_a_collection_and_its_groups(tmp_path: Path, capsys: p
     }
     assert lines["dev.jsonl.gz"]
     (tmp_path / "out" / "groups.jsonl.gz").unlink()
-    (tmp_path / "model" / "config.json").unlink()  # nothing is encoded again
+    encoded: list[int] = []
+    vectors = DenseIndex._vectors
+
+    def watch(index: DenseIndex, ids: RaggedIds) -> Vectors:
+        encoded.append(len(ids))
+        return vectors(index, ids)
+
+    monkeypatch.setattr(DenseIndex, "_vectors", watch)
     assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
     assert gzip.decompress((tmp_path / "out" / "groups.jsonl.gz").read_bytes()) == lines["groups.jsonl.gz"]
+    assert not encoded
+    fewer = values | {"mining": {"retriever": str(tmp_path / "model"), "depth": 20, "hard": 3}}
+    (tmp_path / "recipe.toml").write_text(toml(fewer), encoding="utf-8")
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
+    again = list(read_groups(tmp_path / "out" / "groups.jsonl.gz"))
+    assert max(len(group.candidates) for group in again) < min(len(group.candidates) for group in groups)
+    assert not encoded  # the vectors of the same texts are there
+    shutil.rmtree(tmp_path / "model")
+    save_bi_encoder(tmp_path / "model", pooling="cls")
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
+    assert encoded
     (tmp_path / "recipe.toml").write_text(toml(values | {"seed": 2}), encoding="utf-8")
     assert main(["mix", str(tmp_path / "recipe.toml")]) == 2
     assert "is a mixture of other parts; choose another `out`" in capsys.readouterr().err

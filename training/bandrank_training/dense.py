@@ -1,7 +1,6 @@
 """Search by a bi-encoder's vectors, all of them compared. They are kept in files, so that a killed run goes on."""
 
-from collections.abc import Iterator, Sequence
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,11 @@ import torch
 from tqdm import tqdm
 
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.ids import RaggedIds
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
+from bandrank_training.contents import digest, of_model
 from bandrank_training.errors import BadInput
 from bandrank_training.placement import Placement
 from bandrank_training.start import load_start
@@ -21,6 +22,7 @@ CHUNK = 256  # texts whose vectors are one file
 BATCH = 32  # texts that are encoded together
 
 Vectors = npt.NDArray[np.float32]
+Read = Callable[[Sequence[str]], RaggedIds]
 
 
 class DenseIndex:
@@ -42,35 +44,42 @@ class DenseIndex:
         if not isinstance(loaded.scorer, BiEncoder) or loaded.scorer.config.similarity != "cosine":
             raise BadInput(f"retriever {model}: expected a bi-encoder that compares by the cosine")
         self._size = loaded.scorer.representation_size
+        self._folder, self._name = folder, f"{of_model(loaded) if folder else ''} {max_tokens}"
         try:
             self._scorer = prepare(loaded.scorer, device=placement.device, dtype=placement.dtype)
         except ValueError as error:  # int8 that cannot be computed
             raise BadInput(str(error)) from error
         self._encoder = TextEncoder(loaded.tokenizer, loaded.scorer, max_tokens)
-        self._folder, self._name = folder, f"{model} {max_tokens}"
-        self.vectors = self._encode(texts, "texts")
+        self.vectors = self._encode(texts, "texts", self._read_texts)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
         """Yields, for each query, the numbers of the `depth` nearest texts, nearest first, and the cosines of all."""
-        for query in self._encode(queries, "queries"):
+        for query in self._encode(queries, "queries", self._read_queries):
             cosines = self.vectors @ query
             nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
             yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
 
-    def _encode(self, texts: Sequence[str], what: str) -> Vectors:
-        chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
-        return np.concatenate([self._chunk(chunk) for chunk in tqdm(chunks, desc=f"vectors of {what}", unit="chunk")])
+    def _read_texts(self, texts: Sequence[str]) -> RaggedIds:
+        ids, _ = self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)
+        return ids
 
-    def _chunk(self, texts: Sequence[str]) -> Vectors:
+    def _read_queries(self, queries: Sequence[str]) -> RaggedIds:
+        return RaggedIds.of([self._encoder.query(query)[0] for query in queries])
+
+    def _encode(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
+        chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
+        progress = tqdm(chunks, desc=f"vectors of {what}", unit="chunk")
+        return np.concatenate([self._chunk(chunk, what, read) for chunk in progress])
+
+    def _chunk(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         """The vectors of a chunk, (n, hidden_size), from its file if there is one."""
         if self._folder is None:
-            return self._vectors(texts)
-        digest = sha256("\0".join([self._name, *texts]).encode()).hexdigest()[:24]
-        path = self._folder / f"{digest}.npy"
+            return self._vectors(read(texts))
+        path = self._folder / f"{digest(self._name, what, *texts)}.npy"
         if path.is_file():
             kept: Vectors = np.load(path)
             return kept
-        vectors = self._vectors(texts)
+        vectors = self._vectors(read(texts))
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:
@@ -78,8 +87,8 @@ class DenseIndex:
         partial.replace(path)
         return vectors
 
-    def _vectors(self, texts: Sequence[str]) -> Vectors:
-        ids, _ = self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)
+    def _vectors(self, ids: RaggedIds) -> Vectors:
+        """Of texts or queries: a bi-encoder reads them with one encoder."""
         vectors = np.empty((len(ids), self._size), np.float32)
         for begin in range(0, len(ids), BATCH):
             tokens = Ragged.from_ids([ids[begin : begin + BATCH]]).to(self._scorer.device)

@@ -12,7 +12,7 @@ from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_o
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.placement import Placement
-from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, write_run
+from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation, write_run
 from bandrank_training.scoring import OfflineScorer, Question, score_offline
 from bandrank_training.start import load_start
 
@@ -51,12 +51,13 @@ def run(args: argparse.Namespace) -> int:
         raise BadEvaluation(
             f"{collection.name} {args.split}: no query has a document of relevance {args.min_relevance}"
         )
-    rankings = _rankings(args, collection, qrels)
-    values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance)
-    args.out.mkdir(parents=True, exist_ok=True)
     kind = "pool" if args.pool else "run" if args.run else "candidates"
     stem = f"{collection.name}.{args.split}.{kind}.{tag}"
+    _check_same(args.out / f"{stem}.json", benchmark)
+    rankings = _rankings(args, collection, qrels)
+    values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
+    args.out.mkdir(parents=True, exist_ok=True)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
     Evaluation(tag, benchmark, values).save(args.out / f"{stem}.json")
     figures = ", ".join(f"{name} {mean:.4f}" for name, mean in means(values).items())
@@ -97,6 +98,12 @@ def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) ->
     scorer = score_offline(load_start(args.model), Placement.of(args))
     progress = tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None)
     return dict(progress)
+
+
+def _check_same(path: Path, benchmark: Benchmark) -> None:
+    """Raises BadEvaluation for the results of another benchmark, which are not written over."""
+    if path.exists() and (there := read_evaluation(path).benchmark) != benchmark:
+        raise BadEvaluation(f"{path} has results of {there}; choose another --out, or a --tag")
 
 
 def _source(args: argparse.Namespace) -> str:

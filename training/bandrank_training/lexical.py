@@ -75,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     read = DevSet.read(args.groups)
     dev = replace(read, groups=read.groups[: args.most])
     asked = Asked.of(with_lexical(model, *frequencies), dev, Placement.of(args))
+    if unknown := sorted(set(args.without) - {group.area for group in dev.groups}):
+        raise BadInput(f"--without: no group is of {unknown[0]!r}")
     fitted = [index for index, group in enumerate(dev.groups) if group.area not in args.without]
     if not fitted:
         raise BadInput(f"{args.groups}: no group is left to fit to")

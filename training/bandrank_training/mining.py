@@ -9,10 +9,10 @@ import json
 import math
 import random
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Literal
@@ -20,9 +20,11 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
+from bandrank.models.loading import LoadedModel
 from bandrank.models.shipped import FAST
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
+from bandrank_training.contents import digest, of_documents, of_judgements, of_model
 from bandrank_training.dense import DenseIndex
 from bandrank_training.forms import keywords
 from bandrank_training.groups import Group, read_groups, write_groups
@@ -117,7 +119,9 @@ def run(args: argparse.Namespace) -> int:
             dev_out=args.dev_out,
             dev_groups=args.dev_groups,
         )
-    count = mine(recipe, Placement.of(args))
+    kept = Path(f"{recipe.out}.kept")
+    count = mine(recipe, Placement.of(args), kept=kept)
+    shutil.rmtree(kept, ignore_errors=True)
     apart = f"; the groups to measure with are in {recipe.dev_out}" if recipe.dev_out else ""
     print(f"{count} groups in {recipe.out}{apart}")  # noqa: T201 - the result
     return 0
@@ -126,14 +130,15 @@ def run(args: argparse.Namespace) -> int:
 def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None = None) -> int:
     """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint.
 
-    kept: a folder for the retriever's vectors and the groups of each source, so that a killed run goes on where it was;
-    for collections that do not change in between.
+    kept: a folder for the retriever's vectors and the groups of each source, so that a killed run goes on where it was.
+    They are found again by all that they depend on: settings, texts, judgements and models.
     """
+    models = {name: load_start(model) for name, model in recipe.teachers.items()}
+    files = None if kept is None else _Files(kept, recipe, models)
     teachers = {
-        name: score_offline(load_start(model), placement, max_candidate_tokens=recipe.max_tokens)
-        for name, model in recipe.teachers.items()
+        name: score_offline(model, placement, max_candidate_tokens=recipe.max_tokens) for name, model in models.items()
     }
-    groups = _shuffled(_all_groups(recipe, teachers, placement, kept), recipe.seed)
+    groups = _shuffled(_all_groups(recipe, teachers, placement, files), recipe.seed)
     if recipe.dev_out:
         dev, groups = _split(groups, recipe.dev_groups, recipe.dev_share)
         if not groups:
@@ -162,19 +167,39 @@ def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group
     return dev, [group for group in groups if keywords(group.query) not in asked]
 
 
+class _Files:
+    """Where the groups of sources are kept."""
+
+    def __init__(self, folder: Path, recipe: MiningRecipe, teachers: Mapping[str, LoadedModel]) -> None:
+        self.folder = folder
+        settings = {name: value for name, value in asdict(recipe).items() if name not in NOT_OF_A_SOURCE}
+        models = [*teachers.values(), *([load_start(recipe.retriever)] if recipe.retriever else [])]
+        self._shared = [json.dumps(settings, sort_keys=True), *map(of_model, models)]
+        self._documents: dict[tuple[str, int], str] = {}
+
+    def of(self, source: Source) -> Path:
+        """The file of a source's groups, named by all that they depend on. Raises BadCollection."""
+        collection, place = open_collection(source.collection), (source.collection, source.max_documents)
+        if place not in self._documents:
+            self._documents[place] = of_documents(collection, source.max_documents)
+        judgements = "" if source.queries == "titles" else of_judgements(collection, source.split)
+        settings = json.dumps(asdict(source), sort_keys=True)
+        return self.folder / f"{digest(*self._shared, settings, self._documents[place], judgements)}.jsonl.gz"
+
+
 def _all_groups(
-    recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer], placement: Placement, kept: Path | None
+    recipe: MiningRecipe, teachers: Mapping[str, OfflineScorer], placement: Placement, files: _Files | None
 ) -> Iterator[Group]:
     opened: tuple[str, int] | None = None
     for source in recipe.sources:
-        file = kept / f"{_digest(recipe, source)}.jsonl.gz" if kept else None
+        file = files.of(source) if files else None
         if file is not None and file.is_file():
             yield from read_groups(file)
             continue
         if (source.collection, source.max_documents) != opened:
             opened = source.collection, source.max_documents
             corpus = _Corpus(open_collection(source.collection), source.max_documents)
-            dense = _dense(recipe, corpus, placement, kept)
+            dense = _dense(recipe, corpus, placement, files.folder if files else None)
             for teacher in teachers.values():
                 teacher.forget()
         groups = _mine_source(recipe, source, corpus, dense, teachers)
@@ -185,16 +210,10 @@ def _all_groups(
             yield from read_groups(file)
 
 
-def _digest(recipe: MiningRecipe, source: Source) -> str:
-    """Names the groups of a source, which other settings change."""
-    settings = {name: value for name, value in asdict(recipe).items() if name not in NOT_OF_A_SOURCE}
-    return sha256(json.dumps([settings, asdict(source)], sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _dense(recipe: MiningRecipe, corpus: "_Corpus", placement: Placement, kept: Path | None) -> DenseIndex | None:
+def _dense(recipe: MiningRecipe, corpus: "_Corpus", placement: Placement, folder: Path | None) -> DenseIndex | None:
     if not recipe.retriever:
         return None
-    return DenseIndex(recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=kept)
+    return DenseIndex(recipe.retriever, corpus.texts, placement, max_tokens=recipe.max_tokens, folder=folder)
 
 
 class _Corpus:

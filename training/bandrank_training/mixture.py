@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
-    """Writes the collection and its groups, those that are missing, and returns the table of counts.
+    """Writes the collection, if it is missing, and its groups, of which those are mined that the recipe or its models
+    have changed, and returns the table of counts.
 
     Raises BadCollection, BadCheckpoint, and BadRecipe if the folder has the mixture of another recipe.
     """
@@ -86,8 +87,7 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
     elif (folder / RECIPE).read_text(encoding="utf-8") != _drawn_by(recipe):
         raise BadRecipe(f"{folder} is a mixture of other parts; choose another `out`, or delete it")
     for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
-        if not (folder / name).is_file():
-            mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")
+        mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")
     return (folder / COUNTS).read_text(encoding="utf-8")
 
 

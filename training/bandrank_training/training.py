@@ -247,6 +247,7 @@ class Trainer:
         """Saves all that another process needs to resume; a complete file replaces the old one."""
         state = {
             "recipe": asdict(self.recipe),
+            "contents": self.reader.contents,
             "progress": asdict(self.progress),
             "scorer": self.scorer.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -262,7 +263,10 @@ class Trainer:
         if not path.is_file():
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
-        if changed := _changed(state["recipe"], asdict(self.recipe)):
+        changed = _changed(state["recipe"], asdict(self.recipe))
+        if state.get("contents", self.reader.contents) != self.reader.contents:
+            changed.append("what data.groups hold")
+        if changed:
             raise BadRecipe(
                 f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
             )
