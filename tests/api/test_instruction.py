@@ -1,26 +1,21 @@
 """What a query is for: an instruction beside it, from the request to the prompt of a model that takes one."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import torch
-from support.app import assert_error, running_app
+from support.app import assert_error, client_of, running_app
 from support.decoders import PUBLISHED, last_logits, qwen_tokenizer, save_decoder, tiny_decoder
 from support.models import change_weights
 from support.prompts import qwen3_pair
 from support.scorers import encoded_lookup, lookup
 from transformers import Qwen3ForCausalLM
 
-from bandrank.api.app import create_app
-from bandrank.api.service import Service
 from bandrank.dtype_choice import choose_dtype
 from bandrank.errors import ScoringFailed
 from bandrank.models.loading import load_model
-from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -35,16 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen3-Reranker."""
     theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
     return save_decoder(tmp_path_factory.mktemp("model"), theirs)
-
-
-@asynccontextmanager
-async def served(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the service that `bandrank serve` starts with these settings."""
-    app = create_app(Service(assemble(load_models(settings), settings), settings))
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
-            yield client
 
 
 def expected(folder: Path, instruction: str) -> list[float]:
@@ -63,7 +48,7 @@ def scores_of(answer: Any) -> list[float]:
 
 async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
     """In our own request and in Cohere's, and in /explain; null and empty are none."""
-    async with served(Settings(model=str(folder), device="cpu")) as client:
+    async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for instruction in ("", INSTRUCTION):
             ours = (await client.post("/rerank", json=REQUEST | {"instruction": instruction})).json()
             foreign = {"query": QUERY, "documents": CANDIDATES, "raw_scores": True, "instruction": instruction or None}
@@ -112,9 +97,9 @@ async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Pa
         lambda weights: {name: each * 1e5 if "down_proj" in name else each for name, each in weights.items()},
     )
     with pytest.raises(ScoringFailed, match="too large for float16; serve it in bfloat16 or float32"):
-        async with served(Settings(model=str(large), device="cpu", dtype="float16")):
+        async with client_of(Settings(model=str(large), device="cpu", dtype="float16")):
             pass
-    async with served(Settings(model=str(large), device="cpu", dtype="bfloat16")) as client:
+    async with client_of(Settings(model=str(large), device="cpu", dtype="bfloat16")) as client:
         response = await client.post("/rerank", json=REQUEST)
 
     assert response.status_code == httpx.codes.OK

@@ -14,7 +14,7 @@ from support.serving import files_of
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
 from bandrank.models.scorer import Scorer
-from bandrank.serving import assemble
+from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
 # The keys of an error's body, all of them strings: each of the known clients reads one of them.
@@ -68,6 +68,16 @@ async def running_app(
             at_end.push_async_callback(service.close)
         client = httpx.AsyncClient(transport=transport, base_url="http://bandrank")
         yield RunningApp(app, service, await at_end.enter_async_context(client))
+
+
+@asynccontextmanager
+async def client_of(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service that `bandrank serve` starts with these settings."""
+    app = create_app(Service(assemble(load_models(settings), settings), settings))
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://bandrank") as client:
+            yield client
 
 
 async def ask_and_hang_up(
