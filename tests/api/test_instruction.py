@@ -47,12 +47,14 @@ def scores_of(answer: Any) -> list[float]:
 
 
 async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
-    """In our own request and in Cohere's, and in /explain; null and empty are none."""
+    """In our own request, in Cohere's and in SGLang's, and in /explain; null and empty are none."""
     async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for instruction in ("", INSTRUCTION):
             ours = (await client.post("/rerank", json=REQUEST | {"instruction": instruction})).json()
             foreign = {"query": QUERY, "documents": CANDIDATES, "raw_scores": True, "instruction": instruction or None}
             theirs = (await client.post("/v2/rerank", json=foreign)).json()
+            sglang = {"query": QUERY, "documents": CANDIDATES, "instruct": instruction or None}
+            bare = (await client.post("/sglang/v1/rerank", json=sglang)).json()
             asked = {"query": QUERY, "candidate": CANDIDATES[1], "instruction": instruction}
             explained = (await client.post("/explain", json=asked)).json()
 
@@ -60,6 +62,10 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
             for answer in (ours, theirs):
                 assert scores_of(answer) == pytest.approx(scores, abs=1e-5)
                 assert "warnings" not in answer["meta"]
+            chances = {each["index"]: each["score"] for each in bare}
+            assert [chances[index] for index in range(len(scores))] == pytest.approx(
+                torch.tensor(scores).sigmoid().tolist(), abs=1e-5
+            )
             assert explained["raw_score"] == pytest.approx(scores[1], abs=1e-5)
             pieces = [token["piece"] for token in explained["stages"][0]["query"]["tokens"]]
             assert ("Ġhoney" in pieces) == bool(instruction)

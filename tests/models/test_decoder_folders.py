@@ -14,6 +14,7 @@ from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3
 from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder, DecoderReranker
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.hf.decoder_reranker import TASK
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.texts import TextEncoder
 
@@ -50,6 +51,30 @@ def test_the_two_tokens_may_be_named(tmp_path: Path) -> None:
     assert torch.equal(weights["head.classifier.weight"], matrix[300:301] - matrix[200:201])
     write_json(folder / "1_LogitScore" / "config.json", {"true_token_id": 300, "false_token_id": None})
     with pytest.raises(BadCheckpoint, match="must compare the logits of two tokens, not of 300 and None"):
+        load_model(str(folder))
+    (folder / "1_LogitScore").rename(folder / "score")
+    with pytest.raises(BadCheckpoint, match=r"1_LogitScore.*config\.json"):
+        load_model(str(folder))
+    write_json(folder / "score" / "config.json", {"true_token_id": 301, "false_token_id": 200})
+    paths = ["", "score"]
+    rows = [{"type": f"sentence_transformers.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=True)]
+    write_json(folder / "modules.json", rows)
+    weights = load_model(str(folder)).scorer.state_dict()
+    assert torch.equal(weights["head.classifier.weight"], matrix[301:302] - matrix[200:201])
+
+
+def test_a_prompt_of_its_own_is_refused(tmp_path: Path) -> None:
+    """It would be the instruction of requests that bring none; that of the published models is there anyway."""
+    folder = save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))
+    library = {"prompts": {"web": TASK, "mine": "find the honey"}, "default_prompt_name": "web"}
+    write_json(folder / "config_sentence_transformers.json", library)
+    load_model(str(folder))
+    write_json(folder / "config_sentence_transformers.json", library | {"default_prompt_name": "mine"})
+    with pytest.raises(BadCheckpoint, match="a re-ranker with the default prompt 'find the honey'"):
+        load_model(str(folder))
+    (folder / "config_sentence_transformers.json").unlink()
+    edit_json(folder / "config.json", {"is_causal": False})
+    with pytest.raises(BadCheckpoint, match="a decoder whose tokens see all others"):
         load_model(str(folder))
 
 

@@ -21,7 +21,15 @@ CLOSE = 1e-4  # float32; a sum of 11 cosines
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"attend_to_expansion_tokens": True}, {"do_query_expansion": False}, {"skiplist_words": None}],
+    [
+        {},
+        {"attend_to_expansion_tokens": True},
+        {"do_query_expansion": False},
+        {"skiplist_words": None},
+        {"skiplist_words": []},
+        {"query_prefix": None, "document_prefix": None},
+        {"query_prefix": "", "document_prefix": "[unused1]"},
+    ],
     ids=str,
 )
 def test_scores_are_those_of_sentence_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
@@ -69,7 +77,10 @@ def test_what_is_not_supported(tmp_path: Path) -> None:
     edit_json(folder / "1_Dense" / "config.json", {"activation_function": "torch.nn.modules.activation.Tanh"})
     narrow = save_pylate(tmp_path / "narrow", tiny_modernbert_encoder(local_attention=16))
     edit_json(narrow / "config_sentence_transformers.json", {"query_length": 32})
+    prompted = save_pylate(tmp_path / "prompts", prompts={"query": "the man ", "document": ""})
 
+    with pytest.raises(BadCheckpoint, match=r"a ColBERT with the prompts .*'the man '.* is not supported"):
+        hf.load(prompted)
     with pytest.raises(BadCheckpoint, match="a projection with activation Tanh"):
         hf.load(folder)
     with pytest.raises(BadCheckpoint, match=r"\[MASK\] rows of 32 see no token within a window of 8"):

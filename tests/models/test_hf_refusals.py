@@ -43,6 +43,7 @@ SUPPORTED_IS_NAMED = "supported are BERT cross-encoders with one label"
         ({"position_embedding_type": "relative_key"}, "model_type 'bert' with relative_key positions"),
         ({"hidden_act": "relu"}, "activation 'relu' is not supported, only the exact gelu"),
         ({"hidden_act": "gelu_new"}, "activation 'gelu_new' is not supported"),
+        ({"is_decoder": True}, "an encoder whose tokens see none behind them"),
     ],
 )
 def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -50,6 +51,17 @@ def test_another_kind_of_model_is_refused(tmp_path: Path, settings: dict[str, An
     folder = save_cross_encoder(tmp_path)
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=f"{message}.*{SUPPORTED_IS_NAMED}"):
+        load_model(str(folder))
+
+
+def test_a_re_ranker_with_a_prompt_is_refused(tmp_path: Path) -> None:
+    """CrossEncoder.predict puts it before the query; one that is not the default is nobody's."""
+    folder = save_cross_encoder(tmp_path)
+    library = {"prompts": {"ask": "which man: ", "none": ""}, "default_prompt_name": "none"}
+    write_json(folder / "config_sentence_transformers.json", library)
+    load_model(str(folder))
+    write_json(folder / "config_sentence_transformers.json", library | {"default_prompt_name": "ask"})
+    with pytest.raises(BadCheckpoint, match=f"the default prompt 'which man: ' is not supported.*{SUPPORTED_IS_NAMED}"):
         load_model(str(folder))
 
 

@@ -227,5 +227,6 @@ def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
     """A re-ranker's folder with the settings of a known model."""
     (model or tiny(name)).save_pretrained(folder)
     KNOWN[name].tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}), encoding="utf-8")
+    limit = {"model_max_length": KNOWN[name].positions}
+    (folder / "tokenizer_config.json").write_text(json.dumps(limit), encoding="utf-8")
     return folder

@@ -1,4 +1,4 @@
-"""vLLM's dialect of scores, which SGLang's clients speak too: pairs of texts in, a score for each in the same order.
+"""vLLM's dialect of scores: pairs of texts in, a score for each in the same order.
 
 The two sides of the pairs go by four pairs of names. A single text on the first side is paired with each on the second;
 otherwise the sides are equally long and paired one by one.

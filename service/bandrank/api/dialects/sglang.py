@@ -3,14 +3,15 @@
 Nothing in a body tells it from Cohere's, so it has a path of its own: the base URL of its clients ends with /sglang.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Count, Flag, Texts
+from bandrank.api.dialects.fields import Count, Flag, Instruction, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
+from bandrank.engine.options import Options
 
 
 class SglangRequest(ForeignRequest):
@@ -19,6 +20,7 @@ class SglangRequest(ForeignRequest):
     documents: Texts
     top_n: Count | None = None
     return_documents: Flag = True
+    instruct: Instruction = None
 
 
 @dataclass(slots=True)
@@ -35,13 +37,14 @@ RESULTS = TypeAdapter(list[SglangResult])
 
 def read(request: SglangRequest, max_candidates: int) -> Call:
     """The call of a request. Raises InputTooLarge for too many documents."""
-    return call_of(
+    call = call_of(
         request,
         request.documents,
         max_candidates,
         top_n=request.top_n,
         return_texts=request.return_documents is not False,
     )
+    return replace(call, options=Options(instruction=request.instruct or ""))
 
 
 def write(exchange: Exchange[SglangRequest]) -> bytes:

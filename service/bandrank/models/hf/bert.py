@@ -32,6 +32,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> EncoderConfig:
         raise ValueError(
             f"model_type {settings.get('model_type')!r} with {positions} positions is not supported; {SUPPORTED}"
         )
+    if settings.get("is_decoder"):
+        raise ValueError(f"an encoder whose tokens see none behind them (is_decoder) is not supported; {SUPPORTED}")
     if (activation := settings.get("hidden_act", "gelu")) != "gelu":
         raise ValueError(f"activation {activation!r} is not supported, only the exact gelu; {SUPPORTED}")
     bert = BertConfig.from_dict(settings)

@@ -5,7 +5,7 @@ from pathlib import Path
 from bandrank.models.architectures.bi_encoder import BiEncoder, BiEncoderConfig
 from bandrank.models.checkpoint import BadCheckpoint, assemble, read_json, read_object
 from bandrank.models.hf import dense
-from bandrank.models.hf.files import transformer_settings
+from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
@@ -29,11 +29,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if modules not in (plain, [*plain, "Normalize"]):
         raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling, Dense and Normalize")
     paths = [folder / module["path"] for module in read_json(folder / "modules.json")]
-    library, tokenizer = (
-        read_object(folder / f"{name}.json", optional=True)
-        for name in ("config_sentence_transformers", "tokenizer_config")
-    )
-    transformer = transformer_settings(folder)
+    library = read_object(folder / "config_sentence_transformers.json", optional=True)
     pooling = read_object(paths[1] / "config.json")
     query_wording, candidate_wording = wordings(library)
     if not pooling.get("include_prompt", True) and (query_wording, candidate_wording) != (PLAIN, PLAIN):
@@ -42,14 +38,13 @@ def read(model: Model, modules: list[str]) -> Scorer:
         raise BadCheckpoint(f"{folder}: vectors cut to {size} dimensions (truncate_dim) are not supported")
     similarity, why = read_similarity(model, library.get("similarity_fn_name"), normalised="Normalize" in modules)
     dense_layers = [dense.read(path) for path in paths[2 : 2 + layers]]
-    limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length") or encoder.max_positions
     most = min(encoder.max_positions, MOST_DECODER_TOKENS) if encoder.causal else encoder.max_positions
     config = BiEncoderConfig(
         **(frame(model) if encoder.causal else model.ids("cls", "sep")),
         encoder=encoder,
         pooling=read_pooling(pooling),
         similarity=similarity,
-        max_tokens=min(int(limit), most),
+        max_tokens=most_tokens(model, most),
         dense=tuple(layer for layer, _ in dense_layers),
         query_wording=query_wording,
         candidate_wording=candidate_wording,

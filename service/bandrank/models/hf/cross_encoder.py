@@ -4,8 +4,9 @@ from typing import Any
 
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.checkpoint import assemble
-from bandrank.models.hf.files import transformer_settings
+from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.windowed_attention import AttentionPattern
 
@@ -15,12 +16,14 @@ def read(model: Model) -> Scorer:
     encoder, head = model.encoder, model.head_weights
     frame = model.frame
     has_types = encoder.num_token_types > 1 and (frame is None or frame.token_types)
-    limit = transformer_settings(model.folder).get("max_seq_length") or encoder.max_positions
-    max_tokens = min(int(limit), encoder.max_positions)
+    pattern = _pattern(model.settings)
+    require_no_prompt(model)
+    # A sparse cross-encoder reads more than the tokenizer of the model that it was made of.
+    max_tokens = most_tokens(model, encoder.max_positions, by_tokenizer=pattern == AttentionPattern())
     config = CrossEncoderConfig(
         **model.ids("cls", "sep"),
         encoder=encoder,
-        pattern=_pattern(model.settings),
+        pattern=pattern,
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
         query_separators=model.family.query_separators if frame is None else frame.query_separators,

@@ -7,13 +7,15 @@ a colon and the space behind it; so the part with the query and the one with the
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
-from bandrank.models.checkpoint import assemble, read_object
+from bandrank.models.checkpoint import assemble, read_json, read_object
 from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.hf.qwen import MOST_DECODER_TOKENS
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import Wording
@@ -25,7 +27,8 @@ TASK = "Given a web search query, retrieve relevant passages that answer the que
 class PromptText:
     """A prompt before it is tokenised: head, query, between, " ", candidate, tail. Each part is tokenised apart.
 
-    relevant, irrelevant: the tokens whose logits are compared behind it.
+    relevant, irrelevant: the tokens whose logits are compared behind it.  task: the instruction that it has where a
+    request brings none.
     """
 
     head: str
@@ -34,6 +37,7 @@ class PromptText:
     tail: tuple[str, ...]
     relevant: str
     irrelevant: str
+    task: str = ""
 
     def tokenised(self, folder: Path) -> Prompt:
         """The prompt by the folder's tokenizer. Raises BadCheckpoint."""
@@ -62,6 +66,7 @@ PROMPTS = {  # by model_type
         tail=("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",),
         relevant="yes",
         irrelevant="no",
+        task=TASK,
     ),
     "qwen2": PromptText(
         head=(
@@ -91,6 +96,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = PROMPTS[model.settings["model_type"]]
+    require_no_prompt(model, text.task)
     max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
         encoder=model.encoder,
@@ -99,13 +105,24 @@ def read(model: Model, modules: list[str]) -> Scorer:
         max_query_tokens=max_tokens * 3 // 4,
         max_candidate_tokens=2 * max_tokens,
     )
-    head = {"head.classifier.weight": _head(model, text).float()}
+    head = {"head.classifier.weight": _head(model, text, compared=_compared(model)).float()}
     return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
 
 
-def _head(model: Model, text: PromptText) -> torch.Tensor:
+def _compared(model: Model) -> dict[str, Any]:
+    """The settings of the module LogitScore; none if there is no such module. Raises BadCheckpoint."""
+    path = model.folder / "modules.json"
+    modules = read_json(path) if path.is_file() else []
+    if len(modules) < 2:
+        return {}
+    return read_object(model.folder / modules[1].get("path", "1_LogitScore") / "config.json")
+
+
+def _head(model: Model, text: PromptText, *, compared: dict[str, Any]) -> torch.Tensor:
     """(1, hidden_size): a classifier of one output, or the difference of two rows of the output matrix, which alone are
     read of it.
+
+    compared: the settings that name the rows' tokens; those of the prompt by default.
     """
     weights, tied = model.weights, model.settings.get("tie_word_embeddings", False)
     if (classifier := weights.get("score.weight")) is not None:
@@ -115,9 +132,8 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
     if model.headless or not (tied or "lm_head.weight" in weights):
         raise model.refuse("a decoder without an output matrix is no re-ranker; an embedding model has a modules.json")
     matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
-    settings = read_object(model.folder / "1_LogitScore" / "config.json", optional=True)
-    relevant = settings.get("true_token_id", model.token_id(text.relevant))
-    irrelevant = settings.get("false_token_id", model.token_id(text.irrelevant))
+    relevant = compared.get("true_token_id", model.token_id(text.relevant))
+    irrelevant = compared.get("false_token_id", model.token_id(text.irrelevant))
     if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in (relevant, irrelevant)):
         raise model.refuse(f"the scores must compare the logits of two tokens, not of {relevant!r} and {irrelevant!r}")
     return matrix[relevant : relevant + 1].float() - matrix[irrelevant : irrelevant + 1].float()

@@ -11,7 +11,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, normalizers
-from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import BertNormalizer, Lowercase
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
 from bandrank.models.checkpoint import BadCheckpoint, read_object
@@ -26,6 +27,13 @@ ADAPTER = (
     "an adapter without the model that it changes; load both with peft, call merge_and_unload() and save_pretrained(), "
     "and give that folder"
 )
+
+NORMALIZER_SETTINGS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
 Weights = dict[str, torch.Tensor]
 
@@ -85,12 +93,29 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
+    _configure(tokenizer, folder)
     if transformer_settings(folder).get("do_lower_case"):
         steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _configure(tokenizer: Tokenizer, folder: Path) -> None:
+    """Changes a tokenizer as transformers' classes of BERT's and RoBERTa's do, which let tokenizer_config.json overrule
+    tokenizer.json.
+    """
+    settings, model = (read_object(folder / f"{name}.json", optional=True) for name in ("tokenizer_config", "config"))
+    kind = str(settings.get("tokenizer_class") or model.get("model_type"))
+    normalizer, splits = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if isinstance(normalizer, BertNormalizer) and kind not in UNCONFIGURED:
+        for name in NORMALIZER_SETTINGS.keys() & settings.keys():
+            setattr(normalizer, NORMALIZER_SETTINGS[name], settings[name])
+        tokenizer.normalizer = normalizer
+    if isinstance(splits, ByteLevel) and kind.lower().startswith("roberta") and "add_prefix_space" in settings:
+        splits.add_prefix_space = settings["add_prefix_space"]
+        tokenizer.pre_tokenizer = splits
 
 
 def read_weights(folder: Path) -> Weights:

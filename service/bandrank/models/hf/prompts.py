@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from bandrank.models.checkpoint import read_object
+from bandrank.models.hf.model import Model
 from bandrank.models.wording import INSTRUCTION, TEXT, Wording
 
 QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # in the order in which they count
@@ -25,6 +27,14 @@ def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
     if match := re.fullmatch(r"(Instruct: )(.+)(\nQuery: ?)", query):
         return Wording(query + TEXT, match[1] + INSTRUCTION + match[3] + TEXT), Wording(document + TEXT)
     return Wording(query + TEXT), Wording(document + TEXT)
+
+
+def require_no_prompt(model: Model, known: str = "") -> None:
+    """Raises BadCheckpoint for a re-ranker whose texts begin with a default prompt, if it is another than `known`."""
+    library = read_object(model.folder / "config_sentence_transformers.json", optional=True)
+    prompt = (library.get("prompts") or {}).get(library.get("default_prompt_name"))
+    if prompt and prompt != known:
+        raise model.refuse(f"a re-ranker with the default prompt {prompt!r} is not supported")
 
 
 def _first(prompts: Mapping[str, str | None], names: tuple[str, ...]) -> str:

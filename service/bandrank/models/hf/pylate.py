@@ -9,7 +9,9 @@ from bandrank.models.checkpoint import assemble, read_json, read_object
 from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import load_tokenizer, read_weights
 from bandrank.models.hf.model import Model
+from bandrank.models.hf.prompts import wordings
 from bandrank.models.scorer import Scorer
+from bandrank.models.wording import PLAIN
 
 MODULES = ["Transformer", "Dense"]
 
@@ -25,14 +27,17 @@ def read(model: Model) -> Scorer:
         raise model.refuse(f"a projection with activation {found}, a bias or a residual is not supported")
     if settings.get("similarity_fn_name", "MaxSim") not in ("MaxSim", "maxsim", None):
         raise model.refuse(f"similarity {settings['similarity_fn_name']!r} is not supported, only MaxSim")
+    if wordings(settings) != (PLAIN, PLAIN):
+        raise model.refuse(f"a ColBERT with the prompts {settings['prompts']} is not supported")
     projection = read_weights(dense)["linear.weight"]
     token_to_id = load_tokenizer(folder).token_to_id
-    skipped = {token_to_id(word) for word in settings.get("skiplist_words") or string.punctuation}
+    words = settings.get("skiplist_words")
+    skipped = {token_to_id(word) for word in (string.punctuation if words is None else words)}
     config = ColBERTConfig(
         **model.ids("cls", "sep", "mask"),
         encoder=encoder,
-        query_marker=model.token_id(settings.get("query_prefix", "[Q] ")),
-        candidate_marker=model.token_id(settings.get("document_prefix", "[D] ")),
+        query_marker=_marker(model, settings.get("query_prefix", "[Q] ")),
+        candidate_marker=_marker(model, settings.get("document_prefix", "[D] ")),
         skipped_ids=tuple(sorted(each for each in skipped if each is not None)),
         dim=len(projection),
         augment=settings.get("do_query_expansion", True),
@@ -41,3 +46,8 @@ def read(model: Model) -> Scorer:
         max_candidate_tokens=min(settings.get("document_length") or 180, encoder.max_positions),
     )
     return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
+
+
+def _marker(model: Model, prefix: str | None) -> int | None:
+    """The id of the token behind [CLS]; None for no token."""
+    return model.token_id(prefix) if prefix else None

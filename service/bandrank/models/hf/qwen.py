@@ -34,6 +34,8 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
     require_numbers(settings, REQUIRED)
     if (activation := settings.get("hidden_act", "silu")) != "silu":
         raise ValueError(f"activation {activation!r} is not supported, only silu; {SUPPORTED}")
+    if settings.get("is_causal") is False:
+        raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
         raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")
     if settings["model_type"] == "qwen3" and settings.get("attention_bias"):

@@ -9,8 +9,10 @@ from bandrank.models.architectures.sequence_cross_encoder import SequenceCrossEn
 from bandrank.models.checkpoint import assemble, read_json, read_object
 from bandrank.models.hf.dense import activation
 from bandrank.models.hf.files import Weights, read_weights
+from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.pooling import read_pooling
+from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.scorer import Scorer
 
 CHAIN = ["Transformer", "Pooling", "Dense", "LayerNorm", "Dense"]
@@ -70,12 +72,14 @@ def _parts(weights: Weights) -> Weights:
 def _assemble(model: Model, pooling: Any, head: Weights) -> Scorer:
     if pooling not in ("cls", "mean"):
         raise model.refuse(f"classifier_pooling {pooling!r} is not supported, only cls or mean")
+    require_no_prompt(model)
+    max_tokens = most_tokens(model, model.encoder.max_positions)
     config = SequenceCrossEncoderConfig(
         **model.ids("cls", "sep"),
         encoder=model.encoder,
         pooling=pooling,
-        max_tokens=model.encoder.max_positions,
-        max_query_tokens=min(256, model.encoder.max_positions // 2),
+        max_tokens=max_tokens,
+        max_query_tokens=min(256, max_tokens // 2),
     )
     weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
     return assemble(SequenceCrossEncoder, config, model.encoder_weights | weights, source=str(model.folder))

@@ -1,0 +1,93 @@
+"""Settings of tokenizer_config.json: what they change, as transformers applies them, and how far texts are read."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import bert_likes
+from support.models import edit_json, save_bi_encoder, save_cross_encoder, save_sparse_cross_encoder, write_json
+from support.modernbert import save_ettin
+from transformers import AutoTokenizer
+
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.hf.files import load_tokenizer
+from bandrank.models.loading import load_model
+
+TEXTS = ["The MAN", "m\u00e1n after", "the \u4e2d\u56fd man", "the man"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"do_lower_case": False},
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"do_lower_case": False, "tokenizer_class": "PreTrainedTokenizerFast"},
+    ],
+    ids=str,
+)
+def test_they_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """But for a class that takes it as it is."""
+    folder = save_cross_encoder(tmp_path)
+    edit_json(folder / "tokenizer_config.json", settings)
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+
+    expected = [theirs(text, add_special_tokens=False).input_ids for text in TEXTS]
+    assert [ours.encode(text, add_special_tokens=False).ids for text in TEXTS] == expected
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_space_before_a_text(tmp_path: Path, *, begins: bool) -> None:
+    """RoBERTa's tokenizer begins a text as it begins a word, if it is told to."""
+    folder = bert_likes.save(tmp_path, "cross-encoder/stsb-roberta-base")
+    edit_json(folder / "tokenizer_config.json", {"add_prefix_space": begins})
+    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(folder)
+
+    expected = theirs("the man", add_special_tokens=False).input_ids
+    assert ours.encode("the man", add_special_tokens=False).ids == expected
+    assert (ours.encode("the man").tokens[1] == "\u0120the") == begins
+
+
+@pytest.mark.parametrize("save", [save_cross_encoder, save_ettin, save_bi_encoder])
+def test_the_limit_of_texts(tmp_path: Path, save: Callable[[Path], Path]) -> None:
+    """That of sentence-transformers, or else the tokenizer's, in every kind of folder; never more than positions."""
+    folder = save(tmp_path)
+
+    def limit(of_transformer: int | None, of_tokenizer: int) -> int:
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": of_transformer})
+        edit_json(folder / "tokenizer_config.json", {"model_max_length": of_tokenizer})
+        return load_model(str(folder)).scorer.config.max_tokens  # type: ignore[no-any-return]
+
+    assert [limit(32, 64), limit(None, 64), limit(64, 32)] == [32, 64, 64]
+    assert limit(None, int(1e30)) == limit(10**9, 32) > 64
+
+
+def test_a_sparse_cross_encoder_reads_more_than_its_tokenizer_says(tmp_path: Path) -> None:
+    """The tokenizer is that of the model that it was made of."""
+    folder = save_sparse_cross_encoder(tmp_path, positions=1024)
+    edit_json(folder / "tokenizer_config.json", {"model_max_length": 512})
+
+    assert load_model(str(folder)).scorer.config.max_tokens == 1024
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"query_length": 5, "document_length": 6}, r"\{'query_length': 5, 'document_length': 6\}"),
+        ({"processing_kwargs": {"text": {"max_length": 6}}}, r"\{'processing_kwargs.text': "),
+        ({"tokenizer_args": {"model_max_length": 6}}, r"\{'tokenizer_args': "),
+        ({"truncation_side": "left"}, r"\{'truncation_side': 'left'\}"),
+    ],
+)
+def test_texts_that_are_read_otherwise_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """What changes nothing is not."""
+    folder = save_bi_encoder(tmp_path)
+    harmless = {"processing_kwargs": {"chat_template": {"x": 1}}, "tokenizer_args": {"trust_remote_code": True}}
+    write_json(folder / "sentence_bert_config.json", harmless)
+    load_model(str(folder))
+    for name in ("sentence_bert_config", "tokenizer_config"):
+        edit_json(folder / f"{name}.json", settings)
+    with pytest.raises(BadCheckpoint, match=f"texts that are read by {message}.*are not supported"):
+        load_model(str(folder))
