@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import Gate, LookupScorer, WatchedScorer, lookup
-from support.serving import served
+from support.serving import ranked, served
 from support.tasks import Clock, until
 
-from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tokenizer import RequestTokenizer
 from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
@@ -33,11 +32,6 @@ def sample(model: ServedModel, name: str, **labels: str) -> float:
     found = model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
     assert found is not None
     return found
-
-
-def ranked(ranking: Ranking) -> list[tuple[int, float]]:
-    """Indices in the request with scores, best first."""
-    return [(candidate.index, candidate.score) for candidate in ranking.candidates]
 
 
 async def test_candidates_come_back_in_order_of_score() -> None:
@@ -213,48 +207,6 @@ async def test_a_request_beyond_the_bound_is_refused() -> None:
         gate.let_through(2)
 
         assert [ranked(ranking) for ranking in await asyncio.gather(*admitted)] == [[(0, 1.0)]] * 2
-
-
-async def test_the_queries_of_one_request_are_admitted_together() -> None:
-    """As requests of their own most of them are refused, for they would wait for the others. So they are when the
-    request comes again, though nobody else asks.
-    """
-    asked = [("who", ["man", "she he he he", "he man"])] * 80
-    async with served(lookup(man=1.0, she=-1.0), settings=Settings(device="cpu", max_batch_rows=16)) as model:
-        alone = await model.rank(*asked[0])  # from here on the speed is known
-        for _ in range(2):
-            apart = await asyncio.gather(*(model.rank(*each) for each in asked), return_exceptions=True)
-            together = await model.rank_each(asked)
-
-            assert any(isinstance(each, Overloaded) for each in apart)
-            assert [ranked(ranking) for ranking in together] == [ranked(alone)] * 80
-
-
-async def test_the_queries_of_one_request_may_fill_the_room_of_their_client() -> None:
-    """They wait while nobody else does; another request of the client finds it full."""
-    gate = Gate()
-    settings = Settings(device="cpu", max_waiting_rows=18)
-    async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
-        first = asyncio.ensure_future(model.rank("who", ["man"]))
-        await asyncio.to_thread(gate.wait_for_batch)
-        several = asyncio.ensure_future(model.rank_each([("who", ["man"])] * 6))
-        await until(lambda: model.engine.queue.waiting_tasks == 6)
-        with pytest.raises(Overloaded):
-            await model.rank("who", ["man"])
-        gate.let_through(7)
-
-        assert [ranked(ranking) for ranking in (await first, *await several)] == [[(0, 1.0)]] * 7
-
-
-async def test_one_query_that_fails_ends_those_of_the_same_request() -> None:
-    """Their room in the queue is free again, and the error is that of the first."""
-    gate = Gate()
-    async with served(WatchedScorer(lookup(man=1.0), gate), settings=Settings(request_timeout_s=0.05)) as model:
-        with pytest.raises(DeadlineExceeded):
-            await model.rank_each([("who", ["man"]), ("he", ["man"]), ("she", ["man"])])
-
-        assert (model.engine.queue.waiting_rows, model.engine.queue.waiting_tasks) == (0, 0)
-        gate.let_through(3)
 
 
 async def test_the_metrics_show_the_queue_while_a_batch_is_scored() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from support.models import loaded
 
+from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
 from bandrank.models.fusion import Fusion
 from bandrank.models.scorer import Scorer
@@ -37,3 +38,8 @@ async def served(
     serving = assemble([files], settings, clock=clock)
     yield serving.models.default
     await serving.models.close()
+
+
+def ranked(ranking: Ranking) -> list[tuple[int, float]]:
+    """Indices in the request with scores, best first."""
+    return [(candidate.index, candidate.score) for candidate in ranking.candidates]

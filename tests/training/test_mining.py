@@ -2,7 +2,7 @@
 
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from support.tokenizer import WORDS
 from support.training import toml, write_toy
 
 from bandrank.models.loading import load_model
-from bandrank_training import mining
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
@@ -333,34 +332,3 @@ def test_no_loss_no_scaled_loss_and_no_file_are_told(tmp_path: Path) -> None:
         read_recipe(tmp_path / "recipe.toml")
     with pytest.raises(BadRecipe, match=r"none\.toml: .*No such file"):
         read_recipe(tmp_path / "none.toml")
-
-
-def test_a_killed_run_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources that were done are not mined again, and at the end nothing but the groups is left."""
-    sources = [{"collection": str(folder / "col"), "queries": each} for each in ("judged", "keywords", "titles")]
-    values = {"out": str(tmp_path / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
-    (tmp_path / "mine.toml").write_text(toml(values))
-    mined_from: list[str] = []
-    mine_source = mining._mine_source
-
-    def dies_at(queries: str) -> Callable[..., Iterator[Group]]:
-        def mine(recipe: MiningRecipe, source: Source, *more: Any) -> Iterator[Group]:
-            if source.queries == queries:
-                raise KeyboardInterrupt
-            mined_from.append(source.queries)
-            return mine_source(recipe, source, *more)
-
-        return mine
-
-    monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
-    with pytest.raises(KeyboardInterrupt):
-        main(["mine", str(tmp_path / "mine.toml")])
-    assert mined_from == ["judged", "keywords"]
-    monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
-    assert main(["mine", str(tmp_path / "mine.toml")]) == 0
-
-    assert mined_from == ["judged", "keywords", "titles"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["groups.jsonl", "mine.toml"]
-    (tmp_path / "whole.toml").write_text(toml(values | {"out": str(tmp_path / "whole.jsonl")}))
-    assert main(["mine", str(tmp_path / "whole.toml")]) == 0
-    assert (tmp_path / "whole.jsonl").read_bytes() == (tmp_path / "groups.jsonl").read_bytes()

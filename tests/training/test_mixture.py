@@ -10,33 +10,24 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from support.collections import write_collection, write_lines
-from support.models import save_bi_encoder, save_cross_encoder, tiny_bi_encoder, tiny_tokenizer
-from support.native import needs_native
-from support.tokenizer import TOKENIZER_FILE, WORDS
+from support.models import save_bi_encoder, tiny_bi_encoder, tiny_tokenizer
+from support.tokenizer import WORDS
 from support.training import toml, write_toy
 
-from bandrank.models import checkpoint
 from bandrank.models.ids import RaggedIds
-from bandrank.models.loading import load_model
 from bandrank.models.texts import TextEncoder
-from bandrank.models.wording import Wording
 from bandrank_training.__main__ import main
 from bandrank_training.batches import GroupReader
 from bandrank_training.collection import BeirFolder, open_collection
 from bandrank_training.dense import DenseIndex, Vectors
-from bandrank_training.errors import BadInput
 from bandrank_training.forms import keywords, request, split_opening
 from bandrank_training.groups import BadGroups, Group, read_groups, write_groups
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.mixture import MixtureRecipe, allowed
 from bandrank_training.parts import Drawn, Part, draw
-from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, read_recipe
-from bandrank_training.scoring import Question, score_offline
 
 PAGE = 5  # passages of a page
 
@@ -195,57 +186,6 @@ def test_no_domain_has_more_than_its_share(counts: dict[str, int], share: float)
         assert all(kept[domain] == count for domain, count in counts.items() if count <= min(counts.values()))
     else:
         assert kept == counts
-
-
-def test_the_nearest_by_vectors(tmp_path: Path) -> None:
-    """Those of highest cosine, best first; vectors come from their files, where there are some."""
-    save_bi_encoder(tmp_path / "model")
-    rng = random.Random(2)
-    texts = [sentence(rng, 5) for _ in range(300)]  # more than a file holds
-    index = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
-    ((nearest, cosines),) = index.search([texts[7]], 10)
-
-    assert nearest[0] == 7
-    assert cosines[7] == pytest.approx(1.0, abs=1e-5)
-    assert nearest.tolist() == np.argsort(-cosines, kind="stable")[:10].tolist()
-    files = sorted((tmp_path / "vectors").glob("*.npy"))
-    assert len(files) == 3  # two of texts, one of queries
-    before = {file: file.stat().st_mtime_ns for file in files}
-    again = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
-    assert (again.vectors == index.vectors).all()
-    assert {file: file.stat().st_mtime_ns for file in sorted((tmp_path / "vectors").glob("*.npy"))} == before
-    save_cross_encoder(tmp_path / "cross")
-    with pytest.raises(BadInput, match="expected a bi-encoder that compares by the cosine"):
-        DenseIndex(str(tmp_path / "cross"), texts, CPU)
-
-
-def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Path) -> None:
-    """A query is not encoded as a text is."""
-    plain = tiny_bi_encoder()
-    config = replace(plain.config, query_wording=Wording("she {text}"), candidate_wording=Wording("he {text}"))
-    scorer = checkpoint.assemble(type(plain), config, plain.state_dict(), source="the test")
-    checkpoint.save(scorer, tmp_path / "model", tokenizer=TOKENIZER_FILE)
-    texts = ["the man", "was it", "no"]
-    index = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors")
-    ((_, cosines),) = index.search(["the man"], 3)
-
-    (served,) = score_offline(load_model(str(tmp_path / "model"))).score([Question("the man", texts)])
-    assert cosines.tolist() == pytest.approx(served, abs=1e-5)
-    assert cosines[0] < 0.999
-
-
-@needs_native
-def test_vectors_in_int8(tmp_path: Path) -> None:
-    """Nearly those of float32."""
-    save_bi_encoder(tmp_path / "model")
-    texts = [sentence(random.Random(number), 5) for number in range(40)]
-    exact, coarse = (
-        DenseIndex(str(tmp_path / "model"), texts, Placement(CPU.device, dtype)).vectors
-        for dtype in (torch.float32, torch.int8)
-    )
-
-    assert (exact * coarse).sum(1).min() > 0.99
-    assert (exact != coarse).any()
 
 
 def test_passages_of_a_page_that_answers_are_no_negatives(tmp_path: Path) -> None:

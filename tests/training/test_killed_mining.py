@@ -1,0 +1,57 @@
+"""Mining that is killed goes on where it was."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.collections import write_collection
+from support.models import random_text
+from support.training import toml
+
+from bandrank_training import mining
+from bandrank_training.__main__ import main
+from bandrank_training.groups import Group
+from bandrank_training.mining import MiningRecipe, Source
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A collection whose queries are the first words of documents."""
+    documents = {f"d{n}": random_text(random.Random(n), 12) for n in range(30)}
+    queries = {f"q{n}": " ".join(documents[f"d{n}"].split()[:4]) for n in range(6)}
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(6)}
+    write_collection(tmp_path / "col", documents=documents, queries=queries, qrels=qrels, split="train")
+    return tmp_path
+
+
+def test_a_killed_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources that were done are not mined again, and at the end nothing but the groups is left."""
+    sources = [{"collection": str(folder / "col"), "queries": each} for each in ("judged", "keywords", "titles")]
+    values = {"out": str(folder / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
+    (folder / "mine.toml").write_text(toml(values))
+    mined_from: list[str] = []
+    mine_source = mining._mine_source
+
+    def dies_at(queries: str) -> Callable[..., Iterator[Group]]:
+        def mine(recipe: MiningRecipe, source: Source, *more: Any) -> Iterator[Group]:
+            if source.queries == queries:
+                raise KeyboardInterrupt
+            mined_from.append(source.queries)
+            return mine_source(recipe, source, *more)
+
+        return mine
+
+    monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
+    with pytest.raises(KeyboardInterrupt):
+        main(["mine", str(folder / "mine.toml")])
+    assert mined_from == ["judged", "keywords"]
+    monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
+    assert main(["mine", str(folder / "mine.toml")]) == 0
+
+    assert mined_from == ["judged", "keywords", "titles"]
+    assert sorted(path.name for path in folder.iterdir()) == ["col", "groups.jsonl", "mine.toml"]
+    (folder / "whole.toml").write_text(toml(values | {"out": str(folder / "whole.jsonl")}))
+    assert main(["mine", str(folder / "whole.toml")]) == 0
+    assert (folder / "whole.jsonl").read_bytes() == (folder / "groups.jsonl").read_bytes()
