@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def curve(folder: Path, start: str, args: argparse.Namespace) -> Iterable[Point]:
     """The points of a collection. start: the digest of its weights."""
-    settings = digest(start, args.dtype, args.split, str(args.held_back), machine.describe()["CPU"])
+    settings = digest([start, args.dtype, args.split, str(args.held_back), machine.describe()["CPU"]])
     work, placement = args.work / settings / folder.resolve().name, Placement(torch.device("cpu"), DTYPES[args.dtype])
     prepare(folder, args.split, work, args.queries, args.held_back)
     lists = work / "held-back.jsonl.gz"

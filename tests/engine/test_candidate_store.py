@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 from support.models import tiny_tokenizer
 
-from bandrank.engine.cache.redis_client import RedisClient
-from bandrank.engine.candidates import BYTES_AT_ONCE, DELETED_AT_ONCE, CandidateStore
+from bandrank.engine.cache.redis_client import ENTRIES_AT_ONCE, READ_AT_ONCE, RedisClient
+from bandrank.engine.candidates import CandidateStore
 from bandrank.errors import InputTooLarge, NotReady, StoreFull
 
 pytestmark = pytest.mark.anyio
@@ -70,7 +70,7 @@ async def test_many_deletions_leave_turns_to_others() -> None:
         await asyncio.sleep(0)
 
     assert await deletion == COUNT
-    assert turns >= 2 * COUNT / DELETED_AT_ONCE
+    assert turns >= 2 * COUNT / ENTRIES_AT_ONCE
 
 
 class Redis:
@@ -83,12 +83,12 @@ class Redis:
 
     async def sizes(self, keys: Sequence[bytes]) -> list[int]:
         """The bytes of each."""
-        return [BYTES_AT_ONCE] * len(keys)
+        return [READ_AT_ONCE] * len(keys)
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Their texts."""
         self.read.append(len(keys))
-        return [b"x" * BYTES_AT_ONCE] * len(keys)
+        return [b"x" * READ_AT_ONCE] * len(keys)
 
     async def delete_many(self, keys: Sequence[bytes]) -> int | None:
         """How many there were."""
@@ -98,7 +98,7 @@ class Redis:
 
 async def test_texts_are_counted_before_they_are_read() -> None:
     """Those beyond what may be held are never read."""
-    redis, room = Redis(), 3 * BYTES_AT_ONCE
+    redis, room = Redis(), 3 * READ_AT_ONCE
 
     def hold(size: int) -> None:
         nonlocal room
@@ -117,7 +117,7 @@ async def test_deletions_reach_redis_in_parts() -> None:
     """If it stops to answer, the error says how many were deleted, and no more is asked."""
     redis = Redis(deletions=2)
     store = CandidateStore(cast("RedisClient", redis), max_bytes=0)
-    with pytest.raises(NotReady, match=rf": {2 * DELETED_AT_ONCE} candidates were deleted; send the ids again"):
-        await store.delete_many([f"{number}" for number in range(10 * DELETED_AT_ONCE)])
+    with pytest.raises(NotReady, match=rf": {2 * ENTRIES_AT_ONCE} candidates were deleted; send the ids again"):
+        await store.delete_many([f"{number}" for number in range(10 * ENTRIES_AT_ONCE)])
 
-    assert redis.deleted == [DELETED_AT_ONCE] * 3
+    assert redis.deleted == [ENTRIES_AT_ONCE] * 3

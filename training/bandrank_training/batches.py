@@ -16,8 +16,8 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
 from bandrank_training.collection import documents_of, numbered_lines, open_collection
-from bandrank_training.contents import of_texts
-from bandrank_training.groups import BadGroups, Group, read_groups
+from bandrank_training.contents import digest
+from bandrank_training.groups import BadGroups, Group, check_areas, read_groups
 from bandrank_training.losses import UNKNOWN, Scored
 from bandrank_training.recipe import DataRecipe
 
@@ -83,9 +83,7 @@ class GroupReader:
         self._most_pieces = max(0, recipe.max_candidate_tokens - len(template.prefix) - len(template.suffix))
         self._files = [Path(name) for name in recipe.groups]
         if recipe.without:
-            areas = {group.area for path in self._files for group in read_groups(path)}
-            if unknown := sorted(set(recipe.without) - areas):
-                raise BadGroups(f"without: no group is of {unknown[0]!r}; there are {', '.join(sorted(areas))}")
+            check_areas("without", recipe.without, chain.from_iterable(map(read_groups, self._files)))
         self.documents = read_documents(self._files)
         self._pieces: dict[str, PackedIds] = {}
 
@@ -93,8 +91,8 @@ class GroupReader:
     def contents(self) -> str:
         """The digest of all that is read: groups, with their labels and scores, and texts."""
         lines = (line for path in self._files for _, line in numbered_lines(path))
-        texts = (f"{source}\0{name}\0{text}" for (source, name), text in sorted(self.documents.items()))
-        return of_texts(chain(lines, texts))
+        texts = chain.from_iterable((*place, text) for place, text in sorted(self.documents.items()))
+        return digest(chain(lines, texts))
 
     def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
         """Yields batches without end, starting after the first `groups_read` groups."""

@@ -75,7 +75,7 @@ class DenseIndex:
         """The vectors of a chunk, (n, hidden_size), from its file if there is one."""
         if self._folder is None:
             return self._vectors(read(texts))
-        path = self._folder / f"{digest(self._name, what, *texts)}.npy"
+        path = self._folder / f"{digest([self._name, what, *texts])}.npy"
         if path.is_file():
             kept: Vectors = np.load(path)
             return kept

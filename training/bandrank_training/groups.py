@@ -58,6 +58,13 @@ class Group:
         return [sum(column) for column in zip(*named, strict=True)] if named else [0.0] * len(self.candidates)
 
 
+def check_areas(setting: str, named: Iterable[str], groups: Iterable[Group]) -> None:
+    """Raises BadGroups for the name of an area, in a setting, that no group is of."""
+    areas = {group.area for group in groups}
+    if unknown := sorted(set(named) - areas):
+        raise BadGroups(f"{setting}: no group is of {unknown[0]!r}; there are {', '.join(sorted(areas))}")
+
+
 def write_groups(path: Path, groups: Iterable[Group]) -> int:
     """Writes a file of groups and returns their number. The file appears once it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ from bandrank_training.collection import open_collection
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
 from bandrank_training.frequencies import rarity
+from bandrank_training.groups import check_areas
 from bandrank_training.losses import LossRecipe, Scored, contrastive
 from bandrank_training.models import tokenizer_file
 from bandrank_training.placement import CPU, Placement
@@ -69,14 +70,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that takes no lexical evidence.
     """
+    read = DevSet.read(args.groups)
+    dev = replace(read, groups=read.groups[: args.most])
+    check_areas("--without", args.without, dev.groups)
     model = load_start(args.model)
     texts = (text for _, text in open_collection(args.collection).documents())
     frequencies = rarity(texts, TextEncoder(model.tokenizer, model.scorer))
-    read = DevSet.read(args.groups)
-    dev = replace(read, groups=read.groups[: args.most])
     asked = Asked.of(with_lexical(model, *frequencies), dev, Placement.of(args))
-    if unknown := sorted(set(args.without) - {group.area for group in dev.groups}):
-        raise BadInput(f"--without: no group is of {unknown[0]!r}")
     fitted = [index for index, group in enumerate(dev.groups) if group.area not in args.without]
     if not fitted:
         raise BadInput(f"{args.groups}: no group is left to fit to")

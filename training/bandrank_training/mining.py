@@ -184,7 +184,7 @@ class _Files:
             self._documents[place] = of_documents(collection, source.max_documents)
         judgements = "" if source.queries == "titles" else of_judgements(collection, source.split)
         settings = json.dumps(asdict(source), sort_keys=True)
-        return self.folder / f"{digest(*self._shared, settings, self._documents[place], judgements)}.jsonl.gz"
+        return self.folder / f"{digest([*self._shared, settings, self._documents[place], judgements])}.jsonl.gz"
 
 
 def _all_groups(

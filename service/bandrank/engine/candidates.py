@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from bandrank.engine.cache.keys import BUCKETS, digest
-from bandrank.engine.cache.redis_client import RedisClient, parts
+from bandrank.engine.cache.redis_client import ENTRIES_AT_ONCE, READ_AT_ONCE, RedisClient, parts
 from bandrank.engine.slices import slices
 from bandrank.errors import NotReady, StoreFull
 
@@ -15,9 +15,6 @@ log = logging.getLogger(__name__)
 # What an entry takes beside its two strings: its part of a dictionary that has just grown, and the rounding of the
 # strings' sizes; the most that tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 80
-
-BYTES_AT_ONCE = 1 << 20  # read from Redis, or one text: within its time also where it is far
-DELETED_AT_ONCE = 256  # ids, before the event loop has its turn
 
 
 class CandidateStore:
@@ -79,7 +76,7 @@ class CandidateStore:
         """
         values: list[bytes | None] = []
         sizes = await redis.sizes(keys) or []
-        for part in slices(sizes, BYTES_AT_ONCE) if sizes else ():
+        for part in slices(sizes, READ_AT_ONCE) if sizes else ():
             hold(sum(sizes[part]))
             read = await redis.get_many(keys[part])
             if read is None:
@@ -94,8 +91,8 @@ class CandidateStore:
         answer; some may be deleted then.
         """
         deleted = 0
-        for start in range(0, len(ids), DELETED_AT_ONCE):
-            part = ids[start : start + DELETED_AT_ONCE]
+        for start in range(0, len(ids), ENTRIES_AT_ONCE):
+            part = ids[start : start + ENTRIES_AT_ONCE]
             if self._redis is None:
                 deleted += self._forget(part)
                 await asyncio.sleep(0)

@@ -80,7 +80,7 @@ async def test_large_representations_are_read_in_parts(server: RedisServer, monk
     """
     texts = texts_of(random.Random(9), 100)
     monkeypatch.setattr(representations, "FIRST_AT_ONCE", 10)
-    monkeypatch.setattr(representations, "BYTES_AT_ONCE", 20 * max(len(payload_of(digest(text))) for text in texts))
+    monkeypatch.setattr(representations, "READ_AT_ONCE", 20 * max(len(payload_of(digest(text))) for text in texts))
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store(texts)
         server.do("CONFIG", "RESETSTAT")
@@ -94,7 +94,7 @@ async def test_what_was_read_before_redis_failed_is_a_hit(server: RedisServer, m
     """The rest is computed, and nothing more is asked."""
     texts = texts_of(random.Random(10), 30)
     monkeypatch.setattr(representations, "FIRST_AT_ONCE", 10)
-    monkeypatch.setattr(representations, "BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(representations, "READ_AT_ONCE", 10)
     async with replica(server.url) as first, replica(server.url) as second:
         await first.store(texts)
         assert second.redis is not None

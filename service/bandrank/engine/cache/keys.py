@@ -6,10 +6,9 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Protocol
 
-import torch
-
 from bandrank.dtypes import PayloadDtype
 from bandrank.engine.cache.codec import VERSION
+from bandrank.models.hashing import add_parts, parts_of_weights
 from bandrank.models.scorer import Scorer
 
 FINGERPRINT_VERSION = 2  # says what is hashed; version 1 included the query side
@@ -41,11 +40,6 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
     does not cover.
     """
     hasher = blake2b(digest_size=16)
-
-    def add(part: bytes | memoryview) -> None:
-        hasher.update(len(part).to_bytes(8, "little"))  # else ("ab", "c") would hash like ("a", "bc")
-        hasher.update(part)
-
     side = scorer.candidate_side()
     facts = {
         "version": [FINGERPRINT_VERSION, VERSION],
@@ -54,11 +48,9 @@ def fingerprint(scorer: Scorer, tokenizer: SerializableTokenizer, payload_dtype:
         "candidate_template": asdict(scorer.candidate_template),
         "payload_dtype": payload_dtype,
     }
-    add(json.dumps(facts, sort_keys=True).encode())
-    add(tokenizer.to_str().encode())
-    for name, tensor in sorted(side.weights.items()):
-        add(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        add(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    texts = json.dumps(facts, sort_keys=True), tokenizer.to_str()
+    add_parts(hasher, [text.encode() for text in texts])
+    add_parts(hasher, parts_of_weights(side.weights))
     return hasher.digest()
 
 

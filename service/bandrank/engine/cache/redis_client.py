@@ -26,6 +26,7 @@ SOCKET_TIMEOUT_S = 1.0  # a connection that owes a reply for longer is closed
 MAX_CONNECTIONS = 32  # to each server, and calls under way; further calls wait for their turn
 ENTRIES_AT_ONCE = 256
 BYTES_AT_ONCE = 4 * 1024 * 1024  # per pipeline: a tenth of a second at 40 MB/s
+READ_AT_ONCE = 1 << 20  # bytes, or one value: within a read's time also where Redis is far
 
 
 def parts(entries: Mapping[AnyStr, AnyStr]) -> Iterator[dict[AnyStr, AnyStr]]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import redis_keys
 from bandrank.engine.cache.lru import LruCache
-from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.cache.redis_client import READ_AT_ONCE, RedisClient
 from bandrank.engine.cache.single_flight import SingleFlight
 from bandrank.engine.cache.write_behind import WriteBehind
 from bandrank.metrics import Metrics
@@ -14,9 +14,7 @@ from bandrank.metrics import Metrics
 # What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
 # tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
-# Of one read from Redis, so that it is answered in time also where Redis is far. How many entries these are is known
-# once some were seen; before that, so many.
-BYTES_AT_ONCE, FIRST_AT_ONCE = 1 << 20, 512
+FIRST_AT_ONCE = 512  # entries in a read from Redis before their size is known
 
 
 class RepresentationCache:
@@ -121,7 +119,7 @@ class RepresentationCache:
     def _keep(self, payloads: Mapping[bytes, bytes]) -> None:
         if payloads:
             mean_bytes = sum(map(len, payloads.values())) / len(payloads)
-            self._at_once = max(1, int(BYTES_AT_ONCE / mean_bytes))
+            self._at_once = max(1, int(READ_AT_ONCE / mean_bytes))
         entries, size = len(self._memory), self._memory.num_bytes
         self._memory.put_many(payloads)
         self._metrics.cache_memory_entries.inc(len(self._memory) - entries)  # two caches may share the gauges

@@ -105,7 +105,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         max_query_tokens=max_tokens * 3 // 4,
         max_candidate_tokens=2 * max_tokens,
     )
-    head = {"head.classifier.weight": _head(model, text, compared=_compared(model)).float()}
+    head = {"head.classifier.weight": _head(model, text).float()}
     return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
 
 
@@ -118,11 +118,9 @@ def _compared(model: Model) -> dict[str, Any]:
     return read_object(model.folder / modules[1].get("path", "1_LogitScore") / "config.json")
 
 
-def _head(model: Model, text: PromptText, *, compared: dict[str, Any]) -> torch.Tensor:
+def _head(model: Model, text: PromptText) -> torch.Tensor:
     """(1, hidden_size): a classifier of one output, or the difference of two rows of the output matrix, which alone are
     read of it.
-
-    compared: the settings that name the rows' tokens; those of the prompt by default.
     """
     weights, tied = model.weights, model.settings.get("tie_word_embeddings", False)
     if (classifier := weights.get("score.weight")) is not None:
@@ -132,8 +130,9 @@ def _head(model: Model, text: PromptText, *, compared: dict[str, Any]) -> torch.
     if model.headless or not (tied or "lm_head.weight" in weights):
         raise model.refuse("a decoder without an output matrix is no re-ranker; an embedding model has a modules.json")
     matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
-    relevant = compared.get("true_token_id", model.token_id(text.relevant))
-    irrelevant = compared.get("false_token_id", model.token_id(text.irrelevant))
+    settings = _compared(model)
+    relevant = settings.get("true_token_id", model.token_id(text.relevant))
+    irrelevant = settings.get("false_token_id", model.token_id(text.irrelevant))
     if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in (relevant, irrelevant)):
         raise model.refuse(f"the scores must compare the logits of two tokens, not of {relevant!r} and {irrelevant!r}")
     return matrix[relevant : relevant + 1].float() - matrix[irrelevant : irrelevant + 1].float()
