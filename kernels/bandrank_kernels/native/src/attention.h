@@ -88,7 +88,8 @@ struct Softmax {
         const float scale = 1.0f / std::sqrt((float)head_dim);
         Floats highest = all(top);
         for (int64_t j = 0; j < count; j += LANES) {
-            Floats products[LANES] = {};
+            Floats products[LANES];
+            clear(products);
             for (int i = 0; i < LANES; ++i) {
                 const float* key = keys + std::min(j + i, count - 1) * head_dim;
                 for (int64_t d = 0; d < head_dim; d += LANES)
@@ -169,7 +170,8 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     Floats highest[GROUPS];
     for (Floats& each : highest) each = all(-INFINITY);
     for (int64_t j = 0; j < count; j += TOGETHER) {
-        Floats logits[TOGETHER][GROUPS] = {};
+        Floats logits[TOGETHER][GROUPS];
+        clear(logits);
         const float* rows[TOGETHER];
         for (int i = 0; i < TOGETHER; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
         for (int64_t d = 0; d < head_dim; ++d) {
@@ -206,7 +208,8 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     for (int64_t d = 0; d < head_dim; d += LANES) {
         Floats blocks[GROUPS][LANES];
         for (int part = 0; part < LANES; part += TOGETHER) {
-            Floats sums[TOGETHER][GROUPS] = {};
+            Floats sums[TOGETHER][GROUPS];
+            clear(sums);
             for (int64_t j = 0; j < count; ++j) {
                 Floats w[GROUPS];
                 for (int group = 0; group < GROUPS; ++group) w[group] = load<Floats>(weights + j * WIDE + group * LANES);

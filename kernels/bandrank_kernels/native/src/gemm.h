@@ -7,21 +7,21 @@
 
 namespace bandrank {
 
-// Bytes of a row that are multiplied together, with those of as many outputs.
+// Levels of a row that are multiplied together, with those of as many outputs.
 #if defined(__AMX_INT8__)
-constexpr int64_t DEPTH = 4 * TILE, WIDTH = TILE;
+constexpr int64_t DEPTH = GROUP * TILE, WIDTH = TILE;
 #else
-constexpr int64_t DEPTH = 4, WIDTH = PANEL;
+constexpr int64_t DEPTH = GROUP, WIDTH = PANEL;
 #endif
 
 // W, (outputs, inputs), as signed bytes with a scale for each output. The weights of split inputs are repeated for their
 // copies, so that an output has as many bytes as a row. They are packed in panels of PANEL outputs, a panel in
-// runs of DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that of each four bytes of a row those of all its
+// runs of DEPTH bytes, a run in blocks of WIDTH outputs, and a block so that of each GROUP bytes of a row those of all its
 // outputs are together. Behind the last output, and the last byte of each, are zeros.
 struct Weights {
     int64_t outputs, inputs;
     Split split;
-    const int8_t* panels;  // (panels, bytes / DEPTH, PANEL / WIDTH, DEPTH / 4, WIDTH, 4)
+    const int8_t* panels;  // (panels, bytes / DEPTH, PANEL / WIDTH, DEPTH / GROUP, WIDTH, GROUP)
     const float* scales;   // (padded outputs,)
     const int32_t* sums;   // (padded outputs,) of the bytes of each output
     const float* bias;     // (padded outputs,)
@@ -39,11 +39,11 @@ inline int64_t padded(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * 
 // weight: (outputs, given).  bytes: of a packed output.
 inline void pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels, int32_t* sums) {
     for (int64_t output = 0; output < padded(outputs); ++output) {
-        int8_t* to = panels + output / PANEL * PANEL * bytes + output % PANEL / WIDTH * WIDTH * DEPTH + output % WIDTH * 4;
+        int8_t* to = panels + output / PANEL * PANEL * bytes + output % PANEL / WIDTH * WIDTH * DEPTH + output % WIDTH * GROUP;
         sums[output] = 0;
         for (int64_t i = 0; i < bytes; ++i) {
             int8_t byte = output < outputs && i < given ? weight[output * given + i] : 0;
-            to[i / DEPTH * DEPTH * PANEL + i % DEPTH / 4 * WIDTH * 4 + i % 4] = byte;
+            to[i / DEPTH * DEPTH * PANEL + i % DEPTH / GROUP * WIDTH * GROUP + i % GROUP] = byte;
             sums[output] += byte;
         }
     }
@@ -62,7 +62,7 @@ constexpr int BLOCK_OUTPUTS = BLOCK_VECTORS * LANES;
 // and written. The tiles compute by themselves: between their instructions, the thread is busy with shares of `work`,
 // which is called with where it goes on and where it stops, from 0 to `amount`.
 template <class Work>
-inline void multiply_block(int64_t count, const uint8_t* rows, int64_t bytes, const int8_t* weights, int32_t* sums,
+inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, const int8_t* weights, int32_t* sums,
                            int64_t amount, Work&& work) {
     const int64_t share = (amount * DEPTH + bytes - 1) / bytes;
     int64_t next = 0;
@@ -78,27 +78,34 @@ inline void multiply_block(int64_t count, const uint8_t* rows, int64_t bytes, co
 }
 #else
 // The products of ROWS rows with a panel. A function of its own, so that all sums are in registers whatever the compiler
-// makes of its callers.
+// makes of its callers; a loop over them that is not unrolled would keep them in memory.
 template <int ROWS>
-[[gnu::noinline]] void multiply_tile(const uint8_t* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
-    Ints totals[ROWS][TILE_VECTORS] = {};
-    for (int64_t i = 0; i < bytes; i += 4) {
+[[gnu::noinline]] void multiply_tile(const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
+    Ints totals[ROWS * TILE_VECTORS];
+    clear(totals);
+    for (int64_t i = 0; i < bytes; i += GROUP) {
         Ints weights[TILE_VECTORS];
-        for (int v = 0; v < TILE_VECTORS; ++v) weights[v] = load<Ints>(panel + i * PANEL + v * LANES * 4);
+        for (int v = 0; v < TILE_VECTORS; ++v) weights[v] = load_weights(panel + i * PANEL + v * LANES * GROUP);
+#pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
-            int32_t four;
-            std::memcpy(&four, rows + r * bytes + i, 4);
-            Ints x = Ints{} + four;
-            for (int v = 0; v < TILE_VECTORS; ++v) totals[r][v] = add_products(totals[r][v], x, weights[v]);
+            int32_t group;
+            static_assert(sizeof group == GROUP * sizeof(Level));
+            std::memcpy(&group, rows + r * bytes + i, sizeof group);
+            const Ints x = Ints{} + group;
+#pragma GCC unroll 4
+            for (int v = 0; v < TILE_VECTORS; ++v) {
+                Ints& total = totals[r * TILE_VECTORS + v];
+                total = add_products(total, x, weights[v]);
+            }
         }
     }
-    for (int r = 0; r < ROWS; ++r)
-        for (int v = 0; v < TILE_VECTORS; ++v) store(sums + r * PANEL + v * LANES, totals[r][v]);
+#pragma GCC unroll 32
+    for (int i = 0; i < ROWS * TILE_VECTORS; ++i) store(sums + i * LANES, totals[i]);
 }
 
 // The same for `count` rows, at most ROWS.
 template <int ROWS = TILE_ROWS>
-inline void multiply_rows(int64_t count, const uint8_t* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
+inline void multiply_rows(int64_t count, const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums) {
     if constexpr (ROWS > 1)
         if (count < ROWS) return multiply_rows<ROWS - 1>(count, rows, bytes, panel, sums);
     multiply_tile<ROWS>(rows, bytes, panel, sums);
@@ -106,7 +113,7 @@ inline void multiply_rows(int64_t count, const uint8_t* rows, int64_t bytes, con
 
 // The same behind all of the work that is to be done meanwhile.
 template <class Work>
-inline void multiply_block(int64_t count, const uint8_t* rows, int64_t bytes, const int8_t* panel, int32_t* sums,
+inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, const int8_t* panel, int32_t* sums,
                            int64_t amount, Work&& work) {
     work(0, amount);
     multiply_rows(count, rows, bytes, panel, sums);
@@ -143,7 +150,7 @@ inline void finish(const Block& block, int64_t from, int64_t to, const Weights& 
 
 // y = x W^T + bias for quantised rows x: write(row, output, LANES values). Outputs beyond the last are written too.
 template <class Write>
-inline void multiply(const uint8_t* rows, const Quantisation* steps, int64_t count, const Weights& w, Write write) {
+inline void multiply(const Level* rows, const Quantisation* steps, int64_t count, const Weights& w, Write write) {
     const int64_t bytes = w.bytes();
     [[maybe_unused]] const Tiles tiles;
     alignas(64) int32_t sums[2][TILE_ROWS * BLOCK_OUTPUTS];

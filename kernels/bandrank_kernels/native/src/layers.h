@@ -21,7 +21,7 @@ struct Piece {
 static_assert(sizeof(Piece) == 7 * sizeof(int64_t), "a row of the table of pieces");
 
 struct Scratch {
-    Buffer<uint8_t> bytes;
+    Buffer<Level> bytes;
     Buffer<float> first, second;
     Buffer<Quantisation> steps;
     AttentionScratch attention;
@@ -33,8 +33,8 @@ struct Scratch {
 inline thread_local Scratch scratch;
 
 // The quantised rows of a block, in the scratch of this thread.
-inline const uint8_t* quantise_rows(const float* x, int64_t stride, int64_t count, const Weights& w) {
-    uint8_t* bytes = scratch.bytes.room(CHAIN_ROWS * w.bytes());
+inline const Level* quantise_rows(const float* x, int64_t stride, int64_t count, const Weights& w) {
+    Level* bytes = scratch.bytes.room(CHAIN_ROWS * w.bytes());
     Quantisation* steps = scratch.steps.room(CHAIN_ROWS);
     for (int64_t row = 0; row < count; ++row)
         steps[row] = quantise(x + row * stride, w.split, w.inputs, bytes + row * w.bytes());
@@ -43,7 +43,7 @@ inline const uint8_t* quantise_rows(const float* x, int64_t stride, int64_t coun
 
 template <class Write>
 inline void product(const float* x, int64_t stride, int64_t count, const Weights& w, Write write) {
-    const uint8_t* bytes = quantise_rows(x, stride, count, w);
+    const Level* bytes = quantise_rows(x, stride, count, w);
     multiply(bytes, scratch.steps.data(), count, w, write);
 }
 

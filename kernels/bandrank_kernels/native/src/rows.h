@@ -29,8 +29,9 @@ struct Split {
 
 // The bytes of a row of n inputs, whose range is divided into 255 equal steps and contains zero. NaN or infinity in the
 // row make the scale NaN, so that they reach everything made of the row.
-inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint8_t* bytes) {
-    Floats low[CHAINS] = {}, high[CHAINS] = {}, poison[CHAINS] = {};
+inline Quantisation quantise(const float* x, const Split& split, int64_t n, Level* bytes) {
+    Floats low[CHAINS], high[CHAINS], poison[CHAINS];
+    clear(low), clear(high), clear(poison);
     auto at = [&](int64_t i) {
         Floats v = load<Floats>(x + i);
         return split.shares ? v * load<Floats>(split.shares + i) : v;
@@ -60,13 +61,13 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint
     for (i = 0; i + 4 * LANES <= n; i += 4 * LANES) {
         Ints four[4];
         for (int part = 0; part < 4; ++part) four[part] = shifted(i + part * LANES, at(i + part * LANES));
-        store_bytes(bytes + i, four);
+        store_levels(bytes + i, four);
     }
-    for (; i < n; i += LANES) store(bytes + i, to_bytes(shifted(i, at(i))));
+    for (; i < n; i += LANES) store(bytes + i, to_levels(shifted(i, at(i))));
     for (i = 0; i < split.copies; i += LANES) {
         Floats v;
         for (int lane = 0; lane < LANES; ++lane) v[lane] = x[split.sources[i + lane]];
-        store(bytes + n + i, to_bytes(shifted(n + i, v * load<Floats>(split.shares + n + i))));
+        store(bytes + n + i, to_levels(shifted(n + i, v * load<Floats>(split.shares + n + i))));
     }
     return {step + sum(poison[0]), zero};
 }
@@ -74,7 +75,8 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, uint
 // The sum of a function of each LANES numbers of a row.
 template <class Function>
 inline float sum_over(int64_t n, Function of) {
-    Floats sums[CHAINS] = {};
+    Floats sums[CHAINS];
+    clear(sums);
     int64_t i = 0;
     for (; i + CHAINS * LANES <= n; i += CHAINS * LANES)
         for (int chain = 0; chain < CHAINS; ++chain) sums[chain] += of(i + chain * LANES);

@@ -7,6 +7,10 @@
 #include <immintrin.h>
 #endif
 
+#if !defined(__AVX2__)
+#error "the kernels need AVX2 at least"
+#endif
+
 namespace bandrank {
 
 #if defined(__AMX_INT8__)
@@ -21,9 +25,19 @@ constexpr int TILE_VECTORS = 2, TILE_ROWS = 6;  // 12 accumulators in 16 registe
 #endif
 constexpr int PANEL = LANES * TILE_VECTORS;  // outputs of a weight matrix that are stored together
 
+// A number of a quantised row, 0 .. 255, and how many of them a lane multiplies at once. Without an instruction for bytes
+// whose sums are exact they are kept in 16 bits: vpmaddubsw saturates, vpmaddwd does not.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+typedef uint8_t Level;
+constexpr int GROUP = 4;
+#else
+typedef uint16_t Level;
+constexpr int GROUP = 2;
+#endif
+
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
-typedef uint8_t Bytes __attribute__((vector_size(LANES)));
+typedef Level Levels __attribute__((vector_size(LANES * sizeof(Level))));
 
 template <class Vector, class Number>
 inline Vector load(const Number* from) {
@@ -37,23 +51,34 @@ inline void store(Number* to, Vector what) {
     std::memcpy(to, &what, sizeof what);
 }
 
+// Sets each vector to zero by itself. An array that is initialised as a whole stays in memory, not in registers.
+template <class Vector>
+inline void clear(Vector& vector) {
+    vector = Vector{};
+}
+template <class Vectors, int COUNT>
+inline void clear(Vectors (&vectors)[COUNT]) {
+#pragma GCC unroll 32
+    for (Vectors& each : vectors) clear(each);
+}
+
 inline Floats all(float value) { return Floats{} + value; }
 inline Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
 inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // towards zero
 inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
 
-// Numbers that are not negative as bytes; those above 255 become 255.
-inline Bytes to_bytes(Ints x) {
+// Numbers that are not negative; those above 255 become 255.
+inline Levels to_levels(Ints x) {
 #if defined(__AVX512F__)
-    return (Bytes)_mm512_cvtusepi32_epi8((__m512i)x);
+    return (Levels)_mm512_cvtusepi32_epi8((__m512i)x);
 #else
-    return __builtin_convertvector(x > 255 ? Ints{} + 255 : x, Bytes);
+    return __builtin_convertvector(x > 255 ? Ints{} + 255 : x, Levels);
 #endif
 }
 
 // The same for four registers, one behind the other.
-inline void store_bytes(uint8_t* to, const Ints (&x)[4]) {
+inline void store_levels(Level* to, const Ints (&x)[4]) {
 #if defined(__AVX512BW__)
     Ints order;  // of groups of four bytes, which packing leaves by quarters of registers
     for (int i = 0; i < LANES; ++i) order[i] = 4 * (i % 4) + i / 4;
@@ -61,7 +86,17 @@ inline void store_bytes(uint8_t* to, const Ints (&x)[4]) {
     __m512i high = _mm512_packus_epi32((__m512i)x[2], (__m512i)x[3]);
     store(to, (Ints)_mm512_permutexvar_epi32((__m512i)order, _mm512_packus_epi16(low, high)));
 #else
-    for (int i = 0; i < 4; ++i) store(to + i * LANES, to_bytes(x[i]));
+    auto shorts = [&](int i) {  // of two registers, which packing leaves by halves
+        __m256i halves = _mm256_packus_epi32((__m256i)x[i], (__m256i)x[i + 1]);
+        return _mm256_min_epu16(_mm256_permute4x64_epi64(halves, 0xd8), _mm256_set1_epi16(255));
+    };
+    __m256i low = shorts(0), high = shorts(2);
+    if constexpr (sizeof(Level) == 2) {
+        store(to, low);
+        store(to + 2 * LANES, high);
+    } else {
+        store(to, _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8));
+    }
 #endif
 }
 
@@ -97,21 +132,23 @@ inline void transpose(Floats* rows) {
     }
 }
 
-// Each lane of `total` plus the product of its four unsigned bytes of x with its four signed bytes of w. Exact.
+// GROUP weights of each lane, as add_products takes them.
+inline Ints load_weights(const int8_t* from) {
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    return load<Ints>(from);
+#else
+    return (Ints)_mm256_cvtepi8_epi16(load<__m128i>(from));
+#endif
+}
+
+// Each lane of `total` plus the products of its GROUP numbers of x with its GROUP weights. Exact.
 inline Ints add_products(Ints total, Ints x, Ints w) {
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)w);
 #elif defined(__AVXVNNI__)
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)x, (__m256i)w);
-#elif defined(__AVX2__)
-    // Two products of 16 bits each time: vpmaddubsw would saturate.
-    __m256i low = _mm256_set1_epi16(0xff);
-    __m256i even = _mm256_madd_epi16(_mm256_and_si256((__m256i)x, low),
-                                     _mm256_srai_epi16(_mm256_slli_epi16((__m256i)w, 8), 8));
-    __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16((__m256i)x, 8), _mm256_srai_epi16((__m256i)w, 8));
-    return total + (Ints)even + (Ints)odd;
 #else
-#error "no product of bytes for this processor"
+    return total + (Ints)_mm256_madd_epi16((__m256i)x, (__m256i)w);
 #endif
 }
 
