@@ -21,7 +21,7 @@ from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
 
 RECORDED = recorded()
-TOLERANCE = 1e-4  # of scores of six layers, between -12 and 12
+TOLERANCE = 3e-4  # of scores of six layers, between -12 and 12; without AVX-512, 1.1e-4 was seen
 
 
 @pytest.fixture(autouse=True)
