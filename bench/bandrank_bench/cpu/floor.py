@@ -4,13 +4,13 @@ A product of (m, k) and (k, n) is 2mkn operations. Softmax, layer norm, GELU and
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bandrank_bench.systems import Pattern, Precision, has_native_bf16
+from bandrank_bench.systems import Pattern, Precision
 from bandrank_bench.workloads import QUERY_TOKENS, Request
 
 LAYERS, HIDDEN, FFN = 6, 384, 1536
@@ -68,10 +68,10 @@ def _band(length: int, window: int) -> int:
     return length + 2 * sum(length - distance for distance in range(1, reach + 1))
 
 
-def measure_ceilings() -> dict[Precision, float]:
-    """Operations per second of the fastest product, per precision: the best repeat, shape and kernel."""
+def measure_ceilings(precisions: Collection[Precision]) -> dict[Precision, float]:
+    """Operations per second of the fastest product in each precision: the best repeat, shape and kernel."""
     ceilings: dict[Precision, float] = {}
-    for precision, operations, product in _products():
+    for precision, operations, product in _products(precisions):
         product()
         for _ in range(REPEATS):
             started = time.perf_counter()
@@ -81,16 +81,18 @@ def measure_ceilings() -> dict[Precision, float]:
     return ceilings
 
 
-def _products() -> Iterator[tuple[Precision, float, Callable[[], object]]]:
-    half: Precision = "bf16" if has_native_bf16() else "bf16 emulated"
-    dtypes: tuple[tuple[Precision, torch.dtype], ...] = (("fp32", torch.float32), (half, torch.bfloat16))
+def _products(precisions: Collection[Precision]) -> Iterator[tuple[Precision, float, Callable[[], object]]]:
     for k, n in SHAPES:
         operations = 2.0 * ROWS * k * n
-        for precision, dtype in dtypes:
+        for precision in precisions:
+            if precision == "int8":
+                yield precision, operations, _int8(k, n)
+                continue
+            dtype = torch.float32 if precision == "fp32" else torch.bfloat16
             x, weight = torch.randn(ROWS, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
             yield precision, operations, _plain(x, weight)
-            yield precision, operations, _prepacked(x, weight)
-        yield "int8", operations, _int8(k, n)
+            if precision != "bf16 emulated":  # oneDNN packs no weights for it
+                yield precision, operations, _prepacked(x, weight)
 
 
 def _plain(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:

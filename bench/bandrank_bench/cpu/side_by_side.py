@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=0, help="clean samples of each system (default: the workload's)")
-    parser.add_argument("--only", default="", help=f"systems whose name contains this, and {YARDSTICK}")
+    parser.add_argument("--only", nargs="+", default=[""], help=f"systems whose name has one of these, and {YARDSTICK}")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"))
     options = parser.parse_args(arguments)
     from bandrank_bench.cpu.peers import load_peers  # noqa: PLC0415  # needs runtimes that tests do without
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         writer = Writer(Tokenizer.from_file(str(checkpoints["full"] / "tokenizer.json")))
         say("loading and converting")
         every = [*load_peers(checkpoints["full"], work), *open_ours(stack, checkpoints, work)]
-        chosen = [system for system in every if options.only in system.name or system.name == YARDSTICK]
+        chosen = [system for system in every if any(part in system.name for part in (*options.only, YARDSTICK))]
         systems, left_out = leave_out_slow(chosen, WORKLOADS["W2"].request(writer, PROBE_ROUND))
         checked = WORKLOADS["W1"].request(writer, CHECK_ROUND).head(CHECKED_PASSAGES)
         references = {
@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"no report: {disagreement}")
             return 1
         calibration = Calibration()
-        ceilings = measure_ceilings()
+        precisions = {system.precision for system in systems}
+        ceilings = measure_ceilings(precisions)
         samples = [
             sample
             for workload in workloads
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 calibration=calibration,
             )
         ]
-        for precision, speed in measure_ceilings().items():  # again: the first may have met a slow phase
+        for precision, speed in measure_ceilings(precisions).items():  # again: the first may have met a slow phase
             ceilings[precision] = max(ceilings[precision], speed)
     results = Results(
         machine=machine.describe() | {"calibration product": calibration.describe()},

@@ -6,6 +6,7 @@ a colon and the space behind it; so the part with the query and the one with the
 """
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
 from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.hf.chat_template import rendered_pair
 from bandrank.models.hf.files import load_tokenizer
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
@@ -38,6 +40,11 @@ class PromptText:
     relevant: str
     irrelevant: str
     task: str = ""
+
+    def around(self, query: str, candidate: str) -> str:
+        """The whole text of a pair, without an instruction of its own."""
+        before, after = self.query.around()
+        return f"{self.head}{before}{query}{after}{''.join(self.between)} {candidate}{''.join(self.tail)}"
 
     def tokenised(self, folder: Path) -> Prompt:
         """The prompt by the folder's tokenizer. Raises BadCheckpoint."""
@@ -96,7 +103,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = PROMPTS[model.settings["model_type"]]
-    require_no_prompt(model, text.task)
+    task = require_no_prompt(model, text.task)
+    if modules:
+        _require_known_template(model, text, task)
     max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
         encoder=model.encoder,
@@ -107,6 +116,18 @@ def read(model: Model, modules: list[str]) -> Scorer:
     )
     head = {"head.classifier.weight": _head(model, text).float()}
     return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
+
+
+def _require_known_template(model: Model, text: PromptText, task: str) -> None:
+    """Raises BadCheckpoint if sentence-transformers would put a pair to this model in other words."""
+    query, document = "which pair?", "This one."
+    rendered = rendered_pair(model.folder, query, document, task)
+    if rendered is not None and rendered != (known := text.around(query, document)):
+        end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
+        raise model.refuse(
+            f"a chat template that goes on with {rendered[end : end + 40]!r} where that of the published models has "
+            f"{known[end : end + 40]!r} is not supported"
+        )
 
 
 def _compared(model: Model) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 
 # A star stands for folders too. A module's weights are small, and may be pickled beside an encoder's that are not.
-SETTINGS_FILES = ["*.json", "*.txt", "*/pytorch_model.bin", "artifact.metadata"]
+SETTINGS_FILES = ["*.json", "*.txt", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
 NO_WEIGHTS = (
     "no model.safetensors and no pytorch_model.bin; of a model that is here in ONNX, OpenVINO or GGUF alone, take the "
     "one that it was exported from"

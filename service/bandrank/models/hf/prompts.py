@@ -29,12 +29,13 @@ def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
     return Wording(query + TEXT), Wording(document + TEXT)
 
 
-def require_no_prompt(model: Model, known: str = "") -> None:
-    """Raises BadCheckpoint for a re-ranker whose texts begin with a default prompt, if it is another than `known`."""
+def require_no_prompt(model: Model, known: str = "") -> str:
+    """The default prompt of a re-ranker, which is empty or `known`. Raises BadCheckpoint for another one."""
     library = read_object(model.folder / "config_sentence_transformers.json", optional=True)
-    prompt = (library.get("prompts") or {}).get(library.get("default_prompt_name"))
-    if prompt and prompt != known:
+    prompt = (library.get("prompts") or {}).get(library.get("default_prompt_name")) or ""
+    if prompt not in ("", known):
         raise model.refuse(f"a re-ranker with the default prompt {prompt!r} is not supported")
+    return prompt
 
 
 def _first(prompts: Mapping[str, str | None], names: tuple[str, ...]) -> str:

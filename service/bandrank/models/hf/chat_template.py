@@ -1,0 +1,50 @@
+"""What a model's own chat template makes of a pair, as sentence-transformers renders it."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from bandrank.models.checkpoint import BadCheckpoint, read_object
+from bandrank.models.hf.files import transformer_settings
+
+OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # no variables of a template
+
+
+def rendered_pair(folder: Path, query: str, document: str, task: str = "") -> str | None:
+    """The whole text of a pair, as messages of the roles `query` and `document`, after one of `system` if there is a
+    task; None if the folder has no template.
+
+    Raises BadCheckpoint for a template that fails, or loses the query or the document.
+    """
+    if (template := _template(folder)) is None:
+        return None
+    texts = {"system": task, "query": query, "document": document}
+    words = (transformer_settings(folder).get("processing_kwargs") or {}).get("chat_template") or {}
+    variables = {name: value for name, value in words.items() if name not in OF_SENTENCE_TRANSFORMERS}
+    reasons = []
+    for in_parts in (False, True):  # a template reads contents as texts, or as lists of parts
+        messages = [_message(role, text, in_parts=in_parts) for role, text in texts.items() if text]
+        try:
+            (text,), _ = render_jinja_template(conversations=[messages], chat_template=template, **variables)
+        except Exception as error:  # noqa: BLE001  # a template may raise anything
+            reasons.append(str(error))
+        else:
+            if query in text and document in text:
+                return str(text)
+            reasons.append("the query or the document is not in its text")
+    raise BadCheckpoint(f"{folder}: the chat template cannot put a query and a document together: {reasons[0]}")
+
+
+def _message(role: str, text: str, *, in_parts: bool) -> dict[str, Any]:
+    return {"role": role, "content": [{"type": "text", "text": text}] if in_parts else text}
+
+
+def _template(folder: Path) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    template = read_object(folder / "tokenizer_config.json", optional=True).get("chat_template")
+    if isinstance(template, list):  # several, by name
+        template = {each["name"]: each["template"] for each in template}.get("default")
+    return template

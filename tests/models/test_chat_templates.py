@@ -1,0 +1,131 @@
+"""A decoder's own chat template, which sentence-transformers renders: it is our prompt, or the model is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import CrossEncoder
+from support.decoders import PUBLISHED, save_decoder, tiny_decoder
+from support.models import as_served, edit_json, score_batch, write_json
+from transformers import Qwen3ForCausalLM
+
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.hf.decoder_reranker import TASK
+from bandrank.models.loading import load_model
+from bandrank.models.texts import TextEncoder
+
+KINDS = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
+CONTENT = '{{ messages | selectattr("role", "eq", "ROLE") | map(attribute="content") | first }}'
+PART = '{{ (messages | selectattr("role", "eq", "ROLE") | first).content[0].text }}'
+TEMPLATE = f"""\
+<|im_start|>system
+Judge whether the Document meets the requirements based on the Query and the Instruct provided. Note that the answer \
+can only be "yes" or "no".<|im_end|>
+<|im_start|>user
+<Instruct>: {CONTENT.replace("ROLE", "system").replace("first", f'first | default("{TASK}", true)')}
+<Query>: {CONTENT.replace("ROLE", "query")}
+<Document>: {CONTENT.replace("ROLE", "document")}<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+{{{{ "" }}}}"""
+IN_PARTS = TEMPLATE.replace(CONTENT.replace("ROLE", "query"), PART.replace("ROLE", "query")).replace(
+    CONTENT.replace("ROLE", "document"), PART.replace("ROLE", "document")
+)
+QUERY, DOCUMENTS = "how do bees find their way?", ["By the sun.", "Honey.", "no", "bees " * 30]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A re-ranker that sentence-transformers loads, still without a template."""
+    save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
+    tokenizer = load_model(str(tmp_path)).tokenizer
+    names = [f"sentence_transformers.{kind}" for kind in KINDS.values()]
+    rows = zip(KINDS, names, strict=True)
+    write_json(
+        tmp_path / "modules.json", [{"idx": i, "name": str(i), "path": p, "type": t} for i, (p, t) in enumerate(rows)]
+    )
+    (tmp_path / "1_LogitScore").mkdir()
+    ids = {"true_token_id": tokenizer.token_to_id("yes"), "false_token_id": tokenizer.token_to_id("no")}
+    write_json(tmp_path / "1_LogitScore" / "config.json", ids)
+    write_json(tmp_path / "sentence_bert_config.json", {"transformer_task": "text-generation"})
+    return tmp_path
+
+
+def scores(folder: Path) -> list[float]:
+    """Ours, of the documents."""
+    model = load_model(str(folder))
+    encoder = TextEncoder(model.tokenizer, model.scorer)
+    query, _ = encoder.query(QUERY)
+    candidates, _ = encoder.candidates(encoder.pieces(DOCUMENTS), query_tokens=len(query))
+    with torch.inference_mode():
+        ours: list[float] = as_served(model.scorer)(
+            score_batch([[*query]], [[[*each] for each in candidates]])
+        ).tolist()
+    return ours
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, IN_PARTS])
+def test_scores_are_those_of_sentence_transformers(folder: Path, template: str) -> None:
+    """Which puts pairs together by the template."""
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    theirs = CrossEncoder(str(folder), device="cpu")
+
+    expected = theirs.predict([(QUERY, document) for document in DOCUMENTS], activation_fn=torch.nn.Identity())
+
+    assert scores(folder) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def refusal(folder: Path, template: str) -> str:
+    """What is said of a model with that template."""
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    with pytest.raises(BadCheckpoint) as refused:
+        load_model(str(folder))
+    return str(refused.value)
+
+
+def test_another_template_is_refused(folder: Path) -> None:
+    """With the place where it differs."""
+    message = refusal(folder, TEMPLATE.replace("<Query>:", "<Question>:"))
+
+    assert r"goes on with 'stion>: which pair?" in message
+    assert r"where that of the published models has 'ry>: which pair?" in message
+
+
+def test_a_template_that_cannot_take_a_pair_is_refused(folder: Path) -> None:
+    """It would lose the document, or fails."""
+    lost = "the query or the document is not in its text"
+    assert lost in refusal(folder, TEMPLATE.replace('"document"', '"passage"').replace("| first }}<", "| join }}<"))
+    assert "roles must alternate" in refusal(folder, '{{ raise_exception("roles must alternate") }}')
+    assert "cannot put a query and a document together" in refusal(folder, "{% for %}")
+
+
+def test_the_task_may_be_a_prompt(folder: Path) -> None:
+    """The published one, which sentence-transformers gives to the template as the words of the system."""
+    library = {"prompts": {"web": TASK}, "default_prompt_name": "web"}
+    write_json(folder / "config_sentence_transformers.json", library)
+    (folder / "chat_template.jinja").write_text(TEMPLATE.replace(TASK, "find the honey"), encoding="utf-8")
+    load_model(str(folder))
+    (folder / "config_sentence_transformers.json").unlink()
+    assert "goes on with 'find the honey" in refusal(folder, TEMPLATE.replace(TASK, "find the honey"))
+
+
+@pytest.mark.parametrize(
+    "given", [TEMPLATE, [{"name": "default", "template": TEMPLATE}, {"name": "x", "template": "y"}]]
+)
+def test_templates_of_earlier_versions(folder: Path, given: object) -> None:
+    """They are in tokenizer_config.json, where several have names."""
+    edit_json(folder / "tokenizer_config.json", {"chat_template": given})
+    load_model(str(folder))
+    edit_json(folder / "tokenizer_config.json", {"chat_template": TEMPLATE.replace("Judge", "Guess")})
+    with pytest.raises(BadCheckpoint, match="goes on with 'Guess"):
+        load_model(str(folder))
+
+
+def test_without_modules_it_is_for_chats(folder: Path) -> None:
+    """As in the folders of the Qwen3-Reranker's authors, whose code has the prompt."""
+    (folder / "modules.json").unlink()
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    load_model(str(folder))
