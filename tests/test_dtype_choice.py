@@ -3,6 +3,7 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +60,31 @@ def test_what_is_asked_for_is_what_runs(name: str, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         assert choose_dtype(name, CPU, overflowing()) == getattr(torch, name)  # type: ignore[arg-type]
     assert ("may overflow" in caplog.text) == (name == "float16")
+
+
+@pytest.mark.parametrize(
+    ("name", "processor", "warned"),
+    [
+        ("bfloat16", {"avx512_bf16": False, "amx_bf16": False}, True),
+        ("bfloat16", {"avx512_bf16": True}, False),
+        ("float16", {"amx_bf16": True}, True),
+        ("float16", {"avx512_fp16": True}, False),
+        ("float32", {}, False),
+        ("bfloat16", {"architecture": "aarch64"}, False),
+    ],
+)
+def test_a_dtype_that_the_processor_emulates_is_slow(
+    name: str,
+    processor: dict[str, Any],
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is computed in as asked for, with a warning. Of processors that are not x86 nothing is said."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64", **processor})
+    with caplog.at_level(logging.WARNING):
+        choose_dtype(name, CPU, loaded(LookupScorer({})))  # type: ignore[arg-type]
+    assert ("does not multiply it itself" in caplog.text) == warned
 
 
 @needs_native

@@ -1,6 +1,8 @@
 """The dtype that a model is served in."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -12,6 +14,9 @@ from bandrank.models.measured import measure
 from bandrank.models.quantised import why_not_quantised
 
 log = logging.getLogger(__name__)
+
+# What an x86 processor must have to multiply a dtype itself, as torch.cpu.get_capabilities() names it: one of these.
+IN_HARDWARE = {torch.bfloat16: ("avx512_bf16", "amx_bf16"), torch.float16: ("avx512_fp16", "amx_fp16")}
 
 
 def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch.dtype:
@@ -25,6 +30,12 @@ def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch
         raise BadSetting("dtype", f"cannot be int8 for {model.name}: {reason}")
     if name != "auto":
         dtype = DTYPES[name]
+        if device.type == "cpu" and _emulated(dtype, torch.cpu.get_capabilities()):
+            log.warning(
+                "%s computes in %s, as asked for; this processor does not multiply it itself, and float32 is faster",
+                model.name,
+                name,
+            )
     elif device.type == "cpu":
         dtype = _fastest(device, model)
     else:
@@ -34,6 +45,11 @@ def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch
     elif scorer.overflows_float16 and dtype == torch.bfloat16:
         log.info("%s computes in bfloat16, because it may overflow float16", model.name)
     return dtype
+
+
+def _emulated(dtype: torch.dtype, capabilities: Mapping[str, Any]) -> bool:
+    needed = IN_HARDWARE.get(dtype, ())
+    return bool(needed) and capabilities.get("architecture") == "x86_64" and not any(map(capabilities.get, needed))
 
 
 def why_no_int8(device: torch.device, model: LoadedModel) -> str | None:

@@ -26,12 +26,13 @@ def rendered_pair(folder: Path, query: str, document: str, task: str = "") -> st
     for in_parts in (False, True):  # a template reads contents as texts, or as lists of parts
         messages = [_message(role, text, in_parts=in_parts) for role, text in texts.items() if text]
         try:
-            (text,), _ = render_jinja_template(conversations=[messages], chat_template=template, **variables)
+            rendered: Any = render_jinja_template(conversations=[messages], chat_template=template, **variables)
         except Exception as error:  # noqa: BLE001  # a template may raise anything
             reasons.append(str(error))
         else:
+            text = str(rendered[0][0])  # the first of the texts
             if query in text and document in text:
-                return str(text)
+                return text
             reasons.append("the query or the document is not in its text")
     raise BadCheckpoint(f"{folder}: the chat template cannot put a query and a document together: {reasons[0]}")
 
