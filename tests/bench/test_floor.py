@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from bandrank_bench.cpu import floor
 from bandrank_bench.cpu.agreement import visible
-from bandrank_bench.cpu.floor import FFN, HIDDEN, LAYERS, Flops, full_flops, needed_flops
+from bandrank_bench.cpu.floor import FFN, HIDDEN, LAYERS, Flops, full_flops, measure_ceilings, needed_flops
+from bandrank_bench.systems import Precision
 from bandrank_bench.workloads import QUERY_TOKENS, Request
 
 # A layer's products: query, key, value, output; up and down.
@@ -78,3 +80,14 @@ def test_the_sparse_mask_is_that_of_the_paper() -> None:
     expected = torch.tensor([[int(bit) for bit in line.split()] for line in drawn.strip().splitlines()])
 
     assert torch.equal(visible(torch.tensor([0, 0, 0, 1, 1, 1, 1]), 1), expected.bool())
+
+
+def test_every_precision_has_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are asked for alone, also bfloat16 on a processor that emulates it."""
+    monkeypatch.setattr(floor, "SHAPES", ((64, 64),))
+    asked: list[Precision] = ["fp32", "bf16 emulated", "int8"]
+
+    ceilings = measure_ceilings(asked)
+
+    assert list(ceilings) == asked
+    assert all(speed > 0 for speed in ceilings.values())
