@@ -64,10 +64,11 @@ $(VENV)/fuzz.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 # A compiler, and servers that tests start and stop themselves: installed when this is root on Debian, named when it is not.
+# NAME/PACKAGE where a command's package has another name.
 PROGRAMS := g++ prometheus redis-server
 .PHONY: programs
 programs:
-	@missing=$$(for name in $(PROGRAMS); do command -v $$name >/dev/null || echo $$name; done); \
+	@missing=$$(for each in $(PROGRAMS); do command -v $${each%/*} >/dev/null || echo $${each#*/}; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing" $$missing; apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
@@ -89,6 +90,7 @@ test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pytest
 
+test-slow: PROGRAMS += aarch64-linux-gnu-g++/g++-aarch64-linux-gnu qemu-aarch64/qemu-user
 test-slow: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/pytest -m "slow and not chaos"
 

@@ -31,7 +31,7 @@ FENCES = {
     "sentence_transformers": {SENTENCE},
     "prometheus_client": {"service/bandrank/metrics.py"},
     "transformers": {
-        "service/bandrank/models/hf/chat_template.py",
+        f"{HF}/chat_template.py",
         f"{HF}/files.py",
         *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "modernbert", "roberta")),
     },

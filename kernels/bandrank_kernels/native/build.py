@@ -1,4 +1,6 @@
-"""Compiles the CPU kernels: `python -m bandrank_kernels.native.build` into this package, for every variant."""
+"""Compiles the CPU kernels: `python -m bandrank_kernels.native.build` into this package, in every variant for this kind
+of processor.
+"""
 
 import hashlib
 import logging
@@ -9,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bandrank_kernels.native.variants import VARIANTS, Variant
+from bandrank_kernels.native.variants import VARIANTS, Variant, buildable_variants
 
 log = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "src"
@@ -86,8 +88,8 @@ def _first_error(output: str) -> str:
 
 
 def main() -> int:
-    """Builds every variant into the package."""
-    for variant in VARIANTS:
+    """Builds every variant for this kind of processor into the package."""
+    for variant in buildable_variants():
         try:
             print(build(variant, BUILT))  # noqa: T201 - a command's output
         except CannotBuild as error:

@@ -10,12 +10,14 @@ from pathlib import Path
 class Variant:
     """A build of the kernels.
 
-    name: of its file.  needs: what a processor must have, as Linux names it.  options: for the compiler.
+    name: of its file.  needs: what a processor must have, as Linux names it.  options: for the compiler.  machine: the
+    kind of processor, as `platform.machine` names it.
     """
 
     name: str
     needs: frozenset[str]
     options: tuple[str, ...]
+    machine: str = "x86_64"
 
 
 AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
@@ -27,22 +29,26 @@ VARIANTS = (
     Variant("avx512_vnni", AVX512, ("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512")),
     Variant("avx_vnni", AVX2 | {"avx_vnni"}, ("-march=x86-64-v3", "-mavxvnni")),
     Variant("avx2", AVX2, ("-march=x86-64-v3",)),
+    Variant("dotprod", frozenset({"asimd", "asimddp"}), ("-march=armv8.2-a+dotprod",), "aarch64"),
 )
+
+
+def buildable_variants() -> tuple[Variant, ...]:
+    """Those for this kind of processor."""
+    return tuple(variant for variant in VARIANTS if variant.machine == platform.machine())
 
 
 @functools.cache
 def usable_variants() -> tuple[Variant, ...]:
     """The variants that this processor runs, the best first; none where it cannot be asked."""
     has = _processor_flags()
-    return tuple(variant for variant in VARIANTS if variant.needs <= has)
+    return tuple(variant for variant in buildable_variants() if variant.needs <= has)
 
 
 def _processor_flags() -> frozenset[str]:
-    if platform.machine() not in {"x86_64", "AMD64"}:
-        return frozenset()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
     return frozenset(flags.split())

@@ -143,8 +143,10 @@ struct Softmax {
 template <int GROUPS>
 inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* keys, const float* values,
                          int64_t head_dim, Rows out, HeadBias bias, AttentionScratch& scratch) {
-    constexpr int WIDE = GROUPS * LANES, TOGETHER = GROUPS > 1 && LANES < 16 ? MOST_TOGETHER / 2 : MOST_TOGETHER;
-    static_assert(LANES % TOGETHER == 0, "dimensions of a block of values");
+    constexpr int WIDE = GROUPS * LANES;
+    constexpr int KEYS = GROUPS > 1 && REGISTERS < 32 ? MOST_TOGETHER / 2 : MOST_TOGETHER;
+    constexpr int DIMENSIONS = std::min(KEYS, LANES);
+    static_assert(LANES % DIMENSIONS == 0, "those of a block of values");
     const float scale = 1.0f / std::sqrt((float)head_dim);
     const int64_t shared = task.keys[0].count + task.keys[1].count + task.keys[2].count;
     const int64_t lanes = std::min<int64_t>(WIDE, task.queries.end() - first);
@@ -169,18 +171,18 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
 
     Floats highest[GROUPS];
     for (Floats& each : highest) each = all(-INFINITY);
-    for (int64_t j = 0; j < count; j += TOGETHER) {
-        Floats logits[TOGETHER][GROUPS];
+    for (int64_t j = 0; j < count; j += KEYS) {
+        Floats logits[KEYS][GROUPS];
         clear(logits);
-        const float* rows[TOGETHER];
-        for (int i = 0; i < TOGETHER; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
+        const float* rows[KEYS];
+        for (int i = 0; i < KEYS; ++i) rows[i] = keys + place(std::min(j + i, count - 1)) * head_dim;
         for (int64_t d = 0; d < head_dim; ++d) {
             Floats x[GROUPS];
             for (int group = 0; group < GROUPS; ++group) x[group] = load<Floats>(query + d * WIDE + group * LANES);
-            for (int i = 0; i < TOGETHER; ++i)
+            for (int i = 0; i < KEYS; ++i)
                 for (int group = 0; group < GROUPS; ++group) logits[i][group] += x[group] * rows[i][d];
         }
-        for (int i = 0; i < TOGETHER && j + i < count; ++i)
+        for (int i = 0; i < KEYS && j + i < count; ++i)
             for (int group = 0; group < GROUPS; ++group) {
                 Floats logit = logits[i][group];
                 if (bias.of_zero)
@@ -207,17 +209,17 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     }
     for (int64_t d = 0; d < head_dim; d += LANES) {
         Floats blocks[GROUPS][LANES];
-        for (int part = 0; part < LANES; part += TOGETHER) {
-            Floats sums[TOGETHER][GROUPS];
+        for (int part = 0; part < LANES; part += DIMENSIONS) {
+            Floats sums[DIMENSIONS][GROUPS];
             clear(sums);
             for (int64_t j = 0; j < count; ++j) {
                 Floats w[GROUPS];
                 for (int group = 0; group < GROUPS; ++group) w[group] = load<Floats>(weights + j * WIDE + group * LANES);
                 const float* row = values + place(j) * head_dim + d + part;
-                for (int i = 0; i < TOGETHER; ++i)
+                for (int i = 0; i < DIMENSIONS; ++i)
                     for (int group = 0; group < GROUPS; ++group) sums[i][group] += w[group] * row[i];
             }
-            for (int i = 0; i < TOGETHER; ++i)
+            for (int i = 0; i < DIMENSIONS; ++i)
                 for (int group = 0; group < GROUPS; ++group) blocks[group][part + i] = sums[i][group] * inverse[group];
         }
         for (int group = 0; group < GROUPS; ++group) {

@@ -11,7 +11,7 @@ namespace bandrank {
 
 constexpr int CHAINS = 4;  // of dependent operations that run side by side
 
-// A row x of n numbers as bytes: x = scale * (byte - zero), to half a step.
+// A row x of n numbers as levels: x = scale * (level - zero), to half a step.
 struct Quantisation {
     float scale;
     int32_t zero;
@@ -69,7 +69,7 @@ inline Quantisation quantise(const float* x, const Split& split, int64_t n, Leve
         for (int lane = 0; lane < LANES; ++lane) v[lane] = x[split.sources[i + lane]];
         store(bytes + n + i, to_levels(shifted(n + i, v * load<Floats>(split.shares + n + i))));
     }
-    return {step + sum(poison[0]), zero};
+    return {step + sum(poison[0]), zero + LOWEST};
 }
 
 // The sum of a function of each LANES numbers of a row.

@@ -3,36 +3,42 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
-#if defined(__x86_64__)
+#if defined(__AVX2__)
 #include <immintrin.h>
-#endif
-
-#if !defined(__AVX2__)
-#error "the kernels need AVX2 at least"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#else
+#error "the kernels need AVX2, or Arm's dot products"
 #endif
 
 namespace bandrank {
 
 #if defined(__AMX_INT8__)
-constexpr int LANES = 16;  // numbers of 32 bits in a register
+constexpr int LANES = 16, REGISTERS = 32;  // numbers of 32 bits in a register
 constexpr int TILE_VECTORS = 4, TILE_ROWS = 32;  // two tiles below each other, and two beside each other twice
 #elif defined(__AVX512F__)
-constexpr int LANES = 16;
-constexpr int TILE_VECTORS = 4, TILE_ROWS = 6;  // 24 accumulators in 32 registers
+constexpr int LANES = 16, REGISTERS = 32;
+constexpr int TILE_VECTORS = 4, TILE_ROWS = 6;  // 24 accumulators
+#elif defined(__AVX2__)
+constexpr int LANES = 8, REGISTERS = 16;
+constexpr int TILE_VECTORS = 2, TILE_ROWS = 6;  // 12 accumulators
 #else
-constexpr int LANES = 8;
-constexpr int TILE_VECTORS = 2, TILE_ROWS = 6;  // 12 accumulators in 16 registers
+constexpr int LANES = 4, REGISTERS = 32;
+constexpr int TILE_VECTORS = 4, TILE_ROWS = 4;  // 16 accumulators, beside as many rows and weights as a step multiplies
 #endif
 constexpr int PANEL = LANES * TILE_VECTORS;  // outputs of a weight matrix that are stored together
 
-// A number of a quantised row, 0 .. 255, and how many of them a lane multiplies at once. Without an instruction for bytes
-// whose sums are exact they are kept in 16 bits: vpmaddubsw saturates, vpmaddwd does not.
+// A number of a quantised row, LOWEST .. LOWEST + 255, and how many of them a lane multiplies at once. Arm multiplies signed
+// bytes. On x86 without VNNI they are kept in 16 bits: vpmaddubsw, which takes bytes, saturates, and vpmaddwd does not.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 typedef uint8_t Level;
-constexpr int GROUP = 4;
-#else
+constexpr int GROUP = 4, LOWEST = 0;
+#elif defined(__AVX2__)
 typedef uint16_t Level;
-constexpr int GROUP = 2;
+constexpr int GROUP = 2, LOWEST = 0;
+#else
+typedef int8_t Level;
+constexpr int GROUP = 4, LOWEST = -128;
 #endif
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
@@ -68,12 +74,12 @@ inline Ints to_ints(Floats x) { return __builtin_convertvector(x, Ints); }  // t
 inline Floats smaller(Floats x, Floats y) { return x < y ? x : y; }
 inline Floats larger(Floats x, Floats y) { return x > y ? x : y; }
 
-// Numbers that are not negative; those above 255 become 255.
+// Numbers from 0 on as levels; those above 255 become the highest.
 inline Levels to_levels(Ints x) {
 #if defined(__AVX512F__)
     return (Levels)_mm512_cvtusepi32_epi8((__m512i)x);
 #else
-    return __builtin_convertvector(x > 255 ? Ints{} + 255 : x, Levels);
+    return __builtin_convertvector((x > 255 ? Ints{} + 255 : x) + LOWEST, Levels);
 #endif
 }
 
@@ -85,7 +91,7 @@ inline void store_levels(Level* to, const Ints (&x)[4]) {
     __m512i low = _mm512_packus_epi32((__m512i)x[0], (__m512i)x[1]);
     __m512i high = _mm512_packus_epi32((__m512i)x[2], (__m512i)x[3]);
     store(to, (Ints)_mm512_permutexvar_epi32((__m512i)order, _mm512_packus_epi16(low, high)));
-#else
+#elif defined(__AVX2__)
     auto shorts = [&](int i) {  // of two registers, which packing leaves by halves
         __m256i halves = _mm256_packus_epi32((__m256i)x[i], (__m256i)x[i + 1]);
         return _mm256_min_epu16(_mm256_permute4x64_epi64(halves, 0xd8), _mm256_set1_epi16(255));
@@ -97,6 +103,12 @@ inline void store_levels(Level* to, const Ints (&x)[4]) {
     } else {
         store(to, _mm256_permute4x64_epi64(_mm256_packus_epi16(low, high), 0xd8));
     }
+#else
+    auto bytes = [&](int i) {
+        int16x8_t shorts = vcombine_s16(vqmovn_s32((int32x4_t)x[i]), vqmovn_s32((int32x4_t)x[i + 1]));
+        return vqmovn_s16(vaddq_s16(shorts, vdupq_n_s16(LOWEST)));
+    };
+    store(to, vcombine_s8(bytes(0), bytes(2)));
 #endif
 }
 
@@ -134,10 +146,10 @@ inline void transpose(Floats* rows) {
 
 // GROUP weights of each lane, as add_products takes them.
 inline Ints load_weights(const int8_t* from) {
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
-    return load<Ints>(from);
-#else
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
     return (Ints)_mm256_cvtepi8_epi16(load<__m128i>(from));
+#else
+    return load<Ints>(from);
 #endif
 }
 
@@ -147,8 +159,10 @@ inline Ints add_products(Ints total, Ints x, Ints w) {
     return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)x, (__m512i)w);
 #elif defined(__AVXVNNI__)
     return (Ints)_mm256_dpbusd_avx_epi32((__m256i)total, (__m256i)x, (__m256i)w);
-#else
+#elif defined(__AVX2__)
     return total + (Ints)_mm256_madd_epi16((__m256i)x, (__m256i)w);
+#else
+    return (Ints)vdotq_s32((int32x4_t)total, (int8x16_t)x, (int8x16_t)w);
 #endif
 }
 
