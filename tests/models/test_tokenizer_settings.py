@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support import bert_likes
+from support.deberta import save_deberta
 from support.models import edit_json, save_bi_encoder, save_cross_encoder, save_sparse_cross_encoder, write_json
 from support.modernbert import save_ettin
 from transformers import AutoTokenizer
@@ -90,4 +91,15 @@ def test_texts_that_are_read_otherwise_are_refused(tmp_path: Path, settings: dic
     for name in ("sentence_bert_config", "tokenizer_config"):
         edit_json(folder / f"{name}.json", settings)
     with pytest.raises(BadCheckpoint, match=f"texts that are read by {message}.*are not supported"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize("name", ["do_lower_case", "split_by_punct"])
+def test_a_deberta_that_splits_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+    """Its class in transformers would change what tokenizer.json does; published ones leave it off."""
+    folder = save_deberta(tmp_path)
+    edit_json(folder / "tokenizer_config.json", {name: False})
+    load_model(str(folder))
+    edit_json(folder / "tokenizer_config.json", {name: True})
+    with pytest.raises(BadCheckpoint, match=f"a DeBERTa's tokenizer with .*{name}"):
         load_model(str(folder))

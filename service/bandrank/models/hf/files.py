@@ -33,6 +33,7 @@ NORMALIZER_SETTINGS = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
+OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would change what tokenizer.json does
 UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
 Weights = dict[str, torch.Tensor]
@@ -104,11 +105,13 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 def _configure(tokenizer: Tokenizer, folder: Path) -> None:
     """Changes a tokenizer as transformers' classes of BERT's and RoBERTa's do, which let tokenizer_config.json overrule
-    tokenizer.json.
+    tokenizer.json. Raises BadCheckpoint for settings of DeBERTa's that do.
     """
     settings, model = (read_object(folder / f"{name}.json", optional=True) for name in ("tokenizer_config", "config"))
     kind = str(settings.get("tokenizer_class") or model.get("model_type"))
     normalizer, splits = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if kind.lower().startswith("deberta") and (other := {name: True for name in OF_DEBERTA if settings.get(name)}):
+        raise BadCheckpoint(f"{folder}: a DeBERTa's tokenizer with {other} is not supported")
     if isinstance(normalizer, BertNormalizer) and kind not in UNCONFIGURED:
         for name in NORMALIZER_SETTINGS.keys() & settings.keys():
             setattr(normalizer, NORMALIZER_SETTINGS[name], settings[name])
