@@ -37,8 +37,8 @@ struct Product {
 
     Product(int64_t outputs, int64_t inputs, int64_t copies = 0)
         : panels(padded(outputs) * ((inputs + copies + DEPTH - 1) / DEPTH * DEPTH)), sums(padded(outputs)), sources(copies),
-          scales(padded_floats(1, outputs, padded(outputs))), bias(padded_floats(1, outputs, padded(outputs))), shares(inputs + copies, 1.0f),
-          offsets(inputs + copies, 0.5f) {
+          scales(padded_floats(1, outputs, padded(outputs))), bias(padded_floats(1, outputs, padded(outputs))),
+          shares(inputs + copies, 1.0f), offsets(inputs + copies, 0.5f) {
         std::vector<int8_t> rows(outputs * (inputs + copies));
         for (int8_t& each : rows) each = (int8_t)(numbers() % 255 - 127);
         bandrank_pack(rows.data(), outputs, inputs + copies, (int64_t)panels.size() / padded(outputs), panels.data(),

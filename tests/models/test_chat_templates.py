@@ -6,8 +6,8 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder
-from support.models import as_served, edit_json, score_batch, write_json
-from transformers import Qwen3ForCausalLM
+from support.models import as_served, edit_json, score_batch, write_json, write_modules
+from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.decoder_reranker import TASK
@@ -42,11 +42,7 @@ def folder(tmp_path: Path) -> Path:
     """A re-ranker that sentence-transformers loads, still without a template."""
     save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
     tokenizer = load_model(str(tmp_path)).tokenizer
-    names = [f"sentence_transformers.{kind}" for kind in KINDS.values()]
-    rows = zip(KINDS, names, strict=True)
-    write_json(
-        tmp_path / "modules.json", [{"idx": i, "name": str(i), "path": p, "type": t} for i, (p, t) in enumerate(rows)]
-    )
+    write_modules(tmp_path, KINDS)
     (tmp_path / "1_LogitScore").mkdir()
     ids = {"true_token_id": tokenizer.token_to_id("yes"), "false_token_id": tokenizer.token_to_id("no")}
     write_json(tmp_path / "1_LogitScore" / "config.json", ids)
@@ -129,3 +125,13 @@ def test_without_modules_it_is_for_chats(folder: Path) -> None:
     (folder / "modules.json").unlink()
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     load_model(str(folder))
+
+
+def test_a_classifier_does_without_it(tmp_path: Path) -> None:
+    """sentence-transformers gives it no messages, so that its template may say anything."""
+    theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
+    folder = save_decoder(tmp_path, theirs)
+    write_modules(folder, {"": KINDS[""]})
+    expected = scores(folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    assert scores(folder) == expected

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder
-from support.models import as_served, change_weights, edit_json, score_batch, tiny_encoder_config, write_json
+from support.models import (
+    as_served,
+    change_weights,
+    edit_json,
+    score_batch,
+    tiny_encoder_config,
+    write_json,
+    write_modules,
+)
 from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
 
 from bandrank.models import checkpoint
@@ -56,9 +64,7 @@ def test_the_two_tokens_may_be_named(tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=r"1_LogitScore.*config\.json"):
         load_model(str(folder))
     write_json(folder / "score" / "config.json", {"true_token_id": 301, "false_token_id": 200})
-    paths = ["", "score"]
-    rows = [{"type": f"sentence_transformers.{kind}", "path": path} for kind, path in zip(kinds, paths, strict=True)]
-    write_json(folder / "modules.json", rows)
+    write_modules(folder, dict(zip(["", "score"], kinds, strict=True)))
     weights = load_model(str(folder)).scorer.state_dict()
     assert torch.equal(weights["head.classifier.weight"], matrix[301:302] - matrix[200:201])
 

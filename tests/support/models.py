@@ -177,6 +177,15 @@ def sparse_settings(pattern: AttentionPattern) -> dict[str, Any]:
     }
 
 
+def write_modules(folder: Path, kinds: Mapping[str, str]) -> None:
+    """modules.json of sentence-transformers. kinds: by the folder of each, its class within that package."""
+    entries = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.{kind}"}
+        for index, (path, kind) in enumerate(kinds.items())
+    ]
+    write_json(folder / "modules.json", entries)
+
+
 def save_bi_encoder(
     folder: Path,
     model: BertModel | None = None,
@@ -190,11 +199,7 @@ def save_bi_encoder(
     (model or tiny_hf_encoder(**more)).save_pretrained(folder)
     save_tokenizer(folder)
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")][: 3 if normalize else 2]
-    entries = [
-        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for index, (name, path) in enumerate(modules)
-    ]
-    write_json(folder / "modules.json", entries)
+    write_modules(folder, {path: f"models.{name}" for name, path in modules})
     modes = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "mean_sqrt_len": "mean_sqrt_len_tokens"}
     settings = {f"pooling_mode_{mode}": name == pooling for name, mode in modes.items()}
     (folder / "1_Pooling").mkdir()

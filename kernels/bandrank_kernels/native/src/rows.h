@@ -27,11 +27,13 @@ struct Split {
     const float* offsets;    // (inputs + copies,) (1/2 + j) / m
 };
 
-// The bytes of a row of n inputs, whose range is divided into 255 equal steps and contains zero. NaN or infinity in the
+// The levels of a row of n inputs, whose range is divided into 255 equal steps and contains zero. NaN or infinity in the
 // row make the scale NaN, so that they reach everything made of the row.
 inline Quantisation quantise(const float* x, const Split& split, int64_t n, Level* bytes) {
     Floats low[CHAINS], high[CHAINS], poison[CHAINS];
-    clear(low), clear(high), clear(poison);
+    clear(low);
+    clear(high);
+    clear(poison);
     auto at = [&](int64_t i) {
         Floats v = load<Floats>(x + i);
         return split.shares ? v * load<Floats>(split.shares + i) : v;

@@ -104,7 +104,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = PROMPTS[model.settings["model_type"]]
     task = require_no_prompt(model, text.task)
-    if modules:
+    if "LogitScore" in modules:  # a classifier's pairs are put together without a template
         _require_known_template(model, text, task)
     max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
