@@ -1,6 +1,7 @@
 """Where the token ids of a passage stand in a text, whatever the text is made of."""
 
 import pytest
+from support.decoders import qwen_tokenizer, tiny_decoder_reranker
 from support.models import tiny_cross_encoder, tiny_tokenizer
 from support.precomputing import tiny_colbert
 from support.tokenizer import SENTENCE_ID
@@ -77,6 +78,23 @@ def test_what_a_template_puts_in_front_stands_for_nothing() -> None:
     assert found("the man was", 0, 3, encoder) == "the"
     assert found("the man was", 3, 5, encoder) == "man was"
     assert found("the man was", 0, 2, encoder) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "expected"),
+    [
+        ("42 bees", (0, 1), ""),  # the space before it is a piece of its own
+        ("42 bees", (0, 2), "4"),
+        ("42 bees", (1, 4), "42 bees"),
+        ("bees are", (0, 1), "bees"),  # and here a part of the first
+        ("bees are", (1, 9), " are"),
+    ],
+)
+def test_words_before_a_text_stand_for_nothing(text: str, tokens: tuple[int, int], expected: str) -> None:
+    """A decoder's candidates are tokenised together with the space before them."""
+    encoder = TextEncoder(qwen_tokenizer(), tiny_decoder_reranker())
+
+    assert found(text, *tokens, encoder) == expected
 
 
 def test_each_text_has_its_own_place() -> None:

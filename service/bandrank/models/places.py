@@ -15,12 +15,14 @@ def places(encoder: TextEncoder, texts: Sequence[str], tokens: Sequence[Span]) -
     """The characters, in code points, that some of each candidate's token ids stand for.
 
     tokens: of each text, indices into the ids that `TextEncoder.candidates` gives. Those that a template added stand
-    for nothing; ids that all do give (0, 0). A span never ends between a character and the marks that combine with it.
+    for nothing, as do the words before a text; ids that all do give (0, 0). A span never ends between a character and
+    the marks that combine with it.
     """
     template = encoder.scorer.candidate_template
     if template.sentence_token is None:
-        encodings = encoder.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        located: Iterator[list[tuple[int, Encoding]]] = ([(0, encoding)] for encoding in encodings)
+        before, _ = template.wording.around()
+        encodings = encoder.tokenizer.encode_batch([before + text for text in texts], add_special_tokens=False)
+        located: Iterator[list[tuple[int, Encoding]]] = ([(-len(before), encoding)] for encoding in encodings)
     else:
         located = (_of_sentences(encoder, text) for text in texts)
     num_before = int(template.sentence_token is not None)
@@ -49,7 +51,7 @@ def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: in
         first += len(encoding)
     if not spans:
         return 0, 0
-    return _with_marks(text, spans[0][0], spans[-1][1])
+    return _with_marks(text, max(0, spans[0][0]), max(0, spans[-1][1]))
 
 
 def _characters(encoding: Encoding, index: int) -> Span:
