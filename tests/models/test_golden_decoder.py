@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
 from support.models import as_served
-from support.prompts import Pair, mxbai_pair, qwen3_pair
+from support.prompts import Pair, mxbai_pair, qwen3_pair, zerank_pair
 from transformers import Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker
@@ -45,13 +45,14 @@ class Both:
     ours: LoadedModel
     pair: Pair
     relevant: str
-    irrelevant: str
+    irrelevant: str  # empty if the first logit alone counts, of which the score is a fifth
 
     def expected(self, query: str, document: str, instruction: str = "") -> float:
         """The score of a pair by the plain model."""
         tokenizer = self.ours.tokenizer
         logits = last_logits(self.theirs, self.pair(tokenizer, instruction, query, document))
-        return float(logits[tokenizer.token_to_id(self.relevant)] - logits[tokenizer.token_to_id(self.irrelevant)])
+        relevant = float(logits[tokenizer.token_to_id(self.relevant)])
+        return relevant - float(logits[tokenizer.token_to_id(self.irrelevant)]) if self.irrelevant else relevant / 5
 
 
 def both(model: str, folder: Path, **more: Any) -> Both:
@@ -61,6 +62,8 @@ def both(model: str, folder: Path, **more: Any) -> Both:
     theirs = tiny_decoder(Qwen3ForCausalLM if qwen3 else Qwen2ForCausalLM, published, **more)
     ours = load_model(str(save_decoder(folder, theirs)))
     as_served(ours.scorer)
+    if "auto_map" in published:
+        return Both(theirs, ours, zerank_pair, "Yes", "")
     return Both(theirs, ours, *((qwen3_pair, "yes", "no") if qwen3 else (mxbai_pair, "1", "0")))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.bert_likes import save
+from support.bert_likes import assert_the_same, save
 from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, change_weights, edit_json
 from transformers import GteConfig, NomicBertConfig
 
@@ -15,7 +15,6 @@ from bandrank.models import hf
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.rotary_bert import read_rotary
 from bandrank.models.layers.positions import Rotary
-from bandrank.models.scorer import Scorer
 
 GTE, NOMIC = "Alibaba-NLP/gte-multilingual-reranker-base", "NomicBERT"
 GTE_SETTINGS = {  # as gte-multilingual-reranker-base has them
@@ -72,14 +71,6 @@ def nomic_folder(folder: Path, **more: Any) -> Path:
     edit_json(folder / "config.json", NOMIC_SETTINGS | more)
     change_weights(folder, lambda weights: {name.replace("nomic_bert.", "bert."): w for name, w in weights.items()})
     return folder
-
-
-def assert_the_same(scorer: Scorer, other: Scorer) -> None:
-    """Settings and weights are equal."""
-    assert scorer.config == other.config
-    weights, others = scorer.state_dict(), other.state_dict()
-    assert weights.keys() == others.keys()
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 def test_a_gte_of_its_authors(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from support.models import HIDDEN_SIZE, INTERMEDIATE_SIZE, NUM_HEADS, randomise, vocab_size
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, WORDS
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -29,6 +30,8 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
 )
+
+from bandrank.models.scorer import Scorer
 
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
@@ -230,3 +233,11 @@ def save(folder: Path, name: str, model: PreTrainedModel | None = None) -> Path:
     limit = {"model_max_length": KNOWN[name].positions}
     (folder / "tokenizer_config.json").write_text(json.dumps(limit), encoding="utf-8")
     return folder
+
+
+def assert_the_same(scorer: Scorer, other: Scorer) -> None:
+    """Settings and weights of two scorers are equal."""
+    assert scorer.config == other.config
+    weights, others = scorer.state_dict(), other.state_dict()
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)

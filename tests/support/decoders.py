@@ -61,6 +61,19 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
     },
+    "zeroentropy/zerank-1-small": {
+        "model_type": "qwen3",
+        "auto_map": {"AutoConfig": "modeling_zeranker.ZEConfig"},
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1_000_000,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
     "mixedbread-ai/mxbai-rerank-base-v2": {
         "model_type": "qwen2",
         "hidden_size": 896,
@@ -109,7 +122,7 @@ def qwen_tokenizer(*, end: bool = False) -> Tokenizer:
         special_tokens=SPECIAL,
         show_progress=False,
     )
-    tokenizer.train_from_iterator([WORDS, *WORDS.split(), "yes", "no", "yes", "no"], trainer)
+    tokenizer.train_from_iterator([WORDS, *WORDS.split(), "yes", "no", "yes", "no", "Yes", "Yes"], trainer)
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     if end:

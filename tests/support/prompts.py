@@ -1,11 +1,12 @@
 """The prompts of published re-rankers, put together as their authors' code does it: the oracle of our templates.
 
-After the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2.
+After the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2, and modeling_zeranker.py of
+zeroentropy/zerank-1-small.
 """
 
 from collections.abc import Callable
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 DEFAULT_TASK = "Given a web search query, retrieve relevant passages that answer the query"
 
@@ -43,6 +44,17 @@ def mxbai_pair(tokenizer: Tokenizer, instruction: str, query: str, document: str
         "<|im_end|>\n<|im_start|>assistant\n",
     ]
     return [token for piece in pieces for token in _ids(tokenizer, piece)]
+
+
+def zerank_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: str) -> list[int]:
+    """One text, by a tokenizer that changes nothing at its ends; an instruction has no place in it."""
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.normalizer = normalizers.NFC()
+    return _ids(
+        plain,
+        f"<|im_start|>system\n{query.strip()}<|im_end|>\n<|im_start|>user\n{document.strip()}<|im_end|>\n"
+        "<|im_start|>assistant\n",
+    )
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -8,23 +8,30 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf.files import transformer_settings
 
+Roles = tuple[str, str]
+QUERY_AND_DOCUMENT: Roles = ("query", "document")
 OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # no variables of a template
 
 
-def rendered_pair(folder: Path, query: str, document: str, task: str = "") -> str | None:
-    """The whole text of a pair, as messages of the roles `query` and `document`, after one of `system` if there is a
-    task; None if the folder has no template.
+def rendered_pair(
+    folder: Path, query: str, document: str, task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
+) -> str | None:
+    """The whole text of a pair up to the answer, as messages of two roles, after one of `system` if there is a task;
+    None if the folder has no template.
 
     Raises BadCheckpoint for a template that fails, or loses the query or the document.
     """
     if (template := _template(folder)) is None:
         return None
-    texts = {"system": task, "query": query, "document": document}
+    texts = {"system": task} if task else {}
+    texts |= dict(zip(roles, (query, document), strict=True))
     words = (transformer_settings(folder).get("processing_kwargs") or {}).get("chat_template") or {}
     variables = {name: value for name, value in words.items() if name not in OF_SENTENCE_TRANSFORMERS}
+    if "user" in roles:  # whose message is answered
+        variables["add_generation_prompt"] = True
     reasons = []
     for in_parts in (False, True):  # a template reads contents as texts, or as lists of parts
-        messages = [_message(role, text, in_parts=in_parts) for role, text in texts.items() if text]
+        messages = [_message(role, text, in_parts=in_parts) for role, text in texts.items()]
         try:
             rendered: Any = render_jinja_template(conversations=[messages], chat_template=template, **variables)
         except Exception as error:  # noqa: BLE001  # a template may raise anything

@@ -3,6 +3,9 @@
 The prompts are those of the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2. As there,
 the parts of a prompt are tokenised apart. The place of a candidate begins behind a colon, where neither tokenizer joins
 a colon and the space behind it; so the part with the query and the one with the candidate can be tokenised apart too.
+
+zeroentropy/zerank-1-small brings code of its own, which is not run: the query is its system's message and the candidate
+its user's, both without white space around them, and the score is a fifth of the logit of "Yes".
 """
 
 from dataclasses import dataclass
@@ -14,23 +17,26 @@ import torch
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
 from bandrank.models.checkpoint import assemble, read_json, read_object
-from bandrank.models.hf.chat_template import rendered_pair
-from bandrank.models.hf.files import load_tokenizer
+from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, rendered_pair
+from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.hf.qwen import MOST_DECODER_TOKENS
 from bandrank.models.scorer import Scorer
-from bandrank.models.wording import Wording
+from bandrank.models.wording import PLAIN, Wording
 
 TASK = "Given a web search query, retrieve relevant passages that answer the query"
+
+AFTER_SPACE = Wording(" {text}")
 
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt before it is tokenised: head, query, between, " ", candidate, tail. Each part is tokenised apart.
+    """A prompt before it is tokenised: head, query, between, candidate, tail. Each part is tokenised apart.
 
-    relevant, irrelevant: the tokens whose logits are compared behind it.  task: the instruction that it has where a
-    request brings none.
+    relevant, irrelevant: the tokens whose logits are compared behind it; no second one if it is empty.  task: the
+    instruction that it has where a request brings none.  scale: the factor of the logits.  roles: the messages that
+    the texts are to a chat template.
     """
 
     head: str
@@ -40,23 +46,27 @@ class PromptText:
     relevant: str
     irrelevant: str
     task: str = ""
+    candidate: Wording = AFTER_SPACE
+    scale: float = 1.0
+    roles: Roles = QUERY_AND_DOCUMENT
 
     def around(self, query: str, candidate: str) -> str:
         """The whole text of a pair, without an instruction of its own."""
         before, after = self.query.around()
-        return f"{self.head}{before}{query}{after}{''.join(self.between)} {candidate}{''.join(self.tail)}"
+        between, _ = self.candidate.around()
+        parts = (self.head, before, query, after, *self.between, between, candidate, *self.tail)
+        return "".join(parts)
 
     def tokenised(self, folder: Path) -> Prompt:
         """The prompt by the folder's tokenizer. Raises BadCheckpoint."""
         tokenizer = load_tokenizer(folder)
+        tokenizer.normalizer = None  # which may drop white space at the ends; prompts are ASCII as they are
 
         def ids(*parts: str) -> tuple[int, ...]:
             encodings = tokenizer.encode_batch(list(parts), add_special_tokens=False)
             return tuple(token for encoding in encodings for token in encoding.ids)
 
-        return Prompt(
-            ids(self.head), ids(*self.between), ids(*self.tail), query=self.query, candidate=Wording(" {text}")
-        )
+        return Prompt(ids(self.head), ids(*self.between), ids(*self.tail), query=self.query, candidate=self.candidate)
 
 
 PROMPTS = {  # by model_type
@@ -93,6 +103,19 @@ PROMPTS = {  # by model_type
         irrelevant="0",
     ),
 }
+PROMPTS_OF_CODE = {  # by the class of an author's own code that reads config.json
+    STRIPS_TEXTS: PromptText(
+        head="<|im_start|>system\n",
+        query=PLAIN,
+        between=("<|im_end|>\n<|im_start|>user\n",),
+        tail=("<|im_end|>\n<|im_start|>assistant\n",),
+        relevant="Yes",
+        irrelevant="",
+        candidate=PLAIN,
+        scale=0.2,
+        roles=("system", "user"),
+    ),
+}
 
 
 def read(model: Model, modules: list[str]) -> Scorer:
@@ -102,9 +125,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
     """
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
-    text = PROMPTS[model.settings["model_type"]]
+    text = _prompt(model)
     task = require_no_prompt(model, text.task)
-    if "LogitScore" in modules:  # a classifier's pairs are put together without a template
+    if "LogitScore" in modules or own_class(model.settings):  # else pairs are put together without a template
         _require_known_template(model, text, task)
     max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
@@ -118,10 +141,20 @@ def read(model: Model, modules: list[str]) -> Scorer:
     return assemble(DecoderReranker, config, model.encoder_weights | head, source=str(model.folder))
 
 
+def _prompt(model: Model) -> PromptText:
+    """The prompt that the model was trained with. Raises BadCheckpoint for one that is put together by unknown code."""
+    if not model.settings.get("auto_map"):
+        return PROMPTS[model.settings["model_type"]]
+    if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is None:
+        code = ", ".join(sorted(map(str, dict(model.settings["auto_map"]).values())))
+        raise model.refuse(f"a decoder that computes by code of its own ({code}), which is not run, is not supported")
+    return prompt
+
+
 def _require_known_template(model: Model, text: PromptText, task: str) -> None:
-    """Raises BadCheckpoint if sentence-transformers would put a pair to this model in other words."""
+    """Raises BadCheckpoint if the model's own template puts a pair in other words."""
     query, document = "which pair?", "This one."
-    rendered = rendered_pair(model.folder, query, document, task)
+    rendered = rendered_pair(model.folder, query, document, task, roles=text.roles)
     if rendered is not None and rendered != (known := text.around(query, document)):
         end = next(i for i, (a, b) in enumerate(zip_longest(rendered, known)) if a != b)
         raise model.refuse(
@@ -140,8 +173,8 @@ def _compared(model: Model) -> dict[str, Any]:
 
 
 def _head(model: Model, text: PromptText) -> torch.Tensor:
-    """(1, hidden_size): a classifier of one output, or the difference of two rows of the output matrix, which alone are
-    read of it.
+    """(1, hidden_size): a classifier of one output, or a row of the output matrix or the difference of two, which alone
+    are read of it.
     """
     weights, tied = model.weights, model.settings.get("tie_word_embeddings", False)
     if (classifier := weights.get("score.weight")) is not None:
@@ -151,6 +184,9 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
     if model.headless or not (tied or "lm_head.weight" in weights):
         raise model.refuse("a decoder without an output matrix is no re-ranker; an embedding model has a modules.json")
     matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
+    if not text.irrelevant:
+        token = model.token_id(text.relevant)
+        return matrix[token : token + 1].float() * text.scale
     settings = _compared(model)
     relevant = settings.get("true_token_id", model.token_id(text.relevant))
     irrelevant = settings.get("false_token_id", model.token_id(text.irrelevant))

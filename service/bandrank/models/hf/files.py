@@ -1,6 +1,7 @@
 """The files of a Hugging Face model, in a folder or on the hub; none of the code that they may contain is run."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -11,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, normalizers
-from tokenizers.normalizers import BertNormalizer, Lowercase
+from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
@@ -34,6 +35,7 @@ NORMALIZER_SETTINGS = {
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
 OF_DEBERTA = ("do_lower_case", "split_by_punct")  # would change what tokenizer.json does
+STRIPS_TEXTS = "ZEConfig"  # of zeroentropy/zerank-1-small, whose code drops white space around both texts
 UNCONFIGURED = {"PreTrainedTokenizerFast", "TokenizersBackend"}  # take tokenizer.json as it is
 
 Weights = dict[str, torch.Tensor]
@@ -82,6 +84,12 @@ def transformer_settings(folder: Path) -> dict[str, Any]:
     return read_object(next((path for path in paths if path.is_file()), paths[0]), optional=True)
 
 
+def own_class(settings: Mapping[str, Any]) -> str:
+    """The name of the class in a model's own files that reads config.json, such as ZEConfig; empty if there is none."""
+    named = settings.get("auto_map")
+    return str(named.get("AutoConfig", "")).rpartition(".")[2] if isinstance(named, dict) else ""
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint."""
     path = folder / "tokenizer.json"
@@ -95,8 +103,11 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
     _configure(tokenizer, folder)
-    if transformer_settings(folder).get("do_lower_case"):
-        steps = [Lowercase()] if tokenizer.normalizer is None else [Lowercase(), tokenizer.normalizer]
+    first: list[Normalizer] = [Lowercase()] if transformer_settings(folder).get("do_lower_case") else []
+    if own_class(read_object(folder / "config.json", optional=True)) == STRIPS_TEXTS:
+        first.append(Strip())
+    if first:
+        steps = first if tokenizer.normalizer is None else [*first, tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.no_truncation()
     tokenizer.no_padding()

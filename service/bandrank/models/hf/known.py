@@ -68,6 +68,9 @@ KNOWN_FAMILIES = (
             KnownModel("BAAI/bge-reranker-base", CROSS, "278M", 512, "Chinese and English"),
             KnownModel("BAAI/bge-reranker-large", CROSS, "560M", 512, "Chinese and English"),
             KnownModel("BAAI/bge-reranker-v2-m3", CROSS, "568M", 8192, "multilingual"),
+            KnownModel(
+                "jinaai/jina-reranker-v2-base-multilingual", CROSS, "278M", 1024, "multilingual; not for commercial use"
+            ),
             KnownModel("intfloat/multilingual-e5-base", BI, "278M", 512, "put `query: ` and `passage: ` before texts"),
         ),
     ),
@@ -150,7 +153,7 @@ KNOWN_FAMILIES = (
     KnownFamily(
         "Qwen2 and Qwen3",
         ("qwen2", "qwen3"),
-        "decoders with causal attention, asked by a prompt; the score is a difference of two tokens' logits",
+        "decoders with causal attention, asked by a prompt; the score is a token's logit or the difference of two",
         (
             KnownModel("mixedbread-ai/mxbai-rerank-base-v2", CROSS, "494M", 8192, "Qwen2; 1 against 0"),
             KnownModel("mixedbread-ai/mxbai-rerank-large-v2", CROSS, "1.54B", 8192, "Qwen2; 1 against 0"),
@@ -158,6 +161,8 @@ KNOWN_FAMILIES = (
             KnownModel("Qwen/Qwen3-Reranker-4B", CROSS, "4.02B", 32768, "yes against no"),
             KnownModel("Qwen/Qwen3-Reranker-8B", CROSS, "8B", 32768, "yes against no"),
             KnownModel("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", CROSS, "0.6B", 32768, "a classifier of one label"),
+            KnownModel("zeroentropy/zerank-1-small", CROSS, "1.7B", 32768, "a fifth of the logit of Yes"),
+            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 32768, "the same; not for commercial use"),
             KnownModel("Qwen/Qwen3-Embedding-0.6B", BI, "596M", 32768, "last token; queries take an instruction"),
         ),
     ),

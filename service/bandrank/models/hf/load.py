@@ -9,14 +9,14 @@ from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
-from bandrank.models.hf.files import read_weights
+from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
 from bandrank.models.hf.mpnet import MPNET
 from bandrank.models.hf.nomic_bert import NOMIC_BERT
 from bandrank.models.hf.qwen import QWEN
-from bandrank.models.hf.roberta import ROBERTA
+from bandrank.models.hf.roberta import FLASH, FLASH_ROBERTA, ROBERTA
 from bandrank.models.scorer import Scorer
 
 FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
@@ -35,6 +35,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
 }
+FAMILIES_OF_CODE: dict[str, Family] = {FLASH: FLASH_ROBERTA}  # by the class of an author's own code that is AutoConfig
 
 
 def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) -> Scorer:
@@ -44,7 +45,8 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) 
     compares vectors, whatever its folder says.
     """
     settings = read_object(folder / "config.json")
-    family = FAMILIES.get(str(kind := settings.get("model_type")))
+    kind = settings.get("model_type")
+    family = FAMILIES_OF_CODE.get(own_class(settings)) or FAMILIES.get(str(kind))
     if family is None:
         raise BadCheckpoint(f"{folder}: model_type {kind!r} is not supported; {SUPPORTED}")
     try:

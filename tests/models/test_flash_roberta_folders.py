@@ -1,0 +1,80 @@
+"""XLM-RoBERTa as Jina AI's own code saves it: the library's tensors under other names, no `model_type`."""
+
+import re
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.bert_likes import assert_the_same, save, tiny
+from support.models import change_weights, edit_json
+from torch import Tensor
+
+from bandrank.models import hf
+from bandrank.models.checkpoint import BadCheckpoint
+
+LIKE = "BAAI/bge-reranker-v2-m3"
+CODE = "configuration_xlm_roberta.XLMRobertaFlashConfig"
+SETTINGS = {  # as jina-reranker-v2-base-multilingual has them
+    "auto_map": {"AutoConfig": CODE, "AutoModelForSequenceClassification": "modeling_xlm_roberta.XLMRobertaModel"},
+    "emb_pooler": None,
+    "lora_adaptations": None,
+    "max_position_embeddings": 1026,
+    "position_embedding_type": "absolute",
+    "use_flash_attn": True,
+}
+THEIRS = {  # names by those of transformers
+    r"roberta\.embeddings\.LayerNorm": "roberta.emb_ln",
+    r"encoder\.layer\.": "encoder.layers.",
+    r"attention\.output\.LayerNorm": "norm1",
+    r"attention\.output\.dense": "mixer.out_proj",
+    r"intermediate\.dense": "mlp.fc1",
+    r"(layers\.\d+)\.output\.dense": r"\1.mlp.fc2",
+    r"(layers\.\d+)\.output\.LayerNorm": r"\1.norm2",
+}
+
+
+def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as their code names them; query, key and value are one."""
+    theirs = {
+        reduce(lambda name, pair: re.sub(*pair, name), THEIRS.items(), name): each for name, each in weights.items()
+    }
+    for name in [name for name in theirs if ".self.query." in name]:
+        parts = [theirs.pop(name.replace("query", part)) for part in ("query", "key", "value")]
+        theirs[name.replace("attention.self.query", "mixer.Wqkv")] = torch.cat(parts)
+    return theirs
+
+
+def as_jina_saves_it(folder: Path, **more: Any) -> Path:
+    """A folder of theirs, of the same numbers as `like`. more: of its settings."""
+    save(folder, LIKE, tiny(LIKE, max_position_embeddings=1026))
+    change_weights(folder, renamed)
+    edit_json(folder / "config.json", SETTINGS | more, remove=("model_type",))
+    return folder
+
+
+@pytest.mark.parametrize("code", [CODE, f"jinaai/xlm-roberta-flash-implementation--{CODE}"])
+def test_it_is_what_the_library_saves(tmp_path: Path, code: str) -> None:
+    """Whose scores other tests hold to the library's. The code may lie in another repository of the hub."""
+    library = hf.load(save(tmp_path / "library", LIKE, tiny(LIKE, max_position_embeddings=1026)))
+    theirs = hf.load(as_jina_saves_it(tmp_path / "theirs", auto_map={"AutoConfig": code}))
+
+    assert_the_same(theirs, library)
+    assert theirs.config.max_tokens == 1024
+
+
+@pytest.mark.parametrize(
+    "other", [{"position_embedding_type": "rotary"}, {"lora_adaptations": ["retrieval.query"]}, {"hidden_act": "relu"}]
+)
+def test_what_it_computes_otherwise_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    """Rotary positions and adapters, as jinaai/jina-embeddings-v3 has them."""
+    with pytest.raises(BadCheckpoint, match=f"{next(iter(other.values()))}.*is not supported".replace("[", r"\[")):
+        hf.load(as_jina_saves_it(tmp_path, **other))
+
+
+@pytest.mark.parametrize("auto_map", [{"AutoConfig": "configuration_other.OtherConfig"}, None, "text", {}])
+def test_other_code_without_a_model_type_is_refused(tmp_path: Path, auto_map: Any) -> None:
+    """Nothing else says what would be computed."""
+    with pytest.raises(BadCheckpoint, match="model_type None is not supported"):
+        hf.load(as_jina_saves_it(tmp_path, auto_map=auto_map))

@@ -1,0 +1,105 @@
+"""Decoders with code of their own: the prompt of zerank is that of its code, and what else computes by code is refused.
+
+Other tests hold its scores to those of `transformers`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.decoders import PUBLISHED, save_decoder, tiny_decoder
+from support.models import edit_json
+from support.prompts import zerank_pair
+from transformers import Qwen3ForCausalLM
+
+from bandrank.models import checkpoint
+from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.loading import load_model
+from bandrank.models.readings import read_pair
+from bandrank.models.texts import TextEncoder
+
+ZERANK, QWEN = "zeroentropy/zerank-1-small", "Qwen/Qwen3-Reranker-0.6B"
+# No special tokens: white space beside those in a text is dropped too.
+AWKWARD = st.lists(st.sampled_from([*" \n\t\r:?.,<|'\"019aeséE", "\u0301", "\u00a0", "🐝", "no", " bees"])).map("".join)
+TEMPLATE = """\
+{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def saved(folder: Path, published: str = ZERANK) -> Path:
+    """The folder of a tiny random model."""
+    return save_decoder(folder, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[published]))
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
+    """The templates of zerank."""
+    model = load_model(str(saved(tmp_path_factory.mktemp("model"))))
+    return TextEncoder(model.tokenizer, model.scorer)
+
+
+@given(query=AWKWARD, document=AWKWARD)
+def test_the_ids_are_those_of_the_whole_text(encoder: TextEncoder, query: str, document: str) -> None:
+    """Without the white space around query and document."""
+    asked, _ = encoder.query(query)
+    (candidate,), _ = encoder.candidates(encoder.pieces([document]), query_tokens=len(asked))
+
+    assert [*asked, *candidate] == zerank_pair(encoder.tokenizer, "", query, document)
+
+
+def test_tokens_have_their_places_in_the_text_as_given(encoder: TextEncoder) -> None:
+    """White space that nobody reads counts."""
+    query, document = " bees?", "\n By the sun.  "
+    readings = read_pair(encoder, query, document, query_characters=99, candidate_characters=99)
+
+    for text, reading in zip((query, document), readings, strict=True):
+        spans = [(token.start, token.end) for token in reading.tokens if token.start is not None]
+        assert "".join(text[start:end] for start, end in spans) == text.strip()
+
+
+def test_an_instruction_has_no_place(encoder: TextEncoder) -> None:
+    """The request is answered with a warning."""
+    assert not encoder.takes_instructions
+
+
+def test_it_may_have_the_template_that_its_code_asks_for(tmp_path: Path) -> None:
+    """Another one is refused."""
+    folder = saved(tmp_path)
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    load_model(str(folder))
+    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("assistant\n", "assistant\n<think>"), encoding="utf-8")
+    with pytest.raises(BadCheckpoint, match="goes on with '<think>' where that of the published models has ''"):
+        load_model(str(folder))
+
+
+def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
+    """It drops white space then too."""
+    model = load_model(str(saved(tmp_path / "theirs")))
+    (tmp_path / "ours").mkdir()
+    model.tokenizer.save(str(tmp_path / "ours" / "tokenizer.json"))
+    checkpoint.save(model.scorer, tmp_path / "ours", tokenizer=tmp_path / "ours" / "tokenizer.json")
+
+    again = load_model(str(tmp_path / "ours"))
+
+    assert again.scorer.config == model.scorer.config
+    assert again.tokenizer.encode(" bees\n").ids == model.tokenizer.encode("bees").ids
+
+
+@pytest.mark.parametrize(
+    "auto_map",
+    [
+        {"AutoModel": "modeling.JinaForRanking"},  # as jinaai/jina-reranker-v3, which scores several at once
+        {"AutoConfig": "configuration_other.OtherConfig"},
+    ],
+)
+def test_other_code_is_refused(tmp_path: Path, auto_map: dict[str, Any]) -> None:
+    """Rather than being asked by the prompt of Qwen3-Reranker."""
+    folder = saved(tmp_path, QWEN)
+    edit_json(folder / "config.json", {"auto_map": auto_map})
+    [code] = auto_map.values()
+    with pytest.raises(BadCheckpoint, match=rf"code of its own \({code}\), which is not run, is not supported"):
+        load_model(str(folder))
