@@ -21,10 +21,10 @@ PYTHON ?= python3
 # Exactly this version where nothing else is asked for; a GPU box may say TORCH='torch>=2.11'.
 TORCH ?= torch==2.13.0
 # Judged questions for the demo, a folder in BEIR layout: one beside this checkout if there is one, else the small set in tests/data.
-DATA ?= $(firstword $(wildcard ../*/data/nq-mini))
-# The same for the cascade's benchmark, with the candidates of a first stage.
-CASCADE_DATA ?= $(firstword $(wildcard ../*/data/scifact))
-CASCADE_RUN ?= $(CASCADE_DATA)/runs/bm25.test.trec.gz
+COLLECTIONS := $(firstword $(wildcard ../*/data))
+DATA ?= $(wildcard $(COLLECTIONS)/nq-mini)
+# The same for the cascade's benchmark: several, FOLDER or FOLDER:SPLIT.
+CASCADE_DATA ?= $(wildcard $(addprefix $(COLLECTIONS)/,medquad nq-mini scifact selqa cranfield)) $(addsuffix :test2k,$(wildcard $(COLLECTIONS)/squad))
 SEED ?= 1
 PORT ?= $(or $(BANDRANK_PORT),8000)
 VENV := .venv
@@ -133,7 +133,7 @@ bench: $(VENV)/bench.stamp $(INFINITY)/stamp programs
 	@$(VENV)/bin/python -m bandrank_bench services --infinity $(INFINITY) --tei "$(TEI)"
 	@$(VENV)/bin/python -m bandrank_bench families --infinity $(INFINITY)
 	@$(VENV)/bin/python -m bandrank_bench precomputed
-	@if [ -n "$(CASCADE_DATA)" ]; then $(VENV)/bin/python -m bandrank_bench cascade --collection "$(CASCADE_DATA)" --run "$(CASCADE_RUN)"; \
+	@if [ -n "$(strip $(CASCADE_DATA))" ]; then $(VENV)/bin/python -m bandrank_bench cascade $(CASCADE_DATA); \
 	else echo "the cascade is not measured: CASCADE_DATA names no collection in BEIR layout"; fi
 
 overload: $(VENV)/dev.stamp

@@ -1,8 +1,12 @@
 """How deep a cascade must go: quality and cost of re-ranking only the fast scorer's best with the accurate one.
 
-Run as `python -m bandrank_bench cascade --collection FOLDER --run FILE [--split test]`: a collection in BEIR layout and
-a TREC run, whose first candidates of each query are re-ranked. Writes a table, and a plot beside it. The fast scorer's
-candidates are cached, the accurate one's texts tokenised, before a query is timed.
+Run as `python -m bandrank_bench cascade COLLECTION[:SPLIT] ...`: folders in BEIR layout. The candidates of a query are
+the first hundred of FOLDER/runs/*.SPLIT.trec.gz or *.all.trec.gz, a TREC run, or the judged documents where there is
+none. Writes a page, and a plot beside it.
+
+A candidate's score does not depend on its company, so what a cascade of any depth ranks is known from the fast and the
+accurate scores of all candidates. The time that it takes is measured, on fewer queries: the fast scorer's candidates
+are cached by then, and texts tokenised.
 """
 
 import argparse
@@ -11,151 +15,121 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib.figure import Figure
+from tqdm import tqdm
 
-from bandrank.engine.clients import ITSELF
-from bandrank.engine.sources import RepresentationSource
-from bandrank.engine.tickets import Ticket
+from bandrank.engine.served import ServedModel
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
-from bandrank_bench import machine
-from bandrank_bench.output import bullets, say, table
-from bandrank_training.candidates import first_stage
-from bandrank_training.collection import documents_of, open_collection
-from bandrank_training.dev import ndcg
+from bandrank_bench.cascade_report import CUTOFF, SHARES, Measured, plot, report
+from bandrank_bench.output import say
+from bandrank_training.candidates import Candidates, first_stage, ids_of, pools
+from bandrank_training.collection import BadCollection, Qrels, documents_of, open_collection
+from bandrank_training.measures import measure
 
-DEPTHS = (5, 10, 20, 30, 50)
 CANDIDATES = 100
-CUTOFF = 10
-
-
-@dataclass
-class Depth:
-    """The measurements of one depth, an entry for each query.
-
-    overlap: share of the accurate scorer's ten best among the cascade's.  cost: time as a share of the accurate
-    scorer's over all.
-    """
-
-    overlap: list[float] = field(default_factory=list)
-    ndcg: list[float] = field(default_factory=list)
-    cost: list[float] = field(default_factory=list)
+NDCG = "nDCG@10"
+SEED = 0
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A query of the collection, with its candidates in the order of the run."""
+class Asked:
+    """Queries of a collection. texts: of queries and of candidates, by id.  listed: the candidates of each query."""
 
-    query: str
-    texts: list[str]
-    labels: list[int]
+    name: str
+    qrels: Qrels
+    listed: Candidates
+    queries: dict[str, str]
+    texts: dict[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, and writes the page and its plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--collection", type=Path, required=True)
-    parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--queries", type=int, default=40, help="drawn at random (default: 40)")
+    parser.add_argument("collections", nargs="+", metavar="COLLECTION[:SPLIT]", help="folders (default split: test)")
+    parser.add_argument("--queries", type=int, default=150, help="of each collection, drawn (default: 150)")
+    parser.add_argument("--timed", type=int, default=10, help="of those, how many are timed (default: 10)")
     parser.add_argument("--fast", default="", help="default: what the service serves")
     parser.add_argument("--accurate", default=Settings().model)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-cascade.md"))
     args = parser.parse_args(arguments)
-    asked = read(args.collection, args.split, args.run, args.queries)
+    asked = [read(name, args.queries) for name in args.collections]
     settings = Settings(model=args.accurate, fast_model=args.fast, device="cpu", request_timeout_s=900.0)
-    depths = asyncio.run(measure(settings, asked))
-    args.out.write_text(report(depths, args.collection.resolve().name, args.split, len(asked)), encoding="utf-8")
-    plot(depths, args.out.with_suffix(".svg"))
+    measured = asyncio.run(measure_all(settings, asked, args.timed))
+    args.out.write_text(report(measured), encoding="utf-8")
+    plot(measured, args.out.with_suffix(".svg"))
     say(f"wrote {args.out}")
     return 0
 
 
-def read(folder: Path, split: str, run: Path, count: int) -> list[Judged]:
-    """Judged queries with at least as many candidates as the deepest cascade scores."""
-    collection = open_collection(folder)
-    queries, qrels, ranked = collection.queries(), collection.qrels(split), first_stage(run, CANDIDATES)
-    names = sorted(name for name in qrels if len(ranked.get(name, ())) >= max(DEPTHS))
-    chosen = random.Random(0).sample(names, min(count, len(names)))
-    texts = documents_of(collection, {document for name in chosen for document, _ in ranked[name]})
-    return [
-        Judged(
-            queries[name],
-            [texts[document] for document, _ in ranked[name]],
-            [max(0, qrels[name].get(document, 0)) for document, _ in ranked[name]],
-        )
-        for name in chosen
-    ]
+def read(named: str, count: int) -> Asked:
+    """Judged queries that have candidates, of FOLDER or FOLDER:SPLIT. Raises BadCollection."""
+    folder, _, split = named.partition(":")
+    split = split or "test"
+    collection = open_collection(Path(folder))
+    qrels = collection.qrels(split)
+    runs = [*Path(folder).glob(f"runs/*.{split}.trec.gz"), *Path(folder).glob("runs/*.all.trec.gz")]
+    listed = ids_of(first_stage(runs[0], CANDIDATES)) if runs else pools(qrels)
+    candidates = [name for name in sorted(qrels) if listed.get(name)]
+    if not candidates:
+        raise BadCollection(f"{named}: no judged query has candidates")
+    chosen = random.Random(SEED).sample(candidates, min(count, len(candidates)))
+    return Asked(
+        f"{collection.name} {split}",
+        {name: qrels[name] for name in chosen},
+        {name: listed[name] for name in chosen},
+        collection.queries(),
+        documents_of(collection, {document for name in chosen for document in listed[name]}),
+    )
 
 
-async def measure(settings: Settings, asked: Sequence[Judged]) -> dict[int, Depth]:
-    """The measurements of each depth; 0 is the fast scorer alone, CANDIDATES the accurate one alone."""
+async def measure_all(settings: Settings, collections: Sequence[Asked], timed: int) -> list[Measured]:
+    """The measurements of each collection."""
     serving = assemble(load_models(settings), settings)
-    sources = (scorer.source for scorer in serving.models.default.engine.text_scorers)
-    fast_source = next(source for source in sources if isinstance(source, RepresentationSource))
-
-    async def ranked(one: Judged, indices: Sequence[int], stage: str) -> tuple[list[int], float]:
-        started = time.perf_counter()
-        ranking = await serving.models.default.rank(one.query, [one.texts[index] for index in indices], strategy=stage)
-        return [indices[result.index] for result in ranking.candidates], time.perf_counter() - started
-
-    depths = {depth: Depth() for depth in (0, *DEPTHS, CANDIDATES)}
-    for number, one in enumerate(asked, 1):
-        say(f"query {number} of {len(asked)}")
-        everyone = range(len(one.texts))
-        await fast_source.represent(one.texts, ticket=Ticket(ITSELF, math.inf))
-        await ranked(one, everyone, "accurate")  # tokenises
-        best, all_s = await ranked(one, everyone, "accurate")
-        fast, fast_s = await ranked(one, everyone, "fast")
-        for depth, seen in depths.items():
-            order, seconds = best, all_s
-            if depth < CANDIDATES:
-                survivors, extra_s = await ranked(one, fast[:depth], "accurate") if depth else ([], 0.0)
-                order, seconds = [*survivors, *fast[depth:]], fast_s + extra_s
-            seen.overlap.append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / CUTOFF)
-            seen.ndcg.append(ndcg([one.labels[index] for index in order]))
-            seen.cost.append(seconds / all_s)
-    await serving.models.close()
-    return depths
+    try:
+        return [await measure_one(serving.models.default, asked, timed) for asked in collections]
+    finally:
+        await serving.models.close()
 
 
-def report(depths: dict[int, Depth], collection: str, split: str, num_queries: int) -> str:
-    """The page: the table and the facts of the machine."""
-    names = {0: "fast alone", CANDIDATES: "accurate alone"}
-    rows = [
-        [
-            names.get(depth, str(depth)),
-            f"{fmean(seen.overlap):.3f}",
-            f"{fmean(seen.ndcg):.4f}",
-            f"{fmean(seen.cost):.3f}",
-        ]
-        for depth, seen in depths.items()
-    ]
-    blocks = [
-        "# The cascade",
-        f"{num_queries} queries of {collection} {split}, the BM25 top {CANDIDATES} of each re-ranked; written by "
-        "`python -m bandrank_bench cascade`. nDCG@10 is that of the candidates given. Cost is the cascade's time, as a "
-        "share of the accurate scorer's over all candidates; the fast scorer's candidates are cached.",
-        table(["depth", "overlap@10 with accurate", "nDCG@10", "cost"], rows),
-        "![Overlap and nDCG over cost](benchmarks-cascade.svg)",
-        bullets(machine.describe()),
-    ]
-    return "\n\n".join(blocks) + "\n"
+async def measure_one(model: ServedModel, asked: Asked, timed: int) -> Measured:
+    """The measurements of a collection's queries, of which the first `timed` are timed too."""
+    rankings: dict[float, Candidates] = {share: {} for share in SHARES}
+    overlap: dict[float, list[float]] = {share: [] for share in SHARES}
+    cost: dict[float, list[float]] = {share: [] for share in SHARES}
+    for number, (name, listed) in enumerate(tqdm(asked.listed.items(), desc=asked.name, unit="query", disable=None)):
+        query, texts = asked.queries[name], [asked.texts[document] for document in listed]
+        fast, _ = await ranked(model, query, texts, "fast")
+        best, _ = await ranked(model, query, texts, "accurate")
+        orders = {share: cascaded(fast, best, math.ceil(share * len(listed))) for share in SHARES}
+        for share, order in orders.items():
+            rankings[share][name] = [listed[index] for index in order]
+            overlap[share].append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / min(CUTOFF, len(listed)))
+        if number < timed:
+            _, fast_s = await ranked(model, query, texts, "fast")
+            _, all_s = await ranked(model, query, texts, "accurate")
+            for share in SHARES:
+                survivors = [texts[index] for index in fast[: math.ceil(share * len(listed))]]
+                _, extra_s = await ranked(model, query, survivors, "accurate") if survivors else ([], 0.0)
+                cost[share].append(1.0 if share == 1 else (fast_s + extra_s) / all_s)
+    ndcg = {
+        share: [values[NDCG] for values in measure(of_share, asked.qrels).values()]
+        for share, of_share in rankings.items()
+    }
+    return Measured(asked.name, fmean(map(len, asked.listed.values())), ndcg, overlap, cost)
 
 
-def plot(depths: dict[int, Depth], path: Path) -> None:
-    """Plots overlap and nDCG over cost."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    costs = [fmean(seen.cost) for seen in depths.values()]
-    axes.plot(costs, [fmean(seen.overlap) for seen in depths.values()], "o-", label="overlap@10 with accurate alone")
-    axes.plot(costs, [fmean(seen.ndcg) for seen in depths.values()], "s-", label="nDCG@10")
-    for depth, seen in depths.items():
-        axes.annotate(str(depth), (fmean(seen.cost), fmean(seen.overlap)), xytext=(4, -12), textcoords="offset points")
-    axes.set_xlabel("share of the time that the accurate scorer takes for all")
-    axes.legend()
-    figure.savefig(path)
+async def ranked(model: ServedModel, query: str, texts: Sequence[str], stage: str) -> tuple[list[int], float]:
+    """The indices of the candidates, best first, and the seconds that it took."""
+    started = time.perf_counter()
+    ranking = await model.rank(query, texts, strategy=stage)
+    return [result.index for result in ranking.candidates], time.perf_counter() - started
+
+
+def cascaded(fast: Sequence[int], accurate: Sequence[int], depth: int) -> list[int]:
+    """What a cascade ranks: the fast scorer's best in the accurate one's order, then the others in its own order."""
+    survivors = {*fast[:depth]}
+    return [*(index for index in accurate if index in survivors), *fast[depth:]]
