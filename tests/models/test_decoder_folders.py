@@ -144,10 +144,12 @@ def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
-def test_a_classifier_of_two_labels_is_refused(tmp_path: Path) -> None:
-    """It does not say which of them is relevance."""
-    theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[TIED], num_labels=2)
-    with pytest.raises(BadCheckpoint, match="classifier of one output, this model has 2"):
+@pytest.mark.parametrize("labels", [None, {0: "yes", 1: "no"}, {0: "0", 1: "1"}, {0: "no", 1: "yes", 2: "perhaps"}])
+def test_a_classifier_of_several_labels_is_refused(tmp_path: Path, labels: dict[int, str] | None) -> None:
+    """Which does not say that the second is relevance, in the words of the prompt."""
+    more: dict[str, Any] = {"id2label": labels} if labels else {"num_labels": 2}
+    theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED[TIED], **more)
+    with pytest.raises(BadCheckpoint, match=f"classifier of one output, this model has {len(labels or 'ab')}"):
         load_model(str(save_decoder(tmp_path, theirs)))
 
 

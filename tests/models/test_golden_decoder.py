@@ -10,7 +10,12 @@ import torch
 from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
 from support.models import as_served
 from support.prompts import Pair, mxbai_pair, qwen3_pair, zerank_pair
-from transformers import Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import (
+    Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
+    Qwen3ForCausalLM,
+    Qwen3ForSequenceClassification,
+)
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker
 from bandrank.models.batch import ScoreBatch
@@ -152,6 +157,21 @@ def test_the_conversion_to_one_label(tmp_path: Path) -> None:
     ]
 
     assert scores_of(ours, TEXTS) == pytest.approx(expected, abs=CLOSE)
+
+
+def test_the_conversion_to_two_labels(tmp_path: Path) -> None:
+    """As in michaelfeil/mxbai-rerank-base-v2-seq, where the softmax of both is the sigmoid of their difference."""
+    published = PUBLISHED["mixedbread-ai/mxbai-rerank-base-v2"]
+    labels = {0: "0", 1: "1"}
+    theirs = tiny_decoder(Qwen2ForSequenceClassification, published, id2label=labels, pad_token_id=0)
+    ours = load_model(str(save_decoder(tmp_path, theirs)))
+    expected = [
+        last_logits(theirs, mxbai_pair(ours.tokenizer, "", query, document)).softmax(-1)[1].item()
+        for query, group in TEXTS.items()
+        for document in group
+    ]
+
+    assert torch.tensor(scores_of(ours, TEXTS)).sigmoid().tolist() == pytest.approx(expected, abs=CLOSE)
 
 
 def test_half_of_the_prompt_is_shared(smallest: Both) -> None:

@@ -47,7 +47,7 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
     if device.type != "cpu":
         return f"the tensors are on {device}"
     if dtype != torch.float32:
-        return f"they compute attention in float32, not {dtype}"
+        return f"the CPU kernels compute attention in float32, not {dtype}"
     if head_dim % HEAD_DIM_MULTIPLE or head_dim > MOST_HEAD_DIM:
         return f"heads of {head_dim} numbers are no multiple of {HEAD_DIM_MULTIPLE} up to {MOST_HEAD_DIM}"
     return why_no_native()

@@ -301,7 +301,7 @@ def _why_no_native_attention(scorer: Scorer) -> str | None:
 
 def _why_causal(encoder: Encoder) -> str | None:
     """Why no kernels at all compute the attention of a decoder, as a clause; None for another encoder."""
-    return "they have no causal attention" if encoder.config.causal else None
+    return "the kernels have no causal attention" if encoder.config.causal else None
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:

@@ -172,12 +172,20 @@ def _compared(model: Model) -> dict[str, Any]:
     return read_object(model.folder / modules[1].get("path", "1_LogitScore") / "config.json")
 
 
+def _labels(model: Model) -> list[str]:
+    """The names of a classifier's outputs, in their order."""
+    names = model.settings.get("id2label") or {}
+    return [str(names[index]) for index in sorted(names, key=int)]
+
+
 def _head(model: Model, text: PromptText) -> torch.Tensor:
-    """(1, hidden_size): a classifier of one output, or a row of the output matrix or the difference of two, which alone
-    are read of it.
+    """(1, hidden_size): a classifier of one output, or of two with the names of the compared tokens, as their
+    difference; or a row of the output matrix or the difference of two, which alone are read of it.
     """
     weights, tied = model.weights, model.settings.get("tie_word_embeddings", False)
     if (classifier := weights.get("score.weight")) is not None:
+        if _labels(model) == [text.irrelevant, text.relevant] and len(classifier) == 2:
+            return classifier[1:].float() - classifier[:1].float()
         if len(classifier) != 1:
             raise model.refuse(f"a re-ranker has a classifier of one output, this model has {len(classifier)}")
         return classifier
