@@ -97,6 +97,7 @@ async def measure_all(settings: Settings, collections: Sequence[Asked], timed: i
 
 async def measure_one(model: ServedModel, asked: Asked, timed: int) -> Measured:
     """The measurements of a collection's queries, of which the first `timed` are timed too."""
+    say(f"{asked.name}: {len(asked.listed)} queries")
     rankings: dict[float, Candidates] = {share: {} for share in SHARES}
     overlap: dict[float, list[float]] = {share: [] for share in SHARES}
     cost: dict[float, list[float]] = {share: [] for share in SHARES}

@@ -1,8 +1,10 @@
 """The progress that benchmarks print, and the parts that their pages share."""
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def say(text: str) -> None:
@@ -20,3 +22,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool =
 def bullets(facts: Mapping[str, str]) -> str:
     """A Markdown list of names and values."""
     return "\n".join(f"- {name}: {value}" for name, value in facts.items())
+
+
+def json_line(value: Mapping[str, Any]) -> str:
+    """A line of JSON, with six digits of each number: no measurement has more, and files of samples are large."""
+    return json.dumps(_rounded(value), separators=(",", ":")) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -1,6 +1,5 @@
 """The results as Markdown for people and as JSON lines for programs."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -8,7 +7,7 @@ from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE, Sample
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.summary import Row, best_peer, judge, speed_up
-from bandrank_bench.output import bullets, table
+from bandrank_bench.output import bullets, json_line, table
 from bandrank_bench.systems import Precision
 from bandrank_bench.workloads import Workload
 
@@ -66,7 +65,7 @@ def json_lines(results: Results, samples: Iterable[Sample]) -> str:
         "tolerance": TOLERANCE,
         "left_out": dict(results.left_out),
     }
-    return "".join(json.dumps(line) + "\n" for line in (head, *(asdict(sample) for sample in samples)))
+    return "".join(json_line(line) for line in (head, *(asdict(sample) for sample in samples)))
 
 
 def _ceilings(results: Results) -> str:

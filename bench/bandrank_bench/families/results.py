@@ -10,6 +10,7 @@ from bandrank_bench.calibrate import Sample
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.summary import Row, summarise
 from bandrank_bench.families.memory import Growth, Point
+from bandrank_bench.output import json_line
 from bandrank_bench.systems import System
 
 
@@ -54,7 +55,7 @@ class FamilyResults:
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps(asdict(self)) + "\n"
+        return json_line(asdict(self))
 
 
 def read(path: Path) -> dict[str, FamilyResults]:

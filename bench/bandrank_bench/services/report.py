@@ -1,6 +1,5 @@
 """The page, and the samples beside it."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.report import agreement_table
-from bandrank_bench.output import bullets, table
+from bandrank_bench.output import bullets, json_line, table
 from bandrank_bench.overload.summary import Percentiles
 from bandrank_bench.services.aims import BUSY, aims
 from bandrank_bench.services.contenders import Contender
@@ -52,8 +51,8 @@ def json_lines(results: Results) -> str:
         facts["took_ms"] = [round(1e3 * (one.done_s - one.due_s)) for one in run.outcomes]
         facts["queue_ms"] = [round(1e3 * one) for one in run.queue_s]
         del facts["queue_s"]
-        lines.append(json.dumps(facts, separators=(",", ":")))
-    return "\n".join(lines) + "\n"
+        lines.append(json_line(facts))
+    return "".join(lines)
 
 
 def _head(results: Results) -> Iterator[str]:
