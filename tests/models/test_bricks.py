@@ -1,5 +1,7 @@
 """Bricks of encoders, each against its definition."""
 
+from functools import partial
+
 import pytest
 import torch
 from support.other_encoder import turned
@@ -48,7 +50,8 @@ def test_feed_forwards() -> None:
     torch.manual_seed(0)
     rows = torch.randn(5, 8)
     with torch.no_grad():
-        for activation, act in (("geglu", gelu), ("swiglu", silu)):
+        tanh_gelu = partial(gelu, approximate="tanh")
+        for activation, act in (("geglu", gelu), ("geglu_tanh", tanh_gelu), ("swiglu", silu)):
             assert up_size(12, activation) == 24
             up, down = Linear(8, 24), Linear(12, 8)
             gate, gated = rows @ up.weight[:12].T + up.bias[:12], rows @ up.weight[12:].T + up.bias[12:]

@@ -17,16 +17,18 @@ from support.models import (
     write_json,
     write_modules,
 )
-from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
+from transformers import AutoConfig, GemmaForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder, DecoderReranker
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.decoder_reranker import TASK
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.texts import TextEncoder
 
 UNTIED, TIED = "Qwen/Qwen3-Reranker-8B", "Qwen/Qwen3-Reranker-0.6B"
+GEMMA = "BAAI/bge-reranker-v2-gemma"
 CLOSE = 1e-5
 PROMPT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 
@@ -109,6 +111,37 @@ def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
 
     assert again.scorer.config == model.scorer.config
     assert again.scorer.query_template == model.scorer.query_template
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_pytorch_tanh"])
+def test_gemma_has_the_tanh_form_of_gelu(tmp_path: Path, activation: str) -> None:
+    """Also where its config.json, as that of the first releases, says gelu."""
+    folder = save_decoder(tmp_path, tiny_decoder(GemmaForCausalLM, PUBLISHED[GEMMA]))
+    edit_json(folder / "config.json", {"hidden_act": activation})
+    theirs = AutoConfig.from_pretrained(folder)
+    assert theirs.hidden_act == "gelu_pytorch_tanh"
+
+    encoder = load_model(str(folder)).scorer.config.encoder
+
+    assert isinstance(encoder, DecoderConfig)
+    assert encoder.activation == "geglu_tanh"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_act": "silu"}, "activation 'silu' is not supported, only gelu_pytorch_tanh"),
+        ({"attention_bias": True}, "a Gemma with {'attention_bias': True} is not supported"),
+        ({"use_bidirectional_attention": True}, "a Gemma with {'use_bidirectional_attention': True}"),
+        ({"is_causal": False}, "a decoder whose tokens see all others"),
+    ],
+)
+def test_another_gemma_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    """In words."""
+    folder = save_decoder(tmp_path, tiny_decoder(GemmaForCausalLM, PUBLISHED[GEMMA]))
+    edit_json(folder / "config.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        load_model(str(folder))
 
 
 @pytest.mark.parametrize(

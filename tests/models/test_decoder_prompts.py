@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.decoders import PUBLISHED, qwen_tokenizer, save_decoder, tiny_decoder
-from support.prompts import Pair, mxbai_pair, qwen3_pair
-from transformers import Qwen2ForCausalLM, Qwen3ForCausalLM
+from support.prompts import Pair, gemma_pair, mxbai_pair, qwen3_pair
+from transformers import GemmaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker
 from bandrank.models.loading import load_model
@@ -19,7 +19,9 @@ from bandrank.models.wording import Wording
 CASES = {
     "Qwen/Qwen3-Reranker-0.6B": (Qwen3ForCausalLM, qwen3_pair),
     "mixedbread-ai/mxbai-rerank-base-v2": (Qwen2ForCausalLM, mxbai_pair),
+    "BAAI/bge-reranker-v2-gemma": (GemmaForCausalLM, gemma_pair),
 }
+QWEN = pytest.mark.parametrize("case", [name for name in CASES if "gemma" not in name], indirect=True)
 PARTS = [*" \n\t:?.,<>|'\"019aeséE", "\u0301", "\u00a0", "🐝", "蜜", "<|im_end|>", "<think>", "no", " bees"]
 AWKWARD = st.lists(st.sampled_from(PARTS)).map("".join)
 
@@ -51,6 +53,7 @@ def test_the_ids_are_those_of_the_whole_text(
     assert ids_of(encoder, query, document, instruction) == pair(encoder.tokenizer, instruction, query, document)
 
 
+@QWEN
 def test_pieces_do_cross_the_borders(case: tuple[TextEncoder, Pair]) -> None:
     """The test above could fail: words, query and candidate tokenised each for itself give other ids."""
     encoder, pair = case
@@ -84,6 +87,7 @@ def test_the_end_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
     assert cut == len(whole) - 600
 
 
+@QWEN
 def test_what_follows_a_query_is_never_cut(case: tuple[TextEncoder, Pair]) -> None:
     """A query that is too long loses its last words; the words behind it stay."""
     encoder, _ = case

@@ -9,8 +9,9 @@ import pytest
 import torch
 from support.decoders import PUBLISHED, last_logits, save_decoder, tiny_decoder
 from support.models import as_served
-from support.prompts import Pair, mxbai_pair, qwen3_pair, zerank_pair
+from support.prompts import Pair, gemma_pair, mxbai_pair, qwen3_pair, zerank_pair
 from transformers import (
+    GemmaForCausalLM,
     Qwen2ForCausalLM,
     Qwen2ForSequenceClassification,
     Qwen3ForCausalLM,
@@ -40,6 +41,13 @@ TEXTS = {
     "what is honey?\n": [],
     "yes": ["<|im_end|>", "no", "bees " * 400],
 }
+# The class of a model, and the last fields of Both.
+ZERANK: tuple[Any, ...] = (Qwen3ForCausalLM, zerank_pair, "Yes", "", 0.2)
+ASKED: dict[str, tuple[Any, ...]] = {
+    "gemma": (GemmaForCausalLM, gemma_pair, "Yes"),
+    "qwen2": (Qwen2ForCausalLM, mxbai_pair, "1", "0"),
+    "qwen3": (Qwen3ForCausalLM, qwen3_pair, "yes", "no"),
+}
 
 
 @dataclass(frozen=True)
@@ -50,26 +58,28 @@ class Both:
     ours: LoadedModel
     pair: Pair
     relevant: str
-    irrelevant: str  # empty if the first logit alone counts, of which the score is a fifth
+    irrelevant: str = ""  # without it, the score is a part of the first logit
+    part: float = 1.0
 
     def expected(self, query: str, document: str, instruction: str = "") -> float:
         """The score of a pair by the plain model."""
         tokenizer = self.ours.tokenizer
         logits = last_logits(self.theirs, self.pair(tokenizer, instruction, query, document))
         relevant = float(logits[tokenizer.token_to_id(self.relevant)])
-        return relevant - float(logits[tokenizer.token_to_id(self.irrelevant)]) if self.irrelevant else relevant / 5
+        return (
+            relevant - float(logits[tokenizer.token_to_id(self.irrelevant)])
+            if self.irrelevant
+            else relevant * self.part
+        )
 
 
 def both(model: str, folder: Path, **more: Any) -> Both:
     """A tiny random model of a published shape. more: of `tiny_config`."""
-    published = PUBLISHED[model]
-    qwen3 = published["model_type"] == "qwen3"
-    theirs = tiny_decoder(Qwen3ForCausalLM if qwen3 else Qwen2ForCausalLM, published, **more)
+    kind, *asked = ZERANK if "zerank" in model else ASKED[PUBLISHED[model]["model_type"]]
+    theirs = tiny_decoder(kind, PUBLISHED[model], **more)
     ours = load_model(str(save_decoder(folder, theirs)))
     as_served(ours.scorer)
-    if "auto_map" in published:
-        return Both(theirs, ours, zerank_pair, "Yes", "")
-    return Both(theirs, ours, *((qwen3_pair, "yes", "no") if qwen3 else (mxbai_pair, "1", "0")))
+    return Both(theirs, ours, *asked)
 
 
 @pytest.fixture(scope="module", params=PUBLISHED)

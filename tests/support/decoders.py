@@ -9,7 +9,7 @@ import torch
 from support.models import randomise, vocab_size, write_json
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import GemmaConfig, PretrainedConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 from bandrank.models.architectures import BiEncoder, DecoderReranker
 from bandrank.models.architectures.bi_encoder import BiEncoderConfig
@@ -96,6 +96,19 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": True,
     },
+    "BAAI/bge-reranker-v2-gemma": {
+        "model_type": "gemma",
+        "hidden_act": "gelu",
+        "hidden_size": 2048,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "intermediate_size": 16384,
+        "max_position_embeddings": 8192,
+        "rope_theta": 10_000.0,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    },
 }
 WORDS = """
     Judge whether the document meets the requirements based on query and instruct provided: note that answer can only be
@@ -132,12 +145,25 @@ def qwen_tokenizer(*, end: bool = False) -> Tokenizer:
     return tokenizer
 
 
+@cache
+def gemma_tokenizer() -> Tokenizer:
+    """Pieces with a sign for the spaces in them, as Gemma's: nothing precedes a text, and no rule parts it."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))  # noqa: S106  # no secret
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator([*WORDS.split(), "A:▁", "B:▁", "▁bees", "\n", "Yes", "Yes"], trainer)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 2)])
+    return tokenizer
+
+
 def tiny_config(published: Mapping[str, Any], *, num_layers: int = 2, **more: Any) -> PretrainedConfig:
     """The shape of a published config.json, with its numbers of heads, `SCALE` times narrower."""
     narrow = {
         name: published[name] // SCALE for name in ("hidden_size", "intermediate_size", "head_dim") if name in published
     }
-    kind = {"qwen2": Qwen2Config, "qwen3": Qwen3Config}[published["model_type"]]
+    kind = {"gemma": GemmaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}[published["model_type"]]
     settings = dict(published) | narrow | {"num_hidden_layers": num_layers, "vocab_size": 520} | more
     return kind(**settings)
 
@@ -157,8 +183,10 @@ def tiny_decoder(kind: Any, published: Mapping[str, Any], *, seed: int = 0, **mo
 def save_decoder(folder: Path, model: Any, *, end: bool = False, **more: Any) -> Path:
     """The folder of a model and its tokenizer. more: of `save_pretrained`."""
     model.save_pretrained(folder, **more)
-    qwen_tokenizer(end=end).save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "Qwen2Tokenizer", "model_max_length": 131_072})
+    gemma = model.config.model_type == "gemma"
+    (gemma_tokenizer() if gemma else qwen_tokenizer(end=end)).save(str(folder / "tokenizer.json"))
+    kind = "GemmaTokenizer" if gemma else "Qwen2Tokenizer"
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind, "model_max_length": 131_072})
     return folder
 
 

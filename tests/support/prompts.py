@@ -1,7 +1,7 @@
 """The prompts of published re-rankers, put together as their authors' code does it: the oracle of our templates.
 
-After the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2, and modeling_zeranker.py of
-zeroentropy/zerank-1-small.
+After the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2 and BAAI/bge-reranker-v2-gemma,
+and modeling_zeranker.py of zeroentropy/zerank-1-small.
 """
 
 from collections.abc import Callable
@@ -55,6 +55,16 @@ def zerank_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: s
         f"<|im_start|>system\n{query.strip()}<|im_end|>\n<|im_start|>user\n{document.strip()}<|im_end|>\n"
         "<|im_start|>assistant\n",
     )
+
+
+def gemma_pair(tokenizer: Tokenizer, _instruction: str, query: str, document: str) -> list[int]:
+    """Behind the token that begins a text, five pieces apart; an instruction has no place in them."""
+    task = (
+        "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
+        "prediction of either 'Yes' or 'No'."
+    )
+    pieces = [f"A: {query}", "\n", f"B: {document}", "\n", task]
+    return [tokenizer.token_to_id("<bos>"), *(token for piece in pieces for token in _ids(tokenizer, piece))]
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -1,19 +1,20 @@
 """The settings of decoders, saved within a checkpoint's config.json."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from bandrank.models.encoders.config import EncoderConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(EncoderConfig):
-    """The shape of a decoder such as Qwen2 (arXiv 2407.10671) and Qwen3 (arXiv 2505.09388).
+    """The shape of a decoder such as Qwen2 (arXiv 2407.10671), Qwen3 (arXiv 2505.09388) and Gemma (arXiv 2403.08295).
 
     num_kv_heads: heads of keys and values, each shared by as many heads of queries (Ainslie et al. 2023).
     head_size: the width of one head, which need not divide hidden_size.  rotary_base: of the rotary positions.
     qkv_bias: whether the projections to queries, keys and values have a bias, as in Qwen2.
     head_norms: whether each head of queries and keys is normed, as in Qwen3.  layer_norm_eps: of the RMSNorms.
+    activation: of the gated unit, which in Gemma is a GELU.
     Raises ValueError if num_kv_heads does not divide num_heads, or head_size is odd.
     """
 
@@ -25,6 +26,7 @@ class DecoderConfig(EncoderConfig):
     rotary_base: float = 1_000_000.0
     qkv_bias: bool = False
     head_norms: bool = False
+    activation: Literal["geglu_tanh", "swiglu"] = "swiglu"
     num_token_types: int = 0
     layer_norm_eps: float = 1e-6
     kind: str = "decoder"

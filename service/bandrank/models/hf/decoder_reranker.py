@@ -1,8 +1,9 @@
 """Decoders as re-rankers, with the prompts that they were trained with, and two rows of their output matrix.
 
-The prompts are those of the model cards of Qwen/Qwen3-Reranker-0.6B and mixedbread-ai/mxbai-rerank-base-v2. As there,
-the parts of a prompt are tokenised apart. The place of a candidate begins behind a colon, where neither tokenizer joins
-a colon and the space behind it; so the part with the query and the one with the candidate can be tokenised apart too.
+The prompts are those of the model cards of Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2 and
+BAAI/bge-reranker-v2-gemma, whose score is the logit of "Yes". As there, the parts of a prompt are tokenised apart. In
+the first two the place of a candidate begins behind a colon, where neither tokenizer joins a colon and the space behind
+it; so the part with the query and the one with the candidate can be tokenised apart too.
 
 zeroentropy/zerank-1-small brings code of its own, which is not run: the query is its system's message and the candidate
 its user's, both without white space around them, and the score is a fifth of the logit of "Yes".
@@ -59,8 +60,7 @@ class PromptText:
 
     def tokenised(self, folder: Path) -> Prompt:
         """The prompt by the folder's tokenizer. Raises BadCheckpoint."""
-        tokenizer = load_tokenizer(folder)
-        tokenizer.normalizer = None  # which may drop white space at the ends; prompts are ASCII as they are
+        tokenizer = load_tokenizer(folder, strip=False)
 
         def ids(*parts: str) -> tuple[int, ...]:
             encodings = tokenizer.encode_batch(list(parts), add_special_tokens=False)
@@ -101,6 +101,19 @@ PROMPTS = {  # by model_type
         ),
         relevant="1",
         irrelevant="0",
+    ),
+    "gemma": PromptText(
+        head="<bos>",
+        query=Wording("A: {text}"),
+        between=("\n",),
+        tail=(
+            "\n",
+            "Given a query A and a passage B, determine whether the passage contains an answer to the query by "
+            "providing a prediction of either 'Yes' or 'No'.",
+        ),
+        relevant="Yes",
+        irrelevant="",
+        candidate=Wording("B: {text}"),
     ),
 }
 PROMPTS_OF_CODE = {  # by the class of an author's own code that reads config.json

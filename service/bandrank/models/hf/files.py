@@ -90,8 +90,11 @@ def own_class(settings: Mapping[str, Any]) -> str:
     return str(named.get("AutoConfig", "")).rpartition(".")[2] if isinstance(named, dict) else ""
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint."""
+def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
+    """The folder's fast tokenizer, with truncation and padding switched off. Raises BadCheckpoint.
+
+    strip: whether it drops white space around texts where the model's code does; parts of a prompt are left alone.
+    """
     path = folder / "tokenizer.json"
     if path.is_file():
         try:
@@ -104,7 +107,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
     _configure(tokenizer, folder)
     first: list[Normalizer] = [Lowercase()] if transformer_settings(folder).get("do_lower_case") else []
-    if own_class(read_object(folder / "config.json", optional=True)) == STRIPS_TEXTS:
+    if strip and own_class(read_object(folder / "config.json", optional=True)) == STRIPS_TEXTS:
         first.append(Strip())
     if first:
         steps = first if tokenizer.normalizer is None else [*first, tokenizer.normalizer]

@@ -166,6 +166,12 @@ KNOWN_FAMILIES = (
             KnownModel("Qwen/Qwen3-Embedding-0.6B", BI, "596M", 32768, "last token; queries take an instruction"),
         ),
     ),
+    KnownFamily(
+        "Gemma",
+        ("gemma",),
+        "as Qwen2, with a GELU, scaled embeddings and one head of keys; the score is the logit of Yes",
+        (KnownModel("BAAI/bge-reranker-v2-gemma", CROSS, "2.5B", 8192, "multilingual"),),
+    ),
 )
 
 

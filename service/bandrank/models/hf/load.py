@@ -10,6 +10,7 @@ from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import own_class, read_weights
+from bandrank.models.hf.gemma import GEMMA
 from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.modernbert import MODERNBERT
@@ -25,6 +26,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "gemma": GEMMA,
     "gte": GTE,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,

@@ -31,33 +31,39 @@ PARTS: dict[str, str | tuple[str, ...]] = {
 
 def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
     """The decoder's shape. Raises ValueError for settings that are missing or not supported."""
-    require_numbers(settings, REQUIRED)
+    qwen3 = settings["model_type"] == "qwen3"
     if (activation := settings.get("hidden_act", "silu")) != "silu":
         raise ValueError(f"activation {activation!r} is not supported, only silu; {SUPPORTED}")
+    if qwen3 and settings.get("attention_bias"):
+        raise ValueError(f"attention with a bias is not supported in qwen3; {SUPPORTED}")
+    return DecoderConfig(**read_shape(settings, weights), qkv_bias=not qwen3, head_norms=qwen3)
+
+
+def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
+    """The fields of DecoderConfig that all families have. Raises ValueError for settings that are missing or not
+    supported.
+    """
+    require_numbers(settings, REQUIRED)
     if settings.get("is_causal") is False:
         raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
         raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")
-    if settings["model_type"] == "qwen3" and settings.get("attention_bias"):
-        raise ValueError(f"attention with a bias is not supported in qwen3; {SUPPORTED}")
     rotary = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
     hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
-    return DecoderConfig(
-        vocab_size=len(weights["embed_tokens.weight"]),
-        hidden_size=hidden_size,
-        num_layers=settings["num_hidden_layers"],
-        num_heads=num_heads,
-        num_kv_heads=settings["num_key_value_heads"],
-        head_size=settings.get("head_dim") or hidden_size // num_heads,
-        intermediate_size=settings["intermediate_size"],
-        max_positions=settings["max_position_embeddings"],
-        layer_norm_eps=settings.get("rms_norm_eps", 1e-6),
-        rotary_base=float(settings.get("rope_theta") or rotary.get("rope_theta", 10_000.0)),
-        qkv_bias=settings["model_type"] == "qwen2",
-        head_norms=settings["model_type"] == "qwen3",
-    )
+    return {
+        "vocab_size": len(weights["embed_tokens.weight"]),
+        "hidden_size": hidden_size,
+        "num_layers": settings["num_hidden_layers"],
+        "num_heads": num_heads,
+        "num_kv_heads": settings["num_key_value_heads"],
+        "head_size": settings.get("head_dim") or hidden_size // num_heads,
+        "intermediate_size": settings["intermediate_size"],
+        "max_positions": settings["max_position_embeddings"],
+        "layer_norm_eps": settings.get("rms_norm_eps", 1e-6),
+        "rotary_base": float(settings.get("rope_theta") or rotary.get("rope_theta", 10_000.0)),
+    }
 
 
 def decoder_weights(weights: Weights, config: Any) -> Weights:

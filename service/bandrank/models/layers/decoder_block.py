@@ -1,4 +1,4 @@
-"""A layer of Qwen2 and Qwen3 on packed rows: RMSNorm before each half, grouped queries, rotary positions, SwiGLU."""
+"""A layer of Qwen2, Qwen3 or Gemma on packed rows: RMSNorm before each half, grouped queries, rotary positions."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class DecoderBlock(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         size, width, eps, bias = config.hidden_size, config.head_dim, config.layer_norm_eps, config.qkv_bias
-        self.head_dim = width
+        self.head_dim, self.activation = width, config.activation
         self.rotary = Rotary(config.rotary_base)
         self.attention_norm = nn.RMSNorm(size, eps=eps)
         self.query = Linear(size, config.num_heads * width, bias=bias)
@@ -26,7 +26,7 @@ class DecoderBlock(nn.Module):
         self.key_norm = nn.RMSNorm(width, eps=eps) if config.head_norms else nn.Identity()
         self.attention_out = Linear(config.num_heads * width, size, bias=False)
         self.out_norm = nn.RMSNorm(size, eps=eps)
-        self.up = Linear(size, up_size(config.intermediate_size, "swiglu"), bias=False)
+        self.up = Linear(size, up_size(config.intermediate_size, config.activation), bias=False)
         self.down = Linear(config.intermediate_size, size, bias=False)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: CausalPlan) -> Tensor:
@@ -63,7 +63,7 @@ class DecoderBlock(nn.Module):
         most_rows = CPU_BLOCK_ROWS if hidden.device.type == "cpu" else max(1, len(hidden))
         return torch.cat(
             [
-                rows + feed_forward(self.up, self.down, self.out_norm(rows), "swiglu")
+                rows + feed_forward(self.up, self.down, self.out_norm(rows), self.activation)
                 for rows in torch.split(hidden, most_rows)
             ]
         )

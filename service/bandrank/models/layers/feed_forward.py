@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from torch import Tensor
@@ -10,8 +11,12 @@ from torch.nn.functional import gelu, silu
 
 from bandrank.models.layers.linear import Linear
 
-Activation = Literal["gelu", "geglu", "swiglu"]
-GATES: dict[str, Callable[[Tensor], Tensor]] = {"geglu": gelu, "swiglu": silu}
+Activation = Literal["gelu", "geglu", "geglu_tanh", "swiglu"]
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "geglu": gelu,
+    "geglu_tanh": partial(gelu, approximate="tanh"),
+    "swiglu": silu,
+}
 
 
 def up_size(intermediate_size: int, activation: Activation) -> int:
@@ -22,7 +27,7 @@ def up_size(intermediate_size: int, activation: Activation) -> int:
 def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation) -> Tensor:
     """(total, hidden_size) down(gelu(up(x))), or down(act(gate) * gated) with GELU or SiLU as act.
 
-    rows: (total, hidden_size). GELU is the exact erf form.
+    rows: (total, hidden_size). GELU is the exact erf form, but for that of geglu_tanh.
     """
     if activation == "gelu":
         return down(up(rows, "gelu"))  # type: ignore[no-any-return]

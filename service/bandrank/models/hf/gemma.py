@@ -1,0 +1,35 @@
+"""Gemma as transformers saves it: Qwen's layers with a GELU; weights of norms are less by one, embeddings unscaled."""
+
+from typing import Any
+
+from bandrank.models.encoders.decoder_config import DecoderConfig
+from bandrank.models.hf.files import Weights
+from bandrank.models.hf.model import SUPPORTED, Family
+from bandrank.models.hf.qwen import decoder_weights, read_shape
+from bandrank.models.hf.settings import require_plain
+
+PLAIN = {"attention_bias": False, "use_bidirectional_attention": None}
+ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")  # the second is what the first releases call the same, as the library knows
+
+
+def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
+    """The decoder's shape. Raises ValueError for settings that are missing or not supported."""
+    require_plain(settings, PLAIN, "Gemma")
+    if (activation := settings.get("hidden_act", "gelu_pytorch_tanh")) not in ACTIVATIONS:
+        raise ValueError(f"activation {activation!r} is not supported, only {ACTIVATIONS[0]}; {SUPPORTED}")
+    return DecoderConfig(**read_shape(settings, weights), activation="geglu_tanh")
+
+
+def encoder_weights(weights: Weights, config: Any) -> Weights:
+    """The decoder's tensors under our names, in which one is added to norms, and embeddings are scaled: in float32, as
+    the library computes it. Raises the errors of `layer_weights`.
+    """
+    translated = decoder_weights(weights, config)
+    for name in translated:
+        if name.endswith("norm.weight"):
+            translated[name] = translated[name].float() + 1.0
+    translated["encoder.word.weight"] = translated["encoder.word.weight"].float() * config.hidden_size**0.5
+    return translated
+
+
+GEMMA = Family(prefixes=("model.",), tokens={}, read_config=read_config, encoder_weights=encoder_weights, head={})
