@@ -26,7 +26,6 @@ DATA ?= $(wildcard $(COLLECTIONS)/nq-mini)
 # The same for the cascade's benchmark: several, FOLDER or FOLDER:SPLIT.
 CASCADE_DATA ?= $(wildcard $(addprefix $(COLLECTIONS)/,medquad nq-mini scifact selqa cranfield)) $(addsuffix :test2k,$(wildcard $(COLLECTIONS)/squad))
 SEED ?= 1
-PORT ?= $(or $(BANDRANK_PORT),8000)
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
 
@@ -75,7 +74,7 @@ programs:
 	else echo "not installed:" $$missing "- the tests that need them are skipped (apt-get install" $$missing")"; fi
 
 serve: $(VENV)/runtime.stamp
-	@BANDRANK_PORT=$(PORT) BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" exec $(VENV)/bin/bandrank serve
+	@BANDRANK_PORT="$(or $(PORT),$(BANDRANK_PORT))" BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" exec $(VENV)/bin/bandrank serve
 
 check: $(VENV)/runtime.stamp
 	@BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" $(VENV)/bin/bandrank check

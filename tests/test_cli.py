@@ -26,9 +26,10 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"BANDRANK_{name}", raising=False)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["version", "--version"])
+def test_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints one line."""
-    assert main(["version"]) == 0
+    assert main([command]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
 
 

@@ -11,7 +11,6 @@ are cached by then, and texts tokenised.
 
 import argparse
 import asyncio
-import math
 import random
 import time
 from collections.abc import Sequence
@@ -24,13 +23,12 @@ from tqdm import tqdm
 from bandrank.engine.served import ServedModel
 from bandrank.serving import assemble, load_models
 from bandrank.settings import Settings
-from bandrank_bench.cascade_report import CUTOFF, SHARES, Measured, plot, report
+from bandrank_bench.cascade_report import ALL, CUTOFF, DEPTHS, Measured, plot, report
 from bandrank_bench.output import say
 from bandrank_training.candidates import Candidates, first_stage, ids_of, pools
 from bandrank_training.collection import BadCollection, Qrels, documents_of, open_collection
 from bandrank_training.measures import measure
 
-CANDIDATES = 100
 NDCG = "nDCG@10"
 SEED = 0
 
@@ -72,7 +70,9 @@ def read(named: str, count: int) -> Asked:
     collection = open_collection(Path(folder))
     qrels = collection.qrels(split)
     runs = [*Path(folder).glob(f"runs/*.{split}.trec.gz"), *Path(folder).glob("runs/*.all.trec.gz")]
-    listed = ids_of(first_stage(runs[0], CANDIDATES)) if runs else pools(qrels)
+    listed = (
+        ids_of(first_stage(runs[0], ALL)) if runs else {name: listed[:ALL] for name, listed in pools(qrels).items()}
+    )
     candidates = [name for name in sorted(qrels) if listed.get(name)]
     if not candidates:
         raise BadCollection(f"{named}: no judged query has candidates")
@@ -98,27 +98,27 @@ async def measure_all(settings: Settings, collections: Sequence[Asked], timed: i
 async def measure_one(model: ServedModel, asked: Asked, timed: int) -> Measured:
     """The measurements of a collection's queries, of which the first `timed` are timed too."""
     say(f"{asked.name}: {len(asked.listed)} queries")
-    rankings: dict[float, Candidates] = {share: {} for share in SHARES}
-    overlap: dict[float, list[float]] = {share: [] for share in SHARES}
-    cost: dict[float, list[float]] = {share: [] for share in SHARES}
+    rankings: dict[int, Candidates] = {depth: {} for depth in DEPTHS}
+    overlap: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
+    cost: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
     for number, (name, listed) in enumerate(tqdm(asked.listed.items(), desc=asked.name, unit="query", disable=None)):
         query, texts = asked.queries[name], [asked.texts[document] for document in listed]
         fast, _ = await ranked(model, query, texts, "fast")
         best, _ = await ranked(model, query, texts, "accurate")
-        orders = {share: cascaded(fast, best, math.ceil(share * len(listed))) for share in SHARES}
-        for share, order in orders.items():
-            rankings[share][name] = [listed[index] for index in order]
-            overlap[share].append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / min(CUTOFF, len(listed)))
+        orders = {depth: cascaded(fast, best, depth) for depth in DEPTHS}
+        for depth, order in orders.items():
+            rankings[depth][name] = [listed[index] for index in order]
+            overlap[depth].append(len({*order[:CUTOFF]} & {*best[:CUTOFF]}) / min(CUTOFF, len(listed)))
         if number < timed:
             _, fast_s = await ranked(model, query, texts, "fast")
             _, all_s = await ranked(model, query, texts, "accurate")
-            for share in SHARES:
-                survivors = [texts[index] for index in fast[: math.ceil(share * len(listed))]]
+            for depth in DEPTHS:
+                survivors = [texts[index] for index in fast[:depth]]
                 _, extra_s = await ranked(model, query, survivors, "accurate") if survivors else ([], 0.0)
-                cost[share].append(1.0 if share == 1 else (fast_s + extra_s) / all_s)
+                cost[depth].append(1.0 if depth == ALL else (fast_s + extra_s) / all_s)
     ndcg = {
-        share: [values[NDCG] for values in measure(of_share, asked.qrels).values()]
-        for share, of_share in rankings.items()
+        depth: [values[NDCG] for values in measure(of_depth, asked.qrels).values()]
+        for depth, of_depth in rankings.items()
     }
     return Measured(asked.name, fmean(map(len, asked.listed.values())), ndcg, overlap, cost)
 

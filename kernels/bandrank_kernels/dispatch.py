@@ -48,4 +48,4 @@ def _log_choice(device_type: str, obstacle: str | None) -> None:
     elif device_type == "cuda":
         log.warning("plain torch runs on the GPU: %s", obstacle)
     else:
-        log.info("plain torch runs: %s", obstacle)
+        log.info("CUDA kernels do not run: %s", obstacle)

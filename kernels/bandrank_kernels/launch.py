@@ -39,7 +39,7 @@ def cuda_obstacle(device: torch.device) -> str | None:
         obstacles.append(f"the tensors are on {device}")
     elif device_capability(device) < OLDEST_CAPABILITY:
         obstacles.append("the GPU is older than compute capability {}.{}".format(*OLDEST_CAPABILITY))
-    missing = _cupy_obstacle()
+    missing = _cupy_obstacle() if torch.cuda.is_available() else None
     if missing:
         obstacles.append(missing)
     return "; ".join(obstacles) or None

@@ -23,11 +23,12 @@ from bandrank.api.service import Service
 from bandrank.api.tls import over_tls, tls_context
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
-from bandrank.errors import BadSetting, BandrankError
+from bandrank.errors import BadSetting, BandrankError, InvalidInput
 from bandrank.export import export
 from bandrank.known_models import print_models
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.new_key import new_key
+from bandrank.preflight import preflight
 from bandrank.proxy.app import create_proxy
 from bandrank.serving import ModelFiles, assemble, load_models
 from bandrank.settings import Settings, explain
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
     corpus = rest.pop(0) if command == "precompute" and rest and not rest[0].startswith("-") else None
-    if command == "version":
+    if command in {"version", "--version"}:
         print(__version__)
         return 0
     if command in COMMANDS:
@@ -71,6 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.read(rest)
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
+        if command in {"serve", "proxy"}:
+            preflight(settings, proxy=command == "proxy")
         files = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), files, settings)
@@ -226,7 +229,8 @@ def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> i
         done = asyncio.run(run())
     except (BandrankError, OSError, EOFError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
-        print(f"bandrank: {path}: {reason}; what is done is kept, run it again to go on", file=sys.stderr)
+        next_step = "mend it, and run it again" if isinstance(error, InvalidInput) else "run it again to go on"
+        print(f"bandrank: {path}: {reason}; what is stored is kept, {next_step}", file=sys.stderr)
         return 1
     print(f"{done.registered} candidates registered; {done.encoded} encoded, {done.cached} were in the cache")
     return 0

@@ -44,7 +44,7 @@ class ModelFiles:
     name: str
     main: LoadedModel
     fast: LoadedModel | None = None
-    cascade_depth: int = 50
+    cascade_depth: int = 30
     dtype: Dtype = "auto"
     served: bool = True
     shadow: bool = False

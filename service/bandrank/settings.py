@@ -43,7 +43,7 @@ class Settings(BaseModel):
     """A scorer that precomputes, to go first in a cascade; empty: the one that the model adds to, if any."""
     fast_revision: str = ""
     """Revision of the fast model on the hub."""
-    cascade_depth: PositiveInt = 50
+    cascade_depth: PositiveInt = 30
     """Candidates that go on to the accurate scorer where no budget says otherwise."""
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
     """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
@@ -228,7 +228,7 @@ class _Flags(Settings, BaseSettings):
     """Settings of the service, each a flag or an environment variable."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, cli_prog_name="bandrank serve", cli_kebab_case=True, cli_show_env_vars=True
+        env_prefix=PREFIX, cli_prog_name="bandrank COMMAND", cli_kebab_case=True, cli_show_env_vars=True
     )
 
 

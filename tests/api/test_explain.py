@@ -141,7 +141,7 @@ async def test_a_registered_candidate_is_explained_by_its_id() -> None:
         ({"query": None}, 422, "invalid_input"),
         ({"candidate": None}, 422, "invalid_input"),
         ({"candidate": ["man"]}, 422, "invalid_input"),
-        ({"candidate": {"text": "man"}}, 422, "invalid_input"),
+        ({"candidate": {"score": 1.0}}, 422, "invalid_input"),
         ({"model": "gpt"}, 404, "unknown_model"),
         ({"strategy": "best"}, 404, "unknown_strategy"),
     ],

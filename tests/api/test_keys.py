@@ -49,7 +49,7 @@ async def test_a_key_opens_what_its_scope_names_and_nothing_else(
             if name == scope:
                 assert answer.status_code == 200, answer.text
             else:
-                assert f"'{scope}'" in assert_error(answer, 403, "forbidden")
+                assert f"lacks the scope '{scope}'" in assert_error(answer, 403, "forbidden")
         for headers in ({}, {"Authorization": "Bearer none-of-them"}):
             refused = await ask(running, method, path, body, **headers)
             assert_error(refused, 401, "unauthorized")
@@ -178,6 +178,7 @@ async def test_the_api_describes_how_to_present_a_key() -> None:
         (None, " cannot be read: No such file or directory"),
         ("[search]\nsha256 = SECRET", " is no TOML: at line 2, column 10"),
         ("[search]\nsha256 = 'SECRET", " is no TOML: at "),
+        ("[search]\n[search]\n", " is no TOML: the name of a key comes twice, at line 2, column 8"),
         ("[search]\nscopes = ['rank']", ": search.sha256 is missing"),
         ("[search]\nsha256 = 'SECRET'\nscopes = ['rank']", ": search.sha256 must be 64 hexadecimal digits"),
         (

@@ -120,11 +120,12 @@ async def test_documents_make_it_the_request_of_another_service() -> None:
 
 
 async def test_ids_come_back() -> None:
-    """Each candidate's id comes back with it; a text without an id has none in the result."""
-    results = await ask_for_results(candidates=[{"id": "a", "text": "she"}, "man", {"id": "", "text": "he"}])
+    """Each candidate's id comes back with it; a text without an id has none in the result, also as an object."""
+    candidates = [{"id": "a", "text": "she"}, "man", {"id": "", "text": "he"}, {"text": "you", "score": 1.0}]
+    results = await ask_for_results(candidates=candidates)
 
-    assert [(result["index"], result.get("id")) for result in results] == [(2, ""), (1, None), (0, "a")]
-    assert ["id" in result for result in results] == [True, False, True]
+    assert [(result["index"], result.get("id")) for result in results] == [(2, ""), (1, None), (3, None), (0, "a")]
+    assert ["id" in result for result in results] == [True, False, False, True]
 
 
 async def test_two_candidates_may_have_the_same_id() -> None:

@@ -9,7 +9,7 @@ from support.serving import served
 
 from bandrank.settings import Settings
 from bandrank_bench.cascade import cascaded, measure_one, ranked, read
-from bandrank_bench.cascade_report import SHARES, Measured, report
+from bandrank_bench.cascade_report import ALL, DEPTHS, Measured, report
 from bandrank_training.collection import BadCollection
 
 pytestmark = pytest.mark.anyio
@@ -47,10 +47,10 @@ async def test_a_cascade_loses_what_the_fast_scorer_hides(words: Path) -> None:
         measured = await measure_one(model, read(str(words), 2), timed=1)
 
     [first] = [index for index, values in enumerate(zip(*measured.ndcg.values(), strict=True)) if any(values)]
-    assert measured.ndcg[1.0][first] == 1.0
-    assert measured.ndcg[0.0][first] == pytest.approx(0.387, abs=0.001)
-    assert all(measured.overlap[share] == [1.0, 1.0] for share in SHARES)
-    assert [len(measured.cost[share]) for share in SHARES] == [1] * len(SHARES)
+    assert measured.ndcg[ALL][first] == 1.0
+    assert measured.ndcg[0][first] == pytest.approx(0.387, abs=0.001)
+    assert all(measured.overlap[depth] == [1.0, 1.0] for depth in DEPTHS)
+    assert [len(measured.cost[depth]) for depth in DEPTHS] == [1] * len(DEPTHS)
 
 
 def test_candidates_are_those_of_a_run_where_there_is_one(words: Path) -> None:
@@ -70,10 +70,11 @@ def test_the_page_names_the_collection_that_loses_most() -> None:
     """With the mean over collections, each of the same weight."""
 
     def measured(name: str, fast: float) -> Measured:
-        ndcg = {share: [0.8, fast if share < 1 else 0.8] for share in SHARES}
-        return Measured(name, 100.0, ndcg, {share: [1.0] for share in SHARES}, {share: [share] for share in SHARES})
+        ndcg = {depth: [0.8, fast if depth < ALL else 0.8] for depth in DEPTHS}
+        cost = {depth: [depth / ALL] for depth in DEPTHS}
+        return Measured(name, 100.0, ndcg, {depth: [1.0] for depth in DEPTHS}, cost)
 
     page = report([measured("one test", 0.7), measured("two test", 0.4)])
 
-    assert "| 20% | 0.6750 | -0.1250 | -0.2000, two test | 1.000 | 0.200 |" in page
+    assert "| 20 | 0.6750 | -0.1250 | -0.2000, two test | 1.000 | 0.200 |" in page
     assert "| two test | 2 | 100 | 0.6000 |" in page

@@ -83,7 +83,8 @@ def test_a_second_run_goes_on_where_the_first_one_stopped(
     encoded: list[int] = []
 
     assert precompute(write(tmp_path / "bad.jsonl", bad), models(), settings(server)) == 1
-    assert f"line {2 * LINES_AT_ONCE + 1}" in capsys.readouterr().err
+    assert f"line {2 * LINES_AT_ONCE + 1}" in (told := capsys.readouterr().err)
+    assert told.endswith("; what is stored is kept, mend it, and run it again\n")
     assert precompute(write(tmp_path / "good.jsonl", lines), models(encoded), settings(server)) == 0
     assert sum(encoded) == NUM_LINES - 2 * LINES_AT_ONCE
 

@@ -1,5 +1,6 @@
 """Launching kernels: what is checked before a launch, and what cupy is handed."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bandrank_kernels import launch
 from bandrank_kernels.launch import Kernel, Launch, cuda_obstacle, is_vectorizable, struct_of
 
 PAIR = np.dtype([("count", np.int32), ("address", np.uint64)], align=True)
@@ -75,12 +77,21 @@ def test_16_byte_pieces(tensor: Tensor, expected: bool) -> None:
 
 
 def test_why_no_kernel_runs_on_the_cpu() -> None:
-    """The reason, and where cupy is missing, what to install."""
+    """The reason; what to install is said where it would help."""
     obstacle = cuda_obstacle(torch.device("cpu"))
 
     assert obstacle is not None
     assert "the tensors are on cpu" in obstacle
+    if not torch.cuda.is_available():
+        assert "cupy" not in obstacle
+
+
+def test_where_cupy_is_missing_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    launch._cupy_obstacle.cache_clear()
     try:
-        import cupy  # noqa: F401
-    except ImportError:
-        assert "pip install 'bandrank[gpu]'" in obstacle
+        assert "pip install 'bandrank[gpu]'" in (cuda_obstacle(torch.device("cpu")) or "")
+    finally:
+        launch._cupy_obstacle.cache_clear()

@@ -85,7 +85,7 @@ class Admission:
         if key is None:
             raise Unauthorized("there is no such key")
         if scope not in key.table.scopes:
-            raise Forbidden(f"this key lacks the scope {scope!r}")
+            raise Forbidden(f"this key lacks the scope {scope.value!r}")
         _check_rate(key)
         return key.client
 

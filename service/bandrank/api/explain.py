@@ -15,7 +15,7 @@ from bandrank.api.description import errors
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
-from bandrank.api.dialects.native import TextOrCandidate
+from bandrank.api.dialects.native import TextOrCandidate, has_something
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import media_type, parse, read_body
 from bandrank.api.rerank import unless_gone
@@ -42,7 +42,7 @@ class ExplainRequest(BaseModel):
     )
 
     query: str = Field(json_schema_extra={"pattern": NOT_BLANK})
-    candidate: TextOrCandidate = Field(description="A text, or an object with id and text, or a registered id alone.")
+    candidate: TextOrCandidate = Field(description="A text, or an object with a text, a registered id, or both.")
     model: str | None = Field(default=None, description="As for /rerank.")
     strategy: str | None = Field(default=AUTO, description="As for /rerank, for this candidate alone.")
     instruction: Instruction = None
@@ -50,6 +50,7 @@ class ExplainRequest(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         not_blank(self.query)
+        has_something(self.candidate, "candidate")
         return self
 
 

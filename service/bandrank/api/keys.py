@@ -128,7 +128,8 @@ def read_keys(path: Path) -> dict[str, KeyTable]:
         raise BadSetting(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError as error:
         where = re.search(r"at (line \d+, column \d+|end of document)", str(error))
-        raise BadSetting(str(path), f"is no TOML: {where[0] if where else 'it is not in UTF-8'}") from None
+        twice = "the name of a key comes twice, " if "twice" in str(error) else ""
+        raise BadSetting(str(path), f"is no TOML: {twice}{where[0] if where else 'it is not in UTF-8'}") from None
     try:
         tables = TABLES.validate_python(content)
     except ValidationError as error:

@@ -28,9 +28,11 @@ class Precomputed:
 async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
     """Registers every candidate of a corpus by id and puts its representation into the cache.
 
-    path: JSON lines with `id` (or `_id`), `text`, and optionally `title`, which goes before the text; .gz is unpacked.
+    path: JSON lines with `id` (or `_id`), `text`, and optionally `title`, which goes before the text, with a space
+    between them; .gz is unpacked.
     Cached representations are not encoded again, so that an interrupted run can be repeated.
-    Raises InvalidInput with the number of a line that cannot be read, and what `CandidateRegistry.register` raises.
+    Raises InvalidInput with the number of a line that cannot be read, once those before it are stored, and what
+    `CandidateRegistry.register` raises.
     """
     done = Precomputed()
     with path.open("rb") as raw, tqdm(total=os.fstat(raw.fileno()).st_size, unit="B", unit_scale=True) as progress:
@@ -51,7 +53,12 @@ def _chunks(raw: IO[bytes], *, compressed: bool) -> Iterator[dict[str, str]]:
     lines = gzip.GzipFile(fileobj=raw) if compressed else raw
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            name, text = _candidate(number, line)
+            try:
+                name, text = _candidate(number, line)
+            except InvalidInput:
+                if texts:
+                    yield texts
+                raise
             texts[name] = text
         if len(texts) == LINES_AT_ONCE:
             yield texts

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpcore2
 
@@ -34,21 +34,27 @@ class UpstreamAnswer:
     parts: AsyncIterator[bytes]
 
 
+def upstream_of(settings: Settings) -> SplitResult:
+    """The address of the search engine. Raises BadSetting."""
+    url = urlsplit(settings.proxy_upstream)
+    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+        raise BadSetting("proxy_upstream", "must be the address of a search engine, as in http://localhost:9200")
+    if url.username is not None or url.password is not None:
+        raise BadSetting("proxy_upstream", "must have no credentials: those of the clients are passed on")
+    return url
+
+
 class Upstream:
     """Sends requests to the one address of the settings. Used from one event loop."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Raises BadSetting for an address or a certificate that cannot be used."""
-        url = urlsplit(settings.proxy_upstream)
-        if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
-            raise BadSetting("proxy_upstream", "must be the address of a search engine, as in http://localhost:9200")
-        if url.username is not None or url.password is not None:
-            raise BadSetting("proxy_upstream", "must have no credentials: those of the clients are passed on")
+        url = upstream_of(settings)
         try:
             port, self.host, path = url.port, url.netloc.encode("ascii"), url.path.encode("ascii")
         except ValueError as error:
             raise BadSetting("proxy_upstream", f"cannot be used: {error}") from None
-        self._address = httpcore2.URL(scheme=url.scheme, host=url.hostname, port=port)
+        self._address = httpcore2.URL(scheme=url.scheme, host=url.hostname or "", port=port)
         self._prefix = path.rstrip(b"/")
         self._timeout = {
             "connect": CONNECT_S,

@@ -25,12 +25,18 @@ Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 @dataclass(slots=True)
 class CandidateIn:
-    """A candidate with the client's id, which the results repeat; without a text, one that was registered before.
+    """A candidate's text, or the id of one that was registered before, or a text with an id, which the results repeat.
 
     score: that of the search that found it.
     """
 
-    id: str
+    __pydantic_config__ = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [name], "properties": {name: {"type": "string"}}} for name in ("text", "id")]
+        }
+    )
+
+    id: str | None = None
     text: str | None = None
     score: Score | None = None
 
@@ -41,6 +47,12 @@ Candidates = Annotated[
     list[TextOrCandidate],
     Field(fail_fast=True, json_schema_extra={"minItems": 1}),  # a million faults would take gigabytes
 ]
+
+
+def has_something(candidate: str | CandidateIn, name: str) -> None:
+    """Raises ValueError, with the candidate's name in the request, if it has neither a text nor an id."""
+    if not isinstance(candidate, str) and candidate.text is None and candidate.id is None:
+        raise ValueError(f"{name} has neither a text nor an id")
 
 
 class RerankRequest(BaseModel):
@@ -60,7 +72,7 @@ class RerankRequest(BaseModel):
     )
 
     query: str = Field(description="Anything but whitespace.", json_schema_extra={"pattern": NOT_BLANK})
-    candidates: Candidates = Field(description="Texts, or objects with id and text.")
+    candidates: Candidates = Field(description="Texts, or objects with a text, an id, or both.")
     documents: Annotated[object, WithJsonSchema({"type": "null"})] = Field(
         default=None, description="Another service's request has these, and no candidates."
     )
@@ -99,6 +111,8 @@ class RerankRequest(BaseModel):
             raise ValueError("give the texts to rank in candidates (or documents), and not in both")
         if not self.candidates:
             raise ValueError("candidates must not be empty")
+        for index, candidate in enumerate(self.candidates):
+            has_something(candidate, f"candidates.{index}")
         return self
 
 
