@@ -81,7 +81,7 @@ def test_a_folder_of_checkpoints(tmp_path: Path) -> None:
         (tmp_path / name / "config.json").write_text("{}")
 
     assert served(str(tmp_path), dtype="float16") == tuple(
-        ModelSettings(name=name, model=str(tmp_path / name), cascade_depth=50, dtype="float16") for name in ("a", "b")
+        ModelSettings(name=name, model=str(tmp_path / name), cascade_depth=30, dtype="float16") for name in ("a", "b")
     )
 
 
