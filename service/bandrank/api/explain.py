@@ -15,7 +15,7 @@ from bandrank.api.description import errors
 from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
-from bandrank.api.dialects.native import TextOrCandidate, has_something
+from bandrank.api.dialects.native import TextOrCandidate, is_nothing
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import media_type, parse, read_body
 from bandrank.api.rerank import unless_gone
@@ -50,7 +50,8 @@ class ExplainRequest(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         not_blank(self.query)
-        has_something(self.candidate, "candidate")
+        if is_nothing(self.candidate):
+            raise ValueError("candidate has neither a text nor an id")
         return self
 
 

@@ -49,10 +49,9 @@ Candidates = Annotated[
 ]
 
 
-def has_something(candidate: str | CandidateIn, name: str) -> None:
-    """Raises ValueError, with the candidate's name in the request, if it has neither a text nor an id."""
-    if not isinstance(candidate, str) and candidate.text is None and candidate.id is None:
-        raise ValueError(f"{name} has neither a text nor an id")
+def is_nothing(candidate: str | CandidateIn) -> bool:
+    """Whether it has neither a text nor an id."""
+    return not isinstance(candidate, str) and candidate.text is None and candidate.id is None
 
 
 class RerankRequest(BaseModel):
@@ -112,7 +111,8 @@ class RerankRequest(BaseModel):
         if not self.candidates:
             raise ValueError("candidates must not be empty")
         for index, candidate in enumerate(self.candidates):
-            has_something(candidate, f"candidates.{index}")
+            if is_nothing(candidate):
+                raise ValueError(f"candidates.{index} has neither a text nor an id")
         return self
 
 
