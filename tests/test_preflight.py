@@ -22,6 +22,7 @@ NO_KEYS = "there are no keys (BANDRANK_KEYS): whoever reaches {} may rank"
     [
         ("serve", ["--keys", "/nowhere/keys.toml"], "/nowhere/keys.toml cannot be read: No such file or directory"),
         ("proxy", [], "BANDRANK_PROXY_UPSTREAM must be the address of a search engine, as in http://localhost:9200"),
+        ("proxy", ["--proxy-upstream", "http://search:x"], "BANDRANK_PROXY_UPSTREAM cannot be used: Port could not be"),
         ("serve", ["--tls-certificate", "/nowhere.pem"], "BANDRANK_TLS_"),
         ("serve", ["--host", "no.such.host.invalid"], "BANDRANK_PORT [0-9]+ of no.such.host.invalid cannot be used: "),
         ("serve", ["--host", "192.0.2.1"], "BANDRANK_PORT [0-9]+ of 192.0.2.1 cannot be used: cannot assign requested"),

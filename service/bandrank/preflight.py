@@ -8,7 +8,7 @@ from pathlib import Path
 from bandrank.api.keys import read_keys
 from bandrank.api.tls import tls_context
 from bandrank.errors import BadSetting
-from bandrank.proxy.upstream import upstream_of
+from bandrank.proxy.upstream import Address
 from bandrank.settings import Settings, variable
 
 log = logging.getLogger("bandrank")
@@ -22,7 +22,7 @@ def preflight(settings: Settings, *, proxy: bool) -> None:
     if settings.keys:
         read_keys(Path(settings.keys))
     if proxy:
-        upstream_of(settings)
+        Address.of(settings)
     tls_context(settings)
     address = _listen_briefly(settings.host, settings.port)
     if not settings.keys and not ip_address(address.partition("%")[0]).is_loopback:

@@ -9,7 +9,8 @@ import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from typing import Self
+from urllib.parse import urlsplit
 
 import httpcore2
 
@@ -34,14 +35,27 @@ class UpstreamAnswer:
     parts: AsyncIterator[bytes]
 
 
-def upstream_of(settings: Settings) -> SplitResult:
-    """The address of the search engine. Raises BadSetting."""
-    url = urlsplit(settings.proxy_upstream)
-    if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
-        raise BadSetting("proxy_upstream", "must be the address of a search engine, as in http://localhost:9200")
-    if url.username is not None or url.password is not None:
-        raise BadSetting("proxy_upstream", "must have no credentials: those of the clients are passed on")
-    return url
+@dataclass(frozen=True)
+class Address:
+    """Where the search engine is. url: without a target.  host: as requests name it.  prefix: before each target."""
+
+    url: httpcore2.URL
+    host: bytes
+    prefix: bytes
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """That of the settings. Raises BadSetting."""
+        url = urlsplit(settings.proxy_upstream)
+        if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
+            raise BadSetting("proxy_upstream", "must be the address of a search engine, as in http://localhost:9200")
+        if url.username is not None or url.password is not None:
+            raise BadSetting("proxy_upstream", "must have no credentials: those of the clients are passed on")
+        try:
+            port, host, path = url.port, url.netloc.encode("ascii"), url.path.encode("ascii")
+        except ValueError as error:
+            raise BadSetting("proxy_upstream", f"cannot be used: {error}") from None
+        return cls(httpcore2.URL(scheme=url.scheme, host=url.hostname, port=port), host, path.rstrip(b"/"))
 
 
 class Upstream:
@@ -49,13 +63,7 @@ class Upstream:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Raises BadSetting for an address or a certificate that cannot be used."""
-        url = upstream_of(settings)
-        try:
-            port, self.host, path = url.port, url.netloc.encode("ascii"), url.path.encode("ascii")
-        except ValueError as error:
-            raise BadSetting("proxy_upstream", f"cannot be used: {error}") from None
-        self._address = httpcore2.URL(scheme=url.scheme, host=url.hostname or "", port=port)
-        self._prefix = path.rstrip(b"/")
+        self._address = Address.of(settings)
         self._timeout = {
             "connect": CONNECT_S,
             "pool": CONNECT_S,
@@ -63,12 +71,17 @@ class Upstream:
             "write": settings.proxy_timeout_s,
         }
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=_trust(settings.proxy_ca) if url.scheme == "https" else None,
+            ssl_context=_trust(settings.proxy_ca) if self._address.url.scheme == b"https" else None,
             max_connections=settings.proxy_connections,
             keepalive_expiry=KEEP_ALIVE_S,
         )
         self._failures = metrics.proxy.upstream_failures
         self._reached = True
+
+    @property
+    def host(self) -> bytes:
+        """The address as requests name it."""
+        return self._address.host
 
     @asynccontextmanager
     async def exchange(
@@ -80,8 +93,8 @@ class Upstream:
         Raises BadGateway, GatewayTimeout, Overloaded and InvalidInput, also while the parts are read, and what `body`
         raises.
         """
-        at = self._address
-        url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._prefix + target)
+        at = self._address.url
+        url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._address.prefix + target)
         request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": self._timeout})
         with self._explained():
             response = await self._pool.handle_async_request(request)
