@@ -46,9 +46,10 @@ def test_of_the_output_matrix_two_rows_are_kept(tmp_path: Path) -> None:
     assert torch.equal(weights["head.classifier.weight"], matrix[yes : yes + 1] - matrix[no : no + 1])
 
 
-def test_the_two_tokens_may_be_named(tmp_path: Path) -> None:
-    """By sentence-transformers' LogitScore, in a folder with modules."""
-    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED])
+@pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, TIED), (GemmaForCausalLM, GEMMA)])
+def test_the_two_tokens_may_be_named(kind: Any, published: str, tmp_path: Path) -> None:
+    """By sentence-transformers' LogitScore, in a folder with modules; also of a model that has one of its own."""
+    theirs = tiny_decoder(kind, PUBLISHED[published])
     folder = save_decoder(tmp_path, theirs)
     kinds = ["base.modules.transformer.Transformer", "cross_encoder.modules.logit_score.LogitScore"]
     write_json(folder / "modules.json", [{"type": f"sentence_transformers.{kind}"} for kind in kinds])

@@ -205,12 +205,13 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
     if model.headless or not (tied or "lm_head.weight" in weights):
         raise model.refuse("a decoder without an output matrix is no re-ranker; an embedding model has a modules.json")
     matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
-    if not text.irrelevant:
-        token = model.token_id(text.relevant)
-        return matrix[token : token + 1].float() * text.scale
     settings = _compared(model)
-    relevant = settings.get("true_token_id", model.token_id(text.relevant))
-    irrelevant = settings.get("false_token_id", model.token_id(text.irrelevant))
-    if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in (relevant, irrelevant)):
-        raise model.refuse(f"the scores must compare the logits of two tokens, not of {relevant!r} and {irrelevant!r}")
-    return matrix[relevant : relevant + 1].float() - matrix[irrelevant : irrelevant + 1].float()
+    tokens = [settings.get("true_token_id", model.token_id(text.relevant))]
+    if text.irrelevant or settings:
+        tokens.append(settings.get("false_token_id", model.token_id(text.irrelevant) if text.irrelevant else None))
+    if not all(isinstance(token, int) and 0 <= token < len(matrix) for token in tokens):
+        raise model.refuse(
+            f"the scores must compare the logits of two tokens, not of {' and '.join(map(repr, tokens))}"
+        )
+    relevant, *others = (matrix[token : token + 1].float() for token in tokens)
+    return text.scale * (relevant - others[0] if others else relevant)
