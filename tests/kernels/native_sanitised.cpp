@@ -87,6 +87,17 @@ void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t windo
     }
 }
 
+// Rows that see a query, and with `own` those of their candidate.
+void try_shared(int64_t head_dim, int64_t query_rows, int64_t candidates, int64_t own) {
+    const int64_t heads = 2, size = heads * head_dim, rows = candidates * std::max<int64_t>(1, own);
+    const int64_t stride = own ? 3 * size : size;
+    std::vector<float> given = floats(rows * stride), keys = floats(query_rows * size), values = floats(query_rows * size);
+    std::vector<float> out(rows * size);
+    bandrank_attend_shared(given.data(), stride, rows, own, keys.data(), values.data(), query_rows, heads, head_dim,
+                           out.data());
+    keep(out);
+}
+
 // A layer of two heads of 16 numbers.
 struct SmallLayer {
     static constexpr int64_t size = 32;
@@ -173,6 +184,10 @@ int main(int argc, char**) {
     for (int64_t head_dim : {16, 32, 48, 256})
         for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 33, 128})
             for (int64_t window : {0, 1, 4, 500}) try_attention(2, head_dim, count, window);
+    for (int64_t head_dim : {16, 48, 256})
+        for (int64_t query_rows : {1, 8, 13})
+            for (int64_t candidates : {0, 1, 15, 16, 17, 40})
+                for (int64_t own : {0, 1, 3}) try_shared(head_dim, query_rows, candidates, own);
     for (int64_t window : {-1, 0, 1, 4, 500}) {
         try_sequences({}, window);
         try_sequences({0, 1, 3, 5, 0, 127, 128, 129, 60, 60, 60, 256, 300}, window);

@@ -3,20 +3,25 @@
 import copy
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from support.deberta import tiny_deberta_config
-from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder, tiny_encoder_config
+from support.modernbert import tiny_encoder_config as modernbert_config
+from support.modernbert import tiny_sequence_cross_encoder
 from support.native import needs_native
+from support.precomputing import tiny_mix_encoder, with_words
 from support.scorers import LookupScorer
 from support.variants import VARIANTS, random_texts
 from torch import Tensor
 
 from bandrank.models import quantised
-from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures import CrossEncoder, MixEncoder
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.int8_linear import Int8Linear
+from bandrank.models.layers.lexical import LexicalConfig
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.layers.splitting import split_for
@@ -31,10 +36,23 @@ from bandrank_kernels.native.library import native
 
 pytestmark = needs_native
 CPU = torch.device("cpu")
+
+
+def mix_encoder(**more: Any) -> MixEncoder:
+    """A random MixEncoder of two heads. more: as of `tiny_mix_encoder`."""
+    return tiny_mix_encoder(encoder=tiny_encoder_config(num_heads=2), **more)
+
+
 # Heads of 16 numbers, so that the CPU kernels compute the attention too.
 NATIVE = {
     "full": lambda: tiny_cross_encoder(num_heads=2, max_tokens=64),
     "sparse": lambda: tiny_cross_encoder(num_heads=2, pattern=sparse(4), max_tokens=64),
+    "lexical": lambda: with_words(tiny_cross_encoder(num_heads=2, max_tokens=64, lexical=LexicalConfig(20.0))),
+    "modernbert": lambda: tiny_sequence_cross_encoder(encoder=replace(modernbert_config(), num_heads=2)),
+    "bi_encoder": lambda: tiny_bi_encoder(num_heads=2, max_tokens=512),
+    "mix_encoder": lambda: mix_encoder(paper="b", similarity="cosine"),
+    "mix_encoder c": lambda: mix_encoder(paper="c"),
+    "mix_encoder codes": lambda: mix_encoder(strategy="C", num_embeddings=3),
 }
 
 
@@ -70,7 +88,7 @@ def test_every_architecture_is_near_float32(variant: str) -> None:
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
-    """In one batch of three queries, alone, and in another order; however many workers share the batch."""
+    """In one batch of three queries, alone, and in another order."""
     scorer = in_int8(name)
     queries, candidates = random_texts(scorer.scorer)
     together = scores(scorer, score_batch(queries, candidates)).tolist()
@@ -84,6 +102,18 @@ def test_a_score_is_the_same_bits_alone_and_in_company(name: str) -> None:
 
     assert alone == together
     assert turned == [*together[:7][::-1], *together[7:][::-1]]
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_score_is_the_same_bits_among_any_number(name: str) -> None:
+    """The first of many candidates, as products round by the number of their rows in libraries for floats."""
+    scorer = in_int8(name)
+    queries, candidates = random_texts(scorer.scorer)
+    many = candidates[0] * 6 + candidates[2] * 3
+    together = scores(scorer, score_batch(queries[:1], [many])).tolist()
+
+    for count in (1, 2, 3, 5, 8, 16, 17, 33, 48):
+        assert scores(scorer, score_batch(queries[:1], [many[:count]])).tolist() == together[:count], count
 
 
 def test_workers_do_not_change_a_bit() -> None:

@@ -86,13 +86,8 @@ def tiny_encoder_config(*, positions: int = 512) -> EncoderConfig:
 
 def tiny_sequence_cross_encoder(*, seed: int = 0, max_tokens: int = 512, **more: Any) -> SequenceCrossEncoder:
     """A random cross-encoder in eval mode, not yet prepared. more: of SequenceCrossEncoderConfig."""
-    config = SequenceCrossEncoderConfig(
-        encoder=tiny_encoder_config(),
-        cls_id=CLS_ID,
-        sep_id=SEP_ID,
-        max_tokens=max_tokens,
-        **{"max_query_tokens": max_tokens * 2 // 5} | more,
-    )
+    defaults = {"encoder": tiny_encoder_config(), "max_query_tokens": max_tokens * 2 // 5}
+    config = SequenceCrossEncoderConfig(cls_id=CLS_ID, sep_id=SEP_ID, max_tokens=max_tokens, **defaults | more)
     return random_scorer(SequenceCrossEncoder(config), seed)
 
 

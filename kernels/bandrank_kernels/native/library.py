@@ -106,6 +106,7 @@ SIGNATURES: dict[str, list[type]] = {
         *(ADDRESS, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS, LONG),
         *(ctypes.POINTER(BiasesStruct), ADDRESS),
     ],
+    "attend_shared": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS, LONG, LONG, LONG, ADDRESS],
     "stack": [
         *(ctypes.POINTER(SequencesStruct), ctypes.POINTER(LayerStruct), LONG),
         *(ADDRESS, ADDRESS, ADDRESS, LONG, ADDRESS),
@@ -148,7 +149,7 @@ class Library:
         self.pack, self.linear, self.post_norm = typed("pack"), typed("linear"), typed("post_norm")
         self.sequences, self.finish_cls = typed("sequences"), typed("finish_cls")
         self.joint_sequences = typed("joint_sequences")
-        self.attend, self.dense = typed("attend"), typed("dense")
+        self.attend, self.attend_shared, self.dense = typed("attend"), typed("attend_shared"), typed("dense")
         self.stack = typed("stack")
 
     def padded(self, outputs: int) -> int:

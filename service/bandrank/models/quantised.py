@@ -1,4 +1,4 @@
-"""Scorers whose encoder computes in int8, on a CPU."""
+"""Scorers that compute in int8, on a CPU."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -12,13 +12,12 @@ from bandrank.models.sample import sample_request
 from bandrank.models.scorer import Scorer
 from bandrank_kernels.native.library import why_no_native
 
-BLOCKS = "encoder.layers"
 SAMPLES = 4  # candidates of the sample request: about three hundred rows
 
 
 def quantise(scorer: Scorer) -> None:
-    """Replaces the linear layers of the encoder's blocks; embeddings, norms, heads and the scorer's `exact_layers` stay
-    in float32.
+    """Replaces the linear layers of the scorer's `int8_parts`; embeddings, norms, heads and its `exact_layers` stay in
+    float32.
 
     A sample request shows which inputs of a layer are much larger than the others, as some always are in most encoders
     (Dettmers et al. 2022, arXiv 2208.07339).
@@ -44,12 +43,12 @@ def why_not_quantised(scorer: Scorer) -> str | None:
 
 
 def linear_layers(scorer: Scorer) -> dict[str, Linear]:
-    """The linear layers of the encoder's blocks by their names, as "encoder.layers.0.qkv", those that int8 leaves in
-    float32 among them.
+    """The linear layers of the scorer's `int8_parts` by their names, as "encoder.layers.0.qkv", those that int8 leaves
+    in float32 among them.
     """
-    blocks = getattr(getattr(scorer, "encoder", None), "layers", None)
-    named = blocks.named_modules(prefix=BLOCKS) if isinstance(blocks, nn.Module) else ()
-    return {name: layer for name, layer in named if isinstance(layer, Linear)}
+    parts = tuple(f"{part}." for part in scorer.int8_parts)
+    layers = ((name, layer) for name, layer in scorer.named_modules() if name.startswith(parts))
+    return {name: layer for name, layer in layers if isinstance(layer, Linear)}
 
 
 def _quantisable(scorer: Scorer) -> dict[str, Linear]:

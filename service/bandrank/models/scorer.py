@@ -105,7 +105,8 @@ class Scorer(nn.Module, ABC):
     representation_size: int = 0  # trailing dimension of a representation; token ids have none
     num_words: int = 0  # word pieces that are kept of a candidate beside its representation
     encoder: Encoder
-    exact_layers: frozenset[str] = frozenset()  # of the encoder's linear layers, those that int8 leaves in float32
+    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers",)  # modules whose linear layers int8 replaces
+    exact_layers: frozenset[str] = frozenset()  # of these layers, those that int8 leaves in float32
     attention: AttentionPattern = sparse(window=None)  # by default each text attends to itself alone
 
     @abstractmethod

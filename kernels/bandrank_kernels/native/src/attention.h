@@ -138,6 +138,17 @@ struct Softmax {
     }
 };
 
+// Brings LANES rows of a head, whose starts are row(lane), to where each has a lane, times `scale`: to (head_dim, width).
+template <class RowOf>
+inline void turn(RowOf row, int64_t head_dim, float* to, int64_t width, float scale = 1.0f) {
+    for (int64_t d = 0; d < head_dim; d += LANES) {
+        Floats block[LANES];
+        for (int lane = 0; lane < LANES; ++lane) block[lane] = load<Floats>(row(lane) + d) * scale;
+        transpose(block);
+        for (int i = 0; i < LANES; ++i) store(to + (d + i) * width, block[i]);
+    }
+}
+
 // GROUPS times LANES query rows, one in each lane, from the first that is given on; lanes behind the task's last row repeat
 // it. A number of a key or a value is loaded once for all groups.
 template <int GROUPS>
@@ -154,14 +165,9 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     Ints lane_row;
     for (int lane = 0; lane < LANES; ++lane) lane_row[lane] = lane;
 
-    Floats block[LANES];
     for (int group = 0; group < GROUPS; ++group)
-        for (int64_t d = 0; d < head_dim; d += LANES) {
-            for (int lane = 0; lane < LANES; ++lane)
-                block[lane] = load<Floats>(q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)] + d) * scale;
-            transpose(block);
-            for (int i = 0; i < LANES; ++i) store(query + (d + i) * WIDE + group * LANES, block[i]);
-        }
+        turn([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
+             query + group * LANES, WIDE, scale);
     // The keys of the band that any lane sees: behind the shared ones, from the one with index `near`.
     const int64_t offset = first - task.band.first;
     const int64_t near = std::max<int64_t>(0, offset - task.window);

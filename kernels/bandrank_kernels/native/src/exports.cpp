@@ -1,4 +1,5 @@
 // The functions that Python calls. Each runs on the thread that calls it, and any number of threads may call them.
+#include "shared_query.h"
 #include "stack.h"
 
 using namespace bandrank;
@@ -50,6 +51,12 @@ void bandrank_finish_cls(const Piece* pieces, int64_t count, float* met, int64_t
 void bandrank_attend(const float* q, const float* k, const float* v, int64_t stride, int64_t heads, int64_t head_dim,
                      const Task* tasks, int64_t count, const Biases* biases, float* out) {
     attend_tasks(q, k, v, stride, heads, head_dim, tasks, tasks + count, out, scratch.attention, biases);
+}
+
+// The attention of rows to a query that all see, and to their own candidate; see shared_query.h.
+void bandrank_attend_shared(const float* rows, int64_t stride, int64_t num_rows, int64_t own, const float* keys,
+                            const float* values, int64_t count, int64_t heads, int64_t head_dim, float* out) {
+    attend_shared(rows, stride, num_rows, own, keys, values, count, heads, head_dim, out, scratch.attention);
 }
 
 // Numbers behind the last bias of a head that may be read.

@@ -57,6 +57,7 @@ class PolyEncoder(LateInteractionScorer):
 
     architecture: ClassVar[str] = "poly_encoder"
     config_class: ClassVar[type] = PolyEncoderConfig
+    int8_parts: ClassVar[tuple[str, ...]] = ("encoder.layers", "candidate_encoder.layers")
     config: PolyEncoderConfig
 
     def __init__(self, config: PolyEncoderConfig) -> None:

@@ -20,20 +20,32 @@ ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ScoreHead(nn.Module):
-    """A pooler, by default BERT's, and a classifier with one output, in float32, so that rounding makes no ties."""
+class Float32Head(nn.Module):
+    """A head whose dense layers compute in float32, so that rounding makes no ties. With the CPU kernels, a row's score
+    is the same bits in any batch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._native: dict[nn.Linear, Dense] = {}
+
+    def prepare_for(self, execution: Execution) -> None:
+        if execution.backend == "native":
+            self._native = {layer: Dense.of(layer) for layer in self.children() if isinstance(layer, nn.Linear)}
+
+    def product(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """(n, outputs) of one of the head's layers. x: (n, inputs) float32."""
+        return self._native.get(layer, layer)(x)
+
+
+class ScoreHead(Float32Head):
+    """A pooler, by default BERT's, and a classifier with one output."""
 
     def __init__(self, config: EncoderConfig, activation: HeadActivation = "tanh") -> None:
         super().__init__()
         self.activation = activation
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        self._native: tuple[Dense, Dense] | None = None
-
-    def prepare_for(self, execution: Execution) -> None:
-        """With the CPU kernels, a row's score is the same bits in any batch."""
-        if execution.backend == "native":
-            self._native = Dense.of(self.pooler), Dense.of(self.classifier)
 
     def extra_repr(self) -> str:
         """The head in a few words."""
@@ -41,14 +53,13 @@ class ScoreHead(nn.Module):
 
     def forward(self, cls: Tensor) -> Tensor:
         """(n,) float32 scores. cls: (n, hidden_size) of any float dtype."""
-        pooler, classifier = self._native or (self.pooler, self.classifier)
         with in_float32(cls.device):
-            scores: Tensor = classifier(ACTIVATIONS[self.activation](pooler(cls.float()))).squeeze(-1)
-        return scores
+            pooled = ACTIVATIONS[self.activation](self.product(self.pooler, cls.float()))
+            return self.product(self.classifier, pooled).squeeze(-1)
 
 
-class LogitHead(nn.Module):
-    """The product with one vector, always in float32: a decoder's logit for "relevant" less that for "not relevant"."""
+class LogitHead(Float32Head):
+    """The product with one vector: a decoder's logit for "relevant" less that for "not relevant"."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -57,11 +68,11 @@ class LogitHead(nn.Module):
     def forward(self, last: Tensor) -> Tensor:
         """(n,) float32 scores. last: (n, hidden_size) of any float dtype."""
         with in_float32(last.device):
-            return self.classifier(last.float()).squeeze(-1)  # type: ignore[no-any-return]
+            return self.product(self.classifier, last.float()).squeeze(-1)
 
 
-class NormedHead(nn.Module):
-    """A dense layer, GELU, a norm, and a classifier with one output, always in float32 (ModernBERT, Ettin)."""
+class NormedHead(Float32Head):
+    """A dense layer, GELU, a norm, and a classifier with one output (ModernBERT, Ettin)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -72,4 +83,5 @@ class NormedHead(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         """(n,) float32 scores. pooled: (n, hidden_size) of any float dtype."""
         with in_float32(pooled.device):
-            return self.classifier(self.norm(functional.gelu(self.dense(pooled.float())))).squeeze(-1)  # type: ignore[no-any-return]
+            normed = self.norm(functional.gelu(self.product(self.dense, pooled.float())))
+            return self.product(self.classifier, normed).squeeze(-1)

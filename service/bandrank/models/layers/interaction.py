@@ -17,7 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.block import Block, PostNormBlock
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.linear import Linear
+from bandrank_kernels.native.shared_query import attend_shared
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,19 @@ class InteractionLayer(nn.Module):
 
     chunk: a BERT layer, whose qkv are candidate_query, candidate_key and candidate_value of the paper's code; E and H
     share the rest.  compress_query: projects the hint to a query.
+    With the CPU kernels, a candidate's E and H are the same bits in any company.
     """
+
+    _native = False
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.chunk = PostNormBlock(config)
         self.compress_query = Linear(config.hidden_size, config.hidden_size)
         self.scale = config.head_dim**-0.5
+
+    def prepare_for(self, execution: Execution) -> None:
+        self._native = execution.backend == "native"
 
     def initialise(self, layer: Block) -> None:
         """Copies an encoder's layer, and its query projection into compress_query."""
@@ -96,7 +104,7 @@ class InteractionLayer(nn.Module):
         bias: the view's. Keys and values of unused rows must be finite, and are not absorbed.
         """
         keys, values = key_value.permute(1, 2, 0, 3).contiguous()
-        if not absorb:
+        if not absorb or not self.compress_query.absorbs:
             return QueryView(keys, values, bias=bias)
         assert bias is None, "unused rows among those that are absorbed. This is a bug."
         absorbed = AbsorbedQuery(
@@ -125,6 +133,8 @@ class InteractionLayer(nn.Module):
 
         qkv: (n, k, 3, num_heads, head_dim).  Returns (n * k, hidden_size).
         """
+        if self._native:
+            return attend_shared(qkv.flatten(0, 1), view.keys, view.values, own=qkv.shape[1])
         query, key, value = qkv.unbind(2)
         count, query_len = query.shape[1], view.keys.shape[1]
         to_candidate = [(query * key[:, j : j + 1]).sum(-1).flatten(0, 1).T for j in range(count)]  # (num_heads, n * k)
@@ -144,12 +154,14 @@ class InteractionLayer(nn.Module):
         """(n, hidden_size) the output projection of each hint's attention to its query. hint: (n, hidden_size)."""
         if all(view.absorbed is not None for _, view in groups):
             return _by_group(groups, lambda part, view: self._read_absorbed(hint[part], view.absorbed))
-        query = self.compress_query(hint).view(len(hint), self.chunk.num_heads, -1).transpose(0, 1)
+        queries = self.compress_query(hint).view(len(hint), 1, self.chunk.num_heads, -1)
 
         def read(part: slice, view: QueryView) -> Tensor:
+            if self._native:
+                return attend_shared(queries[part], view.keys, view.values)
             bias = None if view.bias is None else view.bias[None, : view.keys.shape[1]]
             attended: Tensor = scaled_dot_product_attention(
-                query[None, :, part], view.keys[None], view.values[None], attn_mask=bias
+                queries[part].permute(1, 2, 0, 3), view.keys[None], view.values[None], attn_mask=bias
             )
             return attended[0].transpose(0, 1).flatten(1)
 

@@ -99,8 +99,9 @@ class Lexical(nn.Module):
                 place[pieces] = np.arange(len(pieces))
                 counts, lengths = self._counts(batch, group, place, len(pieces))
                 place[pieces] = -1
-                evidence[group, 0] = self._saturation(counts, lengths[:, None]) @ rarity / most
-                evidence[group, 1] = (counts > 0) @ rarity / most
+                # Row by row, where how a product with a vector rounds depends on all rows.
+                evidence[group, 0] = (self._saturation(counts, lengths[:, None]) * rarity).sum(1) / most
+                evidence[group, 1] = ((counts > 0) * rarity).sum(1) / most
             else:
                 rarity_of[pieces % PIECES] = rarity
                 found, weights = rarity_of[words.pieces[group]], words.weights[group]

@@ -1,0 +1,33 @@
+"""Attention to a query that many rows share, by the CPU kernels: each row by itself, the same bits in any company."""
+
+from torch import Tensor
+
+from bandrank_kernels.native.library import native
+from bandrank_kernels.native.threads import in_parts
+
+FEWEST_ROWS = 64  # that are worth a thread
+
+
+def attend_shared(rows: Tensor, keys: Tensor, values: Tensor, own: int = 0) -> Tensor:
+    """(n, num_heads * head_dim) what each row attends to in the query, and in the `own` rows of its candidate, with one
+    softmax.
+
+    rows: (n, 3, num_heads, head_dim) queries, keys and values, of which a candidate's follow each other; or
+    (n, 1, num_heads, head_dim), the queries alone, if own is 0.  keys, values: (num_heads, query_len, head_dim), of at
+    least one row of the query. All are float32 in host memory, with head_dim as `why_not_native` says.
+    """
+    rows, keys, values = rows.contiguous(), keys.contiguous(), values.contiguous()
+    heads, count, head_dim = keys.shape
+    out = rows.new_empty(len(rows), heads * head_dim)
+    stride, group = rows.stride(0), max(1, own)
+
+    def run(begin: int, end: int) -> None:
+        begin, end = begin * group, end * group
+        sizes = count, heads, head_dim
+        addresses = keys.data_ptr(), values.data_ptr()
+        native().attend_shared(
+            rows[begin:].data_ptr(), stride, end - begin, own, *addresses, *sizes, out[begin:].data_ptr()
+        )
+
+    in_parts(len(rows) // group, max(1, FEWEST_ROWS // group), run)
+    return out

@@ -1,0 +1,83 @@
+"""Attention to a shared query on a CPU against its equations in float64, in every variant that this processor runs."""
+
+import pytest
+import torch
+from support.native import each_variant, needs_native
+from torch import Tensor
+
+from bandrank_kernels.native.shared_query import attend_shared
+
+pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
+
+
+def some(*shape: int, scale: float = 2.0) -> Tensor:
+    """Numbers that depend on the shape alone, with logits of some units."""
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def reference(rows: Tensor, keys: Tensor, values: Tensor, own: int) -> Tensor:
+    """Row by row, in float64."""
+    attended = []
+    for index in range(len(rows)):
+        of_candidate = rows[index - index % own :][:own] if own else rows[:0].expand(-1, 3, -1, -1)
+        seen = torch.cat(
+            [keys, of_candidate[:, 1].transpose(0, 1)], 1
+        ).double()  # (num_heads, query_len + own, head_dim)
+        read = torch.cat([values, of_candidate[:, 2].transpose(0, 1)], 1).double()
+        query = rows[index, 0].double()[:, None]
+        weights = (query @ seen.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)
+        attended.append((weights @ read).flatten())
+    return torch.stack(attended)
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 256])
+def test_it_is_the_attention_of_the_paper(head_dim: int) -> None:
+    """Queries and candidates around a register and around what runs side by side; rows that see the query alone too."""
+    for query_len, candidates in [(1, 1), (5, 7), (8, 16), (9, 17), (300, 33), (11, 70)]:
+        keys, values = some(2, query_len, head_dim), some(2, query_len + 1, head_dim)[:, 1:]
+        for own in (0, 1, 2, 3, 17):
+            rows = some(candidates * max(1, own), 3 if own else 1, 2, head_dim)
+
+            attended = attend_shared(rows, keys, values, own)
+
+            torch.testing.assert_close(attended.double(), reference(rows, keys, values, own), rtol=0, atol=5e-5)
+
+
+def test_no_candidates_are_no_error() -> None:
+    """A query whose candidates are all in another part of the batch."""
+    assert attend_shared(some(0, 3, 2, 32), some(2, 4, 32), some(2, 4, 32), own=2).shape == (0, 64)
+
+
+def test_large_logits_are_no_overflow() -> None:
+    """A softmax subtracts the largest first."""
+    keys, values, rows = some(2, 6, 32, scale=60), some(2, 6, 32), some(20, 3, 2, 32, scale=60)
+
+    attended = attend_shared(rows, keys, values, own=1)
+
+    torch.testing.assert_close(attended.double(), reference(rows, keys, values, own=1), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize("own", [1, 3])
+def test_candidates_have_the_same_bits_in_any_company(own: int) -> None:
+    """Alone, in another order, with more threads, and beside one that is NaN, which is NaN itself."""
+    keys, values, rows = some(4, 13, 32), some(4, 13, 32), some(150 * own, 3, 4, 32)
+    together = attend_shared(rows, keys, values, own)
+
+    for candidate in (0, 15, 16, 149):
+        part = slice(candidate * own, (candidate + 1) * own)
+        assert torch.equal(attend_shared(rows[part], keys, values, own), together[part])
+    turned = attend_shared(rows.view(150, own, 3, 4, 32).flip(0).flatten(0, 1), keys, values, own)
+    assert torch.equal(turned.view(150, own, -1).flip(0).flatten(0, 1), together)
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(attend_shared(rows, keys, values, own), together)
+    finally:
+        torch.set_num_threads(threads)
+
+    rows[7 * own] = torch.nan
+    poisoned = attend_shared(rows, keys, values, own)
+    assert torch.equal(poisoned[: 7 * own], together[: 7 * own])
+    assert torch.equal(poisoned[8 * own :], together[8 * own :])
+    assert poisoned[7 * own : 8 * own].isnan().all()
