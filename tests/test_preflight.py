@@ -25,6 +25,12 @@ NO_KEYS = "there are no keys (BANDRANK_KEYS): whoever reaches {} may rank"
         ("proxy", ["--proxy-upstream", "http://search:x"], "BANDRANK_PROXY_UPSTREAM cannot be used: Port could not be"),
         ("serve", ["--tls-certificate", "/nowhere.pem"], "BANDRANK_TLS_"),
         ("serve", ["--host", "no.such.host.invalid"], "BANDRANK_PORT [0-9]+ of no.such.host.invalid cannot be used: "),
+        (
+            "precompute /nowhere.jsonl",
+            [],
+            "BANDRANK_REDIS_URL must be set: representations have to outlive this process",
+        ),
+        ("precompute /nowhere.jsonl", ["--redis-url", "redis://localhost"], "/nowhere.jsonl is no file; give the path"),
         ("serve", ["--host", "192.0.2.1"], "BANDRANK_PORT [0-9]+ of 192.0.2.1 cannot be used: cannot assign requested"),
     ],
 )
@@ -32,7 +38,7 @@ def test_a_setting_that_cannot_be_used(
     command: str, flags: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line says which, and the exit code is 2."""
-    assert main([command, "--model", str(tmp_path), "--port", str(free_port()), *flags]) == 2
+    assert main([*command.split(), "--model", str(tmp_path), "--port", str(free_port()), *flags]) == 2
 
     assert re.fullmatch(f"bandrank: {told}.*\n", capsys.readouterr().err)
 

@@ -41,6 +41,7 @@ from bandrank_bench.output import say
 from bandrank_bench.precomputed_report import (
     AIMS,
     CROSS_ENCODER,
+    INT8,
     MANY,
     MANY_BYTES,
     NUM_CANDIDATES,
@@ -52,6 +53,7 @@ from bandrank_bench.precomputed_report import (
 from bandrank_bench.service import free_port
 from bandrank_bench.systems import WINDOW, Score
 from bandrank_bench.workloads import WORKLOADS, Writer
+from bandrank_kernels.native.library import why_no_native
 
 JSON = {"content-type": "application/json"}
 ROUNDS = 5  # of all systems in turns, for the ratios
@@ -74,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         redis = stack.enter_context(running_redis())
         engines = {CROSS_ENCODER: stack.enter_context(load(cross_encoder, "float32"))}
         engines |= {name: stack.enter_context(load(path, "float32")) for name, path in scorers.items()}
+        if why_no_native() is None:
+            paths = {CROSS_ENCODER: cross_encoder} | scorers
+            engines |= {name + INT8: stack.enter_context(load(path, "int8")) for name, path in paths.items()}
         clients: dict[str, httpx.Client] = {}
         for name in AIMS:
             for tier, more in (("memory", {}), ("Redis", {"REDIS_URL": redis, "CACHE_MEMORY_BYTES": "0"})):

@@ -28,7 +28,7 @@ from bandrank.export import export
 from bandrank.known_models import print_models
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.new_key import new_key
-from bandrank.preflight import preflight
+from bandrank.preflight import preflight, preflight_corpus
 from bandrank.proxy.app import create_proxy
 from bandrank.serving import ModelFiles, assemble, load_models
 from bandrank.settings import Settings, explain
@@ -74,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
         if command in {"serve", "proxy"}:
             preflight(settings, proxy=command == "proxy")
+        if corpus is not None:
+            preflight_corpus(Path(corpus), settings)
         files = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), files, settings)
@@ -210,13 +212,9 @@ def describe(device: torch.device) -> str:
 
 def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> int:
     """Fills Redis from a file; returns 1 if it was interrupted, after which it can be run again. Raises BadSetting."""
-    if not settings.redis_url:
-        raise BadSetting("redis_url", "must be set: representations have to outlive this process")
     files = [each for each in files if each.served]
     if not any(model.scorer.precomputes for each in files for model in (each.fast, each.main) if model is not None):
         raise BadSetting("fast_model", f"must be set: {files[0].main.name} does not precompute")
-    if not path.is_file():
-        raise BadSetting(str(path), "is no file; give the path of a JSON-lines file")
 
     async def run() -> Precomputed:
         serving = assemble(files, settings)

@@ -29,6 +29,14 @@ def preflight(settings: Settings, *, proxy: bool) -> None:
         log.warning("there are no keys (%s): whoever reaches %s may rank", variable("keys"), settings.host)
 
 
+def preflight_corpus(path: Path, settings: Settings) -> None:
+    """The same for `bandrank precompute`. Raises BadSetting for a file that is none, and without Redis's address."""
+    if not settings.redis_url:
+        raise BadSetting("redis_url", "must be set: representations have to outlive this process")
+    if not path.is_file():
+        raise BadSetting(str(path), "is no file; give the path of a JSON-lines file")
+
+
 def _listen_briefly(host: str, port: int) -> str:
     """The address of a host, once a socket was bound to it. Raises BadSetting."""
     try:

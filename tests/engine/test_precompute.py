@@ -99,15 +99,11 @@ def test_a_redis_that_goes_away_ends_the_run_with_an_error(
     assert "run it again" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_reported(server: RedisServer, tmp_path: Path) -> None:
-    """It may be Redis, a scorer that precomputes, or the file."""
+def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) -> None:
+    """There is nothing to compute, and an error says so."""
     path = write(tmp_path / "corpus.jsonl", records())
-    with pytest.raises(BadSetting, match="redis_url"):
-        precompute(path, models(), Settings(device="cpu"))
     with pytest.raises(BadSetting, match="fast_model"):
         precompute(path, [files_of(lookup())], settings(server))
-    with pytest.raises(BadSetting, match="is no file"):
-        precompute(tmp_path / "nothing.jsonl", models(), settings(server))
 
 
 @pytest.mark.parametrize("line", ["[]", '{"id": 7, "text": "man"}', '{"id": "", "text": "man"}', '{"id": "a"}', "{"])
