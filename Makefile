@@ -7,7 +7,7 @@
 #   make check    what would be served here, and a self-test
 #   make bench    side by side with other runtimes and services (TEI=URL: with that one too): writes docs/benchmarks*.md (about an hour and a half)
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
-#   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (PYTHON=python3: with that machine's own packages)
+#   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (STAGES=machine,compile: some of it; PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)
 #   make chaos    attacks on a running service, faults of Redis and signals at any moment, and what other clients notice (a quarter of an hour)
 #   make fuzz     ten thousand requests drawn from /openapi.json, and the answers compared with it (SEED=1)
@@ -141,8 +141,9 @@ overload: $(VENV)/dev.stamp
 # Installs nothing: what a GPU machine has is what is checked. A PYTHON that was asked for comes before $(VENV).
 GPU_PYTHON ?= $(or $(if $(filter file,$(origin PYTHON)),$(wildcard $(VENV)/bin/python)),$(PYTHON))
 OUT ?= kernels/results
+STAGES ?=
 gpu-check:
-	@PYTHONPATH=service:kernels:training:bench$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bandrank_bench gpu --out "$(OUT)"
+	@PYTHONPATH=service:kernels:training:bench$${PYTHONPATH:+:$$PYTHONPATH} $(GPU_PYTHON) -m bandrank_bench gpu --out "$(OUT)" --stages "$(STAGES)"
 
 # CPU_TORCH: a folder or a page of links with the CPU build of torch, which PyPI does not have.
 CPU_TORCH ?= $(PIP_FIND_LINKS)

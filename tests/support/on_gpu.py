@@ -1,6 +1,7 @@
 """What tests of kernels on a GPU share: the GPU, why there may be none, and properties of everything launched."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -56,8 +57,9 @@ def assert_runs_on_the_current_stream(launched: Callable[[Tensor], Sequence[Tens
 def awaiting_nothing() -> Iterator[None]:
     """Keeps the current stream busy, and fails if the host waits for it meanwhile."""
     torch.cuda._sleep(BUSY_CYCLES)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings(action="ignore"):  # that this mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         yield
         assert not torch.cuda.current_stream(GPU).query()
     finally:

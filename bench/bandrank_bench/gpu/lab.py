@@ -72,13 +72,13 @@ class Lab:
             return call
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch leaves it bare
         stream.wait_stream(torch.cuda.current_stream(self.device))
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
             for _ in range(2):
                 call()
-        self.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call()
+            self.synchronize()
+            with torch.cuda.graph(graph):  # which leaves its own stream current if it fails; the one around does not
+                call()
         return graph.replay
 
     def median_us(self, run: Callable[[], object]) -> float:

@@ -14,6 +14,7 @@ import torch
 from bandrank_bench.gpu import watched
 from bandrank_bench.gpu.lab import Lab, Skipped
 from bandrank_bench.gpu.stages import Case, Facts
+from bandrank_bench.gpu.sweep import choices
 from bandrank_bench.machine import version_of
 from bandrank_bench.registers import FAMILIES
 from bandrank_kernels.cuda.assembly import AssemblerNotFound, assemble
@@ -90,11 +91,14 @@ def product(lab: Lab, dtype: torch.dtype) -> Facts:
 
 
 def compilations(lab: Lab) -> Iterator[Case]:
-    """All shipped kernels at once, in many processes, which leave them in cupy's cache; then a case for every kernel,
-    those that each batch runs first.
+    """All shipped kernels and those of the sweep at once, in many processes, which leave them in cupy's cache; then a
+    case for every shipped one, those that each batch runs first.
     """
     kernels = [kernel for family in FAMILIES for kernel in family.kernels][: 2 if lab.dry else None]
-    yield Case("all, side by side", partial(compiled_by_many, lab, kernels))
+    shipped = {kernel.expression for kernel in kernels}
+    tried = {variant.name_expression: variant.kernel for _, variant in choices()}
+    more = [kernel for expression, kernel in tried.items() if expression not in shipped]
+    yield Case("all, side by side", partial(compiled_by_many, lab, kernels + more))
     for kernel in kernels:
         yield Case(kernel.expression, partial(compiled, lab, kernel))
 

@@ -3,9 +3,11 @@
 python -m bandrank_bench.gpu.report kernels/results
 """
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from bandrank_bench.gpu.goals import GOALS, Measurements
@@ -19,10 +21,10 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
 
 - `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
   (`python -m bandrank_bench registers`).
-- `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, one line a case: stage, case, status (ok, failed,
-  skipped, cut for lack of time), seconds, and the facts measured. Times of operations are medians of replays of CUDA
-  graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one; `floor_us` is the operation's bytes
-  at 3.35 TB/s.
+- `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, or of some of its stages, one line a case: stage, case,
+  status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured. Times of operations are medians of
+  replays of CUDA graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one; `floor_us` is the
+  operation's bytes at 3.35 TB/s.
 
 {run}
 
@@ -44,12 +46,25 @@ def is_measured(records: Sequence[Record]) -> bool:
 
 
 def page(folder: Path) -> str:
-    """The text of its README.md, with the last run on a GPU, by the date in its file's name, if there is one."""
-    told, measured = NOTHING, list[Record]()
+    """The text of its README.md, with the last run on a GPU, if there is one, by the date in its file's name. Runs of
+    one card on one day are parts of one: of a stage that several have, the last is taken.
+    """
+    told, measured, last = NOTHING, dict[str, list[Record]](), ""
     for path in sorted(folder.glob("*.jsonl")):
-        if is_measured(records := Journal(path).read()):
-            told, measured = f"The newest is `{path.name}`:\n\n{stages(records)}", records
-    return PAGE.format(run=told, goals=goals(measured))
+        if not is_measured(records := Journal(path).read()):
+            continue
+        run = re.sub(r"T\d{4}", "", path.stem)
+        measured = (measured if run == last else {}) | _by_stage(records)
+        last = run
+        told = f"The newest ends with `{path.name}`:\n\n{stages([*chain(*measured.values())])}"
+    return PAGE.format(run=told, goals=goals([*chain(*measured.values())]))
+
+
+def _by_stage(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.stage, []).append(record)
+    return found
 
 
 def goals(records: Sequence[Record]) -> str:

@@ -68,12 +68,13 @@ class Stage:
     """A part of the check, run in a separate process.
 
     module: has a function `listing(lab)` that lists the cases: cheap, and the same each time.
+    share_s: seconds of a run of all stages that has ten minutes; a run of some has more for each.
     gate: a failure fails the whole run.
     """
 
     name: str
     module: str
-    cap_s: float
+    share_s: float
     gate: bool = False
     listing: str = "cases"
 
@@ -82,7 +83,7 @@ class Stage:
         return list(getattr(import_module(self.module), self.listing)(lab))
 
 
-STAGES = (  # within the budget of a run, in all
+STAGES = (
     Stage("machine", "bandrank_bench.gpu.machine", 25),
     Stage("compile", "bandrank_bench.gpu.machine", 45, gate=True, listing="compilations"),
     Stage("tests", "bandrank_bench.gpu.watched", 100, gate=True, listing="tests"),
@@ -112,7 +113,10 @@ def run_stage(stage: Stage, lab: Lab, journal: Journal, *, cap_s: float, first: 
         journal.write(record)
         if record.status == "failed" and not lab.is_alive():
             return False
-        lab.tidy()
+        try:
+            lab.tidy()
+        except RuntimeError:  # before torch 2.12, none is given back by a process that has seen a capture fail
+            return False
     return True
 
 

@@ -237,4 +237,5 @@ def graphed(lab: Lab, run: Callable[[], object]) -> Facts:
     try:
         return {"graph_ms": lab.median_us(lab.capture(run)) / 1e3}
     except RuntimeError as error:
-        return {"graph_ms": None, "no graph": str(error)[:500]}
+        cause = error.__context__ or error  # the end of a capture that failed says no more than that
+        return {"graph_ms": None, "no graph": f"{type(cause).__name__}: {cause}"[:500]}
