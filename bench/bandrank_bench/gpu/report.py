@@ -21,10 +21,10 @@ Written by `python -m bandrank_bench.gpu.report kernels/results`, as `make gpu-c
 
 - `registers.json`: registers and spilled bytes of every kernel on every architecture, assembled without a GPU
   (`python -m bandrank_bench registers`).
-- `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, or of some of its stages, one line a case: stage, case,
-  status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured. Times of operations are medians of
-  replays of CUDA graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one; `floor_us` is the
-  operation's bytes at 3.35 TB/s.
+- `<date>-<card>.jsonl`: one run of `make gpu-check` on that card, or of some of its stages, one line a case: stage,
+  case, status (ok, failed, skipped, cut for lack of time), seconds, and the facts measured. Times of operations are
+  medians of replays of CUDA graphs, `cold_us` over inputs that together exceed the cache, `warm_us` over one;
+  `floor_us` is the operation's bytes at 3.35 TB/s.
 
 {run}
 
