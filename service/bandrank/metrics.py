@@ -63,7 +63,9 @@ class Metrics:
         self.occluded_texts = counter("occluded_texts", "Texts without some of their words, scored to explain others.")
         self.embedded_texts = counter("embedded_texts", "Texts whose embeddings were answered.")
         self.dropped_tasks = counter(
-            "dropped_tasks", "Requests given up before they were scored.", reason=("cancelled", "expired")
+            "dropped_tasks",
+            "Requests given up before they were scored; cut: one stage, whose request was answered by another.",
+            reason=("cancelled", "expired", "cut"),
         )
         self.failed_batches = counter("failed_batches", "Batches that raised an error and were retried in parts.")
         self._queues: list[tuple[Callable[[], float], Callable[[], float]]] = []

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 COUNTERS = {
     "bandrank_requests_total": ["200", "401", "403", "404", "413", "415", "422", "429", "499", "500", "503", "504"],
     "bandrank_refused_requests_total": ["unauthorized", "forbidden", "rate"],
-    "bandrank_dropped_tasks_total": ["cancelled", "expired"],
+    "bandrank_dropped_tasks_total": ["cancelled", "expired", "cut"],
     "bandrank_token_cache_lookups_total": ["hit", "miss"],
     "bandrank_candidates_total": [],
     "bandrank_tokens_total": [],

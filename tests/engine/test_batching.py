@@ -7,10 +7,11 @@ from itertools import cycle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import LANE, Clock, NamedLane, task_of
+from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
 from bandrank.engine.batching import MOST_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
+from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
 
@@ -198,6 +199,28 @@ def test_a_time_to_come_back_is_capped() -> None:
     with pytest.raises(Overloaded) as refused:
         queue.put(task_of([9500]))
     assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
+
+
+def test_a_time_to_come_back_is_that_of_others_work() -> None:
+    """Not of the request's own, which no waiting makes shorter."""
+    queue = open_queue(max_wait_s=60.0)
+    queue.throughput.report(LANE.name, 100, 1.0)
+    queue.put(task_of([10]))
+    for own_s in (40, 55):
+        with pytest.raises(Overloaded) as refused, queue.admitted(Ticket(CLIENT, math.inf), {LANE: 100 * own_s}):
+            pytest.fail("it was admitted")
+        assert refused.value.retry_after_s == pytest.approx(0.1)
+
+
+def test_many_tiny_batches_make_no_large_request_too_large() -> None:
+    """Nor does a service that has scored nothing else know that it could not."""
+    for large in (True, False):
+        queue = open_queue(max_wait_s=60.0)
+        if large:
+            queue.throughput.report(LANE.name, 4096, 1.0)
+        for _ in range(300):
+            queue.throughput.report(LANE.name, 5, 0.05)
+        queue.put(task_of([100_000]))
 
 
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:

@@ -124,7 +124,7 @@ async def test_auto_within_a_budget_is_what_fits() -> None:
 
 
 async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
-    """A batch has one candidate, and the second is held until the answer is there. The task counts as expired."""
+    """A batch has one candidate, and the second is held until the answer is there. The task counts as cut."""
     gate = Gate()
     settings = Settings(device="cpu", cascade_depth=3, max_batch_rows=1)
     async with cascade(accurate=WatchedScorer(lookup(**ACCURATE), gate), settings=settings) as model:
@@ -140,7 +140,22 @@ async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:
     assert ranking.candidates[0].score == ACCURATE["she"]
     assert ranking.degraded
     assert ranking.reports[1].num_candidates == 1
-    assert model.engine.metrics.registry.get_sample_value("bandrank_dropped_tasks_total", {"reason": "expired"}) == 1
+    assert model.engine.metrics.registry.get_sample_value("bandrank_dropped_tasks_total", {"reason": "cut"}) == 1
+
+
+async def test_a_budget_that_runs_out_before_anything_is_scored_takes_the_fast_scores() -> None:
+    """While the candidates of the second stage are encoded, or its texts are tokenised, too."""
+    gate = Gate()
+    async with cascade(accurate=encoded_lookup(gate, **ACCURATE)) as model:
+        asked = asyncio.ensure_future(model.rank("who", WORDS, strategy="cascade", budget_s=0.5))
+        await asyncio.to_thread(gate.wait_for_batch)
+        ranking = await asked
+        gate.let_through()
+
+    assert order(ranking) == ["she", "you", "he", "man", "no", "is"]
+    assert {candidate.stage for candidate in ranking.candidates} == {"fast"}
+    assert ranking.degraded
+    assert [(report.stage, report.num_candidates) for report in ranking.reports] == [("fast", 6), ("accurate", 0)]
 
 
 async def test_a_stage_that_may_be_cut_leaves_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,9 @@ from bandrank.engine.throughput import DECAY, MOST_PAUSE_S, MOST_SLOWDOWN, Throu
 def test_nothing_is_predicted_before_the_first_batch() -> None:
     """The prediction is 0 seconds, so that no request is refused for a guess."""
     assert Throughput().seconds("lane", 1000) == 0.0
+    throughput = Throughput()
+    throughput.report("lane", 0, 1.0)
+    assert throughput.seconds("lane", 1000) == 0.0
 
 
 def test_a_prediction_is_in_proportion_to_the_rows() -> None:
@@ -21,13 +24,41 @@ def test_a_prediction_is_in_proportion_to_the_rows() -> None:
 
 
 def test_a_batch_counts_by_its_size_and_age() -> None:
-    """A tiny batch hardly changes the speed of large ones; older batches fade by DECAY."""
+    """Older batches fade by DECAY, behind those of their size alone."""
     throughput = Throughput()
     throughput.report("lane", 1000, 1.0)
+    throughput.report("lane", 700, 2.0)
+    expected = (DECAY * 1.0 + 2.0) / (DECAY * 1000 + 700)
     throughput.report("lane", 1, 0.1)
 
-    believed_s = MOST_SLOWDOWN * 0.001 + MOST_PAUSE_S
-    assert throughput.seconds("lane", 1) == pytest.approx((DECAY * 1.0 + believed_s) / (DECAY * 1000 + 1))
+    believed_s = MOST_SLOWDOWN * expected + MOST_PAUSE_S
+    assert throughput.seconds("lane", 1) == pytest.approx(believed_s)
+    assert throughput.seconds("lane", 1000) == pytest.approx(1000 * expected)
+
+
+def test_many_tiny_batches_say_nothing_about_large_ones() -> None:
+    """Ten milliseconds a row, whatever their number, where large batches take a thousandth of that."""
+    throughput = Throughput()
+    throughput.report("lane", 4000, 0.04)
+    for rows in [1, 5, 20] * 100:
+        throughput.report("lane", rows, 0.01 * rows)
+
+    assert throughput.seconds("lane", 100_000) == pytest.approx(1.0)
+    assert throughput.least_seconds("lane", 100_000, batch_rows=4096) == pytest.approx(1.0)
+
+
+def test_the_least_is_told_by_batches_that_are_not_much_smaller() -> None:
+    """At the best speed of late, so that a slow one is forgotten once smaller batches are faster."""
+    throughput = Throughput()
+    throughput.report("lane", 20, 1.0)
+    assert throughput.least_seconds("lane", 4000, batch_rows=4000) == 0.0
+    assert throughput.least_seconds("lane", 20, batch_rows=20) == pytest.approx(1.0)
+
+    throughput.report("lane", 4000, 40.0)
+    assert throughput.least_seconds("lane", 8000, batch_rows=4000) == pytest.approx(80.0)
+    throughput.report("lane", 500, 0.5)
+    assert throughput.least_seconds("lane", 8000, batch_rows=4000) == pytest.approx(8.0)
+    assert throughput.least_seconds("other", 8000, batch_rows=4000) == 0.0
 
 
 @pytest.mark.parametrize("rows", [20, 4000])

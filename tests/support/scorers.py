@@ -103,7 +103,7 @@ class Gate:
         self._arrived = threading.Semaphore(0)
         self._passes = threading.Semaphore(0)
 
-    def __call__(self, _: ScoreBatch) -> None:
+    def __call__(self, _: object) -> None:
         self._arrived.release()
         if not self._passes.acquire(timeout=HANG_S):
             raise TimeoutError("the test let no batch through")

@@ -96,7 +96,7 @@ class TaskQueue:
 
     def check_size(self, lane: str, rows: float) -> None:
         """Raises InputTooLarge for a request of so many rows that it could not be scored in time by an idle service."""
-        seconds = self.throughput.seconds(lane, rows)
+        seconds = self.throughput.least_seconds(lane, rows, batch_rows=min(rows, self._max_batch_rows))
         if rows > self._max_waiting_rows or seconds > self._max_wait_s:
             raise InputTooLarge(
                 f"scoring this request would take {seconds:.0f} s and {rows:.0f} rows: send fewer or shorter texts "
@@ -246,7 +246,7 @@ class TaskQueue:
     def _check_end(self, before_s: float, most_s: float) -> None:
         """Raises Overloaded if more seconds go before a request than may; nobody is to blame where none do."""
         if before_s > max(0.0, most_s):
-            raise self._overloaded(before_s - most_s)
+            raise self._overloaded(before_s - max(0.0, most_s))
 
     def _overloaded(self, retry_after_s: float) -> Overloaded:
         return Overloaded(

@@ -34,10 +34,10 @@ class StageReport:
     start: float
     end: float
     spans: tuple[Span, ...]
-    num_candidates: int
-    num_tokens: int
-    truncated_query_tokens: int
-    truncated_candidate_tokens: Sequence[int]
+    num_candidates: int = 0
+    num_tokens: int = 0
+    truncated_query_tokens: int = 0
+    truncated_candidate_tokens: Sequence[int] = ()
     cache_hits: int = 0
     cache_misses: int = 0
     instructed: bool = False

@@ -24,9 +24,10 @@ async def submit(queue: TaskQueue, task: Task[Candidates, Result], *, answer_by:
         finished, _ = await asyncio.wait([future], timeout=min(task.deadline, answer_by) - queue.clock())
         if finished:
             return future.result()
-        reason = "expired"
         if answer_by <= task.deadline:
+            reason = "cut"
             return list(task.done_so_far)
+        reason = "expired"
         raise deadline_exceeded()
     finally:
         if not task.future.done():

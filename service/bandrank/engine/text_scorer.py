@@ -1,5 +1,6 @@
 """A scorer with its tokenizer, the source of its candidates and its lane: texts in, scores out."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ CAUTION = 1.1  # predicted times are multiplied by this before they are compared
 
 @dataclass(frozen=True)
 class _Scored(Generic[Candidates, Result]):
-    """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`."""
+    """Results of texts, in their order. answered: for each of them, its index among the distinct ones in `sourced`,
+    which is None if `answer_by` came before them.
+    """
 
     results: list[Result]
     report: StageReport
-    sourced: Sourced[Candidates]
+    sourced: Sourced[Candidates] | None
     answered: Sequence[int]
 
 
@@ -90,6 +93,8 @@ class TextScorer(Generic[Candidates]):
     ) -> tuple[list[float], StageReport, list[BestPassage]]:
         """`score`, and the best passage of each text that was scored; the scorer must read passages."""
         scored = await self._score(self._passage_lane, stage, query, texts, ticket=ticket, options=options)
+        if scored.sourced is None:
+            return [], scored.report, []
         query_tokens, num_tokens = len(scored.sourced.query), scored.sourced.num_tokens
         num_last = len(self.prepared.scorer.candidate_template.suffix)
         cut = scored.report.truncated_candidate_tokens
@@ -117,7 +122,14 @@ class TextScorer(Generic[Candidates]):
         start = self.queue.clock()
         self.queue.check_open()
         index_of = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        sourced = await self.source.fetch(query, list(index_of), ticket=ticket, recorder=recorder, options=options)
+        try:
+            async with asyncio.timeout(self._left_s(options.answer_by)):
+                sourced = await self.source.fetch(
+                    query, list(index_of), ticket=ticket, recorder=recorder, options=options
+                )
+        except TimeoutError:  # before anything could be scored
+            spans, end = tuple(recorder.spans), self.queue.clock()
+            return _Scored([], StageReport(stage=stage, start=start, end=end, spans=spans), None, ())
         rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, options.answer_by)
         results: list[Result] = []
@@ -208,6 +220,9 @@ class TextScorer(Generic[Candidates]):
         """Writes what is queued for Redis and ends the tokenizer's threads; the scoring thread must have ended."""
         await self.source.close()
         self.tokenizer.close()
+
+    def _left_s(self, answer_by: float) -> float | None:
+        return None if math.isinf(answer_by) else answer_by - self.queue.clock()
 
     def _num_fitting(self, rows: Sequence[float], ticket: Ticket, answer_by: float) -> int:
         """How many leading candidates will be scored in time, after the work that goes before."""

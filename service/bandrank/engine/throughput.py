@@ -1,34 +1,58 @@
 """The measured speed of each lane, from which waiting times and budgets are predicted."""
 
+import math
 from collections.abc import Mapping
 
 # A batch is believed to be at most this many times as slow as those before it, and this many seconds: a pause of the
 # machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
 MOST_SLOWDOWN, MOST_PAUSE_S = 4.0, 0.05
-DECAY = 0.9  # the factor of older batches at each report; about ten batches count
+DECAY = 0.9  # the factor of older batches at each report; about ten batches of a size count
+SIZE = 4  # batches are of one size if none has so many times the rows of another
+NEAR = 2  # sizes apart: what is learnt from batches so much smaller holds for large ones, but for their fixed cost
 
 
 class Throughput:
-    """Rows per second of each lane. Batches count by their size, so that the fixed costs of tiny ones do not mislead.
+    """Rows per second of each lane, by the size of batches: the fixed cost of tiny ones says nothing about large ones,
+    however many of them come.
 
     Written by the scoring thread and read by the event loop; a read may miss the batch that is being reported.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[float, float]] = {}
+        self._sums: dict[str, dict[int, tuple[float, float]]] = {}  # rows and seconds, by lane and size
 
     def report(self, lane: str, rows: float, seconds: float) -> None:
-        """Records that a batch of `rows` took `seconds`."""
-        old_rows, old_seconds = self._sums.get(lane, (0.0, 0.0))
-        if old_rows:
+        """Records that a batch of `rows` took `seconds`; without rows it says nothing."""
+        if not rows:
+            return
+        sums = self._sums.setdefault(lane, {})
+        if sums:
             seconds = min(seconds, MOST_SLOWDOWN * self.seconds(lane, rows) + MOST_PAUSE_S)
-        self._sums[lane] = DECAY * old_rows + rows, DECAY * old_seconds + seconds
+        old_rows, old_seconds = sums.get(_size(rows), (0.0, 0.0))
+        sums[_size(rows)] = DECAY * old_rows + rows, DECAY * old_seconds + seconds
 
     def seconds(self, lane: str, rows: float) -> float:
-        """The seconds that `rows` will take; 0 until a batch of the lane was timed."""
-        measured_rows, measured_seconds = self._sums.get(lane, (0.0, 0.0))
-        return rows * measured_seconds / measured_rows if measured_rows else 0.0
+        """The seconds that `rows` will take, by the batches that are nearest in size; 0 until one was timed."""
+        known = self._row_seconds(lane)
+        if not known:
+            return 0.0
+        size = _size(rows)
+        return rows * known[min(known, key=lambda each: (abs(each - size), -each))]
+
+    def least_seconds(self, lane: str, rows: float, *, batch_rows: float) -> float:
+        """The seconds that `rows` take at the best speed of late, in batches of so many; 0 until a batch was timed that
+        is not much smaller.
+        """
+        least = _size(batch_rows) - NEAR
+        return rows * min((each for size, each in self._row_seconds(lane).items() if size >= least), default=0.0)
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
         """The seconds that rows of several lanes will take, one lane after the other."""
         return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())
+
+    def _row_seconds(self, lane: str) -> dict[int, float]:
+        return {size: seconds / rows for size, (rows, seconds) in self._sums.get(lane, {}).copy().items()}
+
+
+def _size(rows: float) -> int:
+    return int(math.log(max(rows, 1.0), SIZE))
