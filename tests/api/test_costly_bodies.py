@@ -62,7 +62,7 @@ async def test_a_million_candidates_are_counted() -> None:
     assert message == "too many candidates: 1000000 (limit 2048)"
 
 
-@pytest.mark.parametrize("text", [b"{[,", rb"\",\\", rb"\\\"{"])
+@pytest.mark.parametrize("text", [b"{[,:", rb"\",\\", rb"\\\"{"])
 async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
     """A text may have any number of them."""
     body = b'{"query":"who","candidates":["' + text * MB + b'", "man"]}'
@@ -76,13 +76,14 @@ async def test_commas_and_brackets_in_texts_are_no_values(text: bytes) -> None:
     ("body", "status"),
     [
         (b"{" + b",".join(b'"f%d":1' % n for n in range(MB)) + b"}", 422),
+        (b'{"query":"x","candidates":[{"text":"a"' + b"".join(b',"f%d":1' % n for n in range(200_000)) + b"}]}", 422),
         (b'{"query":"x","candidates":["a"]' + b',"top_n":1' * MB + b"}", 422),
         (b'{"query":"x","candidates":' + b"[" * MB + b"]" * MB + b"}", 422),
     ],
-    ids=["fields", "the same field", "nesting"],
+    ids=["fields", "fields of a document", "the same field", "nesting"],
 )
 async def test_odd_shapes_are_refused(body: bytes, status: int) -> None:
-    """A million fields, a million times the same one, a million lists in one another."""
+    """A million fields, a fifth of that in a document, a million times the same one, a million lists in one another."""
     async with running_app(lookup()) as running:
         response = await running.client.post("/rerank", content=body)
 

@@ -26,6 +26,9 @@ DRAIN_FACTOR = 8
 # reads that many in half a second, and turns those beside a fault into Python objects, with the interpreter locked: a
 # thread would not help.
 MAX_VALUES, LIST_VALUES = 5 << 18, 4
+# Field names are what takes longest of them. Of a request for a ranking, whose candidates may be documents with fields:
+# the most for each candidate that it may have, and how many it may have in any case.
+CANDIDATE_FIELDS, FEW_FIELDS = 64, 1 << 16
 # Memory that reading a body takes beside its bytes: their texts, which may be copied, and the objects of its values.
 TEXT_BYTES, VALUE_BYTES = 2, 64
 
@@ -84,6 +87,13 @@ def check_values(body: Json, most: int | None = None) -> int:
     return count
 
 
+def check_fields(body: Json, max_candidates: int) -> None:
+    """Raises InvalidInput for a request for a ranking with more fields than so many candidates may have."""
+    limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
+    if body.count(b":") > limit and ((outside := _outside_strings(body)) is None or outside.count(b":") > limit):
+        raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
+
+
 def load(body: Json) -> object:
     """What some JSON says, in Python's own types. Raises InvalidInput."""
     try:
@@ -123,7 +133,13 @@ def values_at_most(text: Json) -> int:
 
 def _num_values(body: Json, most: int) -> int:
     """The number of values in some JSON, without what is in its strings; `most` where that would take long."""
+    outside = _outside_strings(body)
+    return most if outside is None else values_at_most(outside)
+
+
+def _outside_strings(body: Json) -> bytes | None:
+    """Some JSON without its strings; None if they are so many that it would take long."""
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
     if unescaped.count(b'"') > MAX_VALUES:  # half as many strings
-        return most
-    return values_at_most(b" ".join(unescaped.split(b'"')[::2]))
+        return None
+    return b" ".join(unescaped.split(b'"')[::2])

@@ -18,7 +18,7 @@ from bandrank.api.description import errors
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import Json, load, media_type, read_body, validated
+from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
 from bandrank.api.responses import JsonInParts
 from bandrank.api.schemas import bodies_schema
 from bandrank.api.service import ServiceOfApp
@@ -92,6 +92,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
 
 def _read(dialects: tuple[Dialect[Any], ...], body: Json, max_candidates: int) -> tuple[Dialect[Any], Any, Call]:
     """A body's dialect, its request and its call. Raises InvalidInput, and InputTooLarge for too many candidates."""
+    check_fields(body, max_candidates)
     content = load(body)
     dialect = dialect_of(content, dialects)
     wanted = validated(dialect.request, content)
