@@ -149,6 +149,25 @@ def test_an_answer_without_a_body(proxy: Proxied, server: ScriptedServer, line: 
         assert body_of(read_message(connection.recv)) == b"ok"
 
 
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+def test_a_length_without_a_body(
+    proxy: Proxied, server: ScriptedServer, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client gets the other headers, nothing is logged, and the connection can be used again."""
+    server.answer = b"HTTP/1.1 " + status + b"\r\netag: x\r\ncontent-length: 1234\r\n\r\n"
+    with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+        connection.sendall(request(b"GET /docs", b"If-None-Match: x"))
+        received = b""
+        while b"\r\n\r\n" not in received:
+            received += connection.recv(65536)
+        server.answer = PLAIN
+        connection.sendall(request(b"GET /again"))
+
+        assert received == b"HTTP/1.1 " + status + b"\r\netag: x\r\n\r\n"
+        assert body_of(read_message(connection.recv)) == b"ok"
+    assert not caplog.records
+
+
 def test_a_body_of_any_size_streams_through(proxy: Proxied, server: ScriptedServer) -> None:
     """A bulk request larger than anything that the service reads itself, in chunks."""
     part = b"%x\r\n" % MIB + os.urandom(MIB) + b"\r\n"

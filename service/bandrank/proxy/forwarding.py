@@ -12,7 +12,7 @@ from bandrank.engine.clients import Client
 from bandrank.errors import BandrankError
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.failures import answer_of
-from bandrank.proxy.headers import end_to_end, to_upstream
+from bandrank.proxy.headers import to_client, to_upstream
 from bandrank.proxy.outcomes import FailReason, Mark, Outcome, Skipped, SkipReason, Unusable
 from bandrank.proxy.search_request import indices_of
 from bandrank.proxy.searches import Searches
@@ -74,7 +74,7 @@ class Forwarding:
         """Sends the request as it came, and hands the answer on as it comes, with the mark, if any, in a header."""
         headers = to_upstream(client.headers, host=self._upstream.host, client=client.address)
         async with self._upstream.exchange(client.method, client.target, headers, client.stream()) as answer:
-            handed_on = end_to_end(answer.headers)
+            handed_on = to_client(answer.status, answer.headers)
             await client.start(answer.status, [*handed_on, mark.header()] if mark is not None else handed_on)
             async for part in answer.parts:
                 await client.hand_on(part)

@@ -23,6 +23,7 @@ HOP_BY_HOP = frozenset(
 )
 NEVER_NAMED = frozenset({b"content-length", b"host"})  # a Connection header cannot take these away
 VIA = b"1.1 bandrank"
+NO_CONTENT, NOT_MODIFIED = 204, 304
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -51,6 +52,15 @@ def to_upstream(headers: Iterable[tuple[bytes, bytes]], *, host: bytes, client: 
     if coding:
         sent.append((b"transfer-encoding", b"chunked"))
     return [*sent, (b"via", VIA), *([(b"x-forwarded-for", b", ".join(hops))] if hops else [])]
+
+
+def to_client(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers of the upstream's answer for the client, without the length of a body that its status rules out.
+
+    A 304 may say how long the body would be (RFC 9110, 8.6), but the server here counts what it sends.
+    """
+    handed_on = end_to_end(headers)
+    return replaced(handed_on, content_length=None) if status in {NO_CONTENT, NOT_MODIFIED} else handed_on
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes:
