@@ -53,7 +53,8 @@ def test_a_header_names_fields_and_parameters() -> None:
     "value",
     ["", ";", ",", "title,", "title;depth", "title;depth=", "title;depth=0", "title;depth=-1", "title;depth=1.5",
      "title;depth=201", "title;depth=1;depth=2", "title;budget_ms=0", "title;budget_ms=nan", "title;budget_ms=1e9",
-     "title;fields=a", "title;score=odd", "title;x=y", ",".join("abcdefghijklmnopq"), "x" * 257],
+     "title;fields=a", "title;score=odd", "title;x=y", ",".join("abcdefghijklmnopq"), "x" * 257,
+     "*", "t*", "title,a.*", "title*;depth=5"],
 )  # fmt: skip
 def test_a_header_that_cannot_be_used(value: str) -> None:
     """Nothing of it counts."""
@@ -115,6 +116,7 @@ def test_rules(tmp_path: Path) -> None:
         ("rules = []", "rules must have at least 1 item"),
         ('[[rules]]\nindex = "a"', "rules.0.fields is missing"),
         ('[[rules]]\nindex = "a"\nfields = []', "rules.0.fields must have at least 1 item"),
+        ('[[rules]]\nindex = "a"\nfields = ["b*"]', "rules.0.fields.0 must match pattern '^[^*]*$', got 'b*'"),
         ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepht = 1', "rules.0.depht is no setting"),
         ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 0', "rules.0.depth must be greater than 0"),
     ],

@@ -201,6 +201,7 @@ def test_a_rule_asks_where_clients_do_not(engine: SearchEngine, tmp_path: Any) -
         (BODY, "", "title; depth=many", "bad_header"),
         (BODY, "", "title; colour=red", "bad_header"),
         (BODY, "", "title; depth=100000", "bad_header"),
+        (BODY | {"_source": False}, "", "t*", "bad_header"),
     ],
 )
 def test_what_cannot_be_re_ranked_passes_through(  # noqa: PLR0917

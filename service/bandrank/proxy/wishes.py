@@ -17,7 +17,8 @@ HEADER, QUERY_HEADER = b"x-rerank", b"x-rerank-query"
 OFF = "off"
 NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
-FieldName = Annotated[str, Field(min_length=1, max_length=256)]
+# No wildcards: what the engine finds for one could not be told from what the client asks for.
+FieldName = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^*]*$")]
 
 
 class Wish(BaseModel):
