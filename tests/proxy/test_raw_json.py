@@ -168,3 +168,11 @@ def test_find() -> None:
 
     assert find(members, "a") is members[0]
     assert find(members, "b") is None
+
+
+def test_the_scores_of_hits() -> None:
+    """They are numbers that are finite, or there is none."""
+    scores = ["1.50", "-2e0", "3", "null", "1e999", '"4"', "true"]
+    hits = ",".join([f'{{"_score":{score}}}' for score in scores] + ["{}"])
+
+    assert SearchAnswer(f'{{"hits":{{"hits":[{hits}]}}}}'.encode(), 8).scores() == [1.5, -2.0, 3.0, *[None] * 5]

@@ -89,6 +89,25 @@ async def test_order_and_scores_are_those_of_the_endpoint(proxy: Proxied) -> Non
     assert hits["max_score"] == expected[0][1]
 
 
+@pytest.mark.anyio
+async def test_the_scores_of_the_engine_count_as_those_of_a_first_stage(engine: SearchEngine) -> None:
+    """With a weight for them, the proxy answers as /rerank does for candidates with the hits' scores."""
+    indices = [0, 1, 2, 4, 5]  # 3 has no text
+    candidates = [{"text": json.loads(DOCUMENTS[index])["title"], "score": float(score_of(index))} for index in indices]
+    asked = {"query": "who", "candidates": candidates, "first_stage_weight": 0.6}
+    async with running_app(lookup(man=1.5, he=4.0, she=-2.0)) as running:
+        results = (await running.rerank(asked)).json()["results"]
+    with proxied(engine.url, first_stage_weight=0.6) as proxy:
+        response = search(proxy, BODY)
+    hits = response.json()["hits"]["hits"]
+
+    assert [(hit["_id"], hit["_score"]) for hit in hits] == [
+        *((str(indices[each["index"]]), each["relevance_score"]) for each in results),
+        ("3", 0.0),
+    ]
+    assert ids(response) != IN_ORDER
+
+
 def test_nothing_but_order_and_scores_changes(proxy: Proxied, engine: SearchEngine) -> None:
     """Every other byte is the engine's: numbers as they are written, spaces, escapes, and what is around the hits."""
     body = BODY | {"aggs": {}, "highlight": {}}

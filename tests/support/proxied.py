@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -64,7 +64,8 @@ def proxied(
     fast: one that goes first.
     """
     chosen = Settings(device="cpu", proxy_upstream=upstream, **settings)
-    serving = assemble([files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)], chosen)
+    files = files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)
+    serving = assemble([replace(files, first_stage_weight=chosen.first_stage_weight)], chosen)
     service = Service(serving, chosen)
     try:
         app = create_proxy(service, chosen)

@@ -1,5 +1,6 @@
-"""The hits of an answer: their texts, and the same answer with some of them, in another order."""
+"""The hits of an answer: their texts and scores, and the same answer with some of them, in another order."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any
 
 from bandrank.proxy.raw_json import (
     Edit,
+    Number,
     Part,
     edited,
     encodable,
@@ -56,6 +58,10 @@ class SearchAnswer:
         that is not in UTF-8.
         """
         return [_text_of(*self._decoded(hit), fields) for hit in self.hits]
+
+    def scores(self) -> list[float | None]:
+        """The `_score` of each hit; None without one, as of hits that are sorted by something else."""
+        return [_score_of(hit) for hit in self.hits]
 
     def write(self, page: Sequence[Placed], *, added: Collection[str], best: float | None = None) -> bytes:
         """The answer with these hits alone, in this order, and everything else as it was.
@@ -123,6 +129,15 @@ def _text_of(text: str, hit: Part, fields: Sequence[str]) -> str:
             found = _at(read_value(text, source.value_start)[0], name)
         texts += list(_strings(found)) or _strings(values.get(name))
     return encodable(" ".join(texts))
+
+
+def _score_of(hit: Part) -> float | None:
+    """The score of a hit, if it has a finite one."""
+    found = find(hit.value, "_score")
+    if found is None or not isinstance(found.value, Number):
+        return None
+    score = float(found.value)
+    return score if math.isfinite(score) else None
 
 
 def _read_hit(text: str, at: int) -> tuple[list[Part], int]:

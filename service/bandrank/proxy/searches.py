@@ -136,12 +136,14 @@ class Searches:
             _hold(account, ANSWER_BYTES * size + VALUE_BYTES * values)
             found = await self._json.run(client, size, SearchAnswer, body, wish.depth)
             texts = await self._json.run(client, size, found.texts, wish.fields)
+            scores = await self._json.run(client, size, found.scores)
             _hold(account, sum(map(sys.getsizeof, texts)))
         except InvalidInput:
             raise Unusable(FailReason.LARGE_ANSWER) from None
         except (ValueError, RecursionError):
             raise Unusable(FailReason.UNREADABLE_ANSWER) from None
-        order = await self._order(texts, search.query, wish, account)
+        hits = [CallCandidate(text, score=score) for text, score in zip(texts, scores, strict=True)]
+        order = await self._order(hits, search.query, wish, account)
         page = order.hits[search.start : search.start + search.size]
         return order.mark, await self._json.run(client, size, found.write, page, added=search.added, best=order.best)
 
@@ -149,18 +151,18 @@ class Searches:
         """Ends the thread that reads large answers."""
         self._json.close()
 
-    async def _order(self, texts: Sequence[str], query: str, wish: Wish, account: Account) -> _Order:
+    async def _order(self, hits: Sequence[CallCandidate], query: str, wish: Wish, account: Account) -> _Order:
         """The order of relevance, or the engine's if that fails. Those without a text come last, in the engine's."""
-        scored = [index for index, text in enumerate(texts) if text]
-        mark = Mark(Outcome.RERANKED, hits=len(texts), without_text=len(texts) - len(scored))
-        if not texts:
+        with_text = [index for index, hit in enumerate(hits) if hit.text]
+        mark = Mark(Outcome.RERANKED, hits=len(hits), without_text=len(hits) - len(with_text))
+        if not hits:
             return _Order(mark, [])
-        if not scored:
-            return _engine_order(texts, FailReason.NO_TEXT)
+        if not with_text:
+            return _engine_order(len(hits), FailReason.NO_TEXT)
         budget_s = wish.budget_ms / 1000
         call = Call(
             query=query,
-            candidates=[CallCandidate(texts[index]) for index in scored],
+            candidates=[hits[index] for index in with_text],
             model=wish.model,
             strategy=wish.strategy,
             budget_s=ENGINE_SHARE * budget_s,
@@ -170,11 +172,11 @@ class Searches:
             async with asyncio.timeout(budget_s):
                 answered = await answer(call, self._service.models, self._service.registry)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets its hits
-            return _engine_order(texts, _reason_of(error))
+            return _engine_order(len(hits), _reason_of(error))
         ranked, mark = answered.ranking.candidates, replace(mark, degraded=answered.ranking.degraded)
         scores = shown_scores(call, ranked)
-        best_first = [Placed(scored[each.index], score) for each, score in zip(ranked, scores, strict=True)]
-        best_first += [Placed(index, NO_TEXT_SCORE) for index, text in enumerate(texts) if not text]
+        best_first = [Placed(with_text[each.index], score) for each, score in zip(ranked, scores, strict=True)]
+        best_first += [Placed(index, NO_TEXT_SCORE) for index, hit in enumerate(hits) if not hit.text]
         if wish.score == "engine":
             return _Order(mark, [Placed(placed.index) for placed in best_first])
         return _Order(mark, best_first, best_first[0].score)
@@ -186,8 +188,8 @@ def _unpacked(body: bytes, headers: Headers, max_bytes: int) -> tuple[bytes, int
     return content, check_values(content)
 
 
-def _engine_order(texts: Sequence[str], reason: str) -> _Order:
-    return _Order(Mark(Outcome.FAILED, reason), [Placed(index) for index in range(len(texts))])
+def _engine_order(num_hits: int, reason: str) -> _Order:
+    return _Order(Mark(Outcome.FAILED, reason), [Placed(index) for index in range(num_hits)])
 
 
 def _reason_of(error: Exception) -> str:
