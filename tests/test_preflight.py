@@ -31,6 +31,19 @@ NO_KEYS = "there are no keys (BANDRANK_KEYS): whoever reaches {} may rank"
             "BANDRANK_REDIS_URL must be set: representations have to outlive this process",
         ),
         ("precompute /nowhere.jsonl", ["--redis-url", "redis://localhost"], "/nowhere.jsonl is no file; give the path"),
+        (
+            "proxy",
+            ["--proxy-upstream", "https://search", "--proxy-ca", "/nowhere.pem"],
+            "BANDRANK_PROXY_CA must be a file of certificates in PEM: /nowhere.pem: No such file",
+        ),
+        ("proxy", ["--proxy-upstream", "http://search", "--proxy-rules", "/nowhere.toml"], "/nowhere.toml cannot be"),
+        ("serve", ["--trusted-proxies", "nonsense"], "BANDRANK_TRUSTED_PROXIES must be addresses or networks, or none"),
+        ("serve", ["--device", "nonsense"], "BANDRANK_DEVICE must be auto, cpu, cuda or cuda:N, got 'nonsense'"),
+        (
+            "serve",
+            ["--shadow-model", "sparse-w4", "--shadow-strategy", "bogus"],
+            "BANDRANK_SHADOW_STRATEGY must be one of auto, fast, accurate, cascade, got 'bogus'",
+        ),
         ("serve", ["--host", "192.0.2.1"], "BANDRANK_PORT [0-9]+ of 192.0.2.1 cannot be used: cannot assign requested"),
     ],
 )
@@ -41,6 +54,28 @@ def test_a_setting_that_cannot_be_used(
     assert main([*command.split(), "--model", str(tmp_path), "--port", str(free_port()), *flags]) == 2
 
     assert re.fullmatch(f"bandrank: {told}.*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["serve", "proxy --proxy-upstream http://search", "check", "precompute CORPUS"])
+def test_an_address_of_redis_that_cannot_be_used(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the command, it is refused, and the forms that it may have are listed."""
+    (tmp_path / "corpus.jsonl").touch()
+    words = command.replace("CORPUS", str(tmp_path / "corpus.jsonl")).split()
+    assert main([*words, "--model", str(tmp_path), "--port", str(free_port()), "--redis-url", "foo://x"]) == 2
+
+    assert capsys.readouterr().err.startswith("bandrank: BANDRANK_REDIS_URL unknown scheme. Redis is at one of")
+
+
+def test_rules_with_a_misspelt_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file and the key are named."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nindex = "docs"\nfeilds = ["title"]\nfields = ["title"]\n', encoding="utf-8")
+    asked = ["proxy", "--proxy-upstream", "http://search", "--proxy-rules", str(rules)]
+    assert main([*asked, "--model", str(tmp_path), "--port", str(free_port())]) == 2
+
+    assert capsys.readouterr().err == f"bandrank: {rules}: rules.0.feilds is no setting; check its spelling\n"
 
 
 def test_a_port_in_use() -> None:

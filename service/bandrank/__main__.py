@@ -28,7 +28,7 @@ from bandrank.export import export
 from bandrank.known_models import print_models
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.new_key import new_key
-from bandrank.preflight import preflight, preflight_corpus
+from bandrank.preflight import preflight, preflight_corpus, preflight_models
 from bandrank.proxy.app import create_proxy
 from bandrank.serving import ModelFiles, assemble, load_models
 from bandrank.settings import Settings, explain
@@ -76,6 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             preflight(settings, proxy=command == "proxy")
         if corpus is not None:
             preflight_corpus(Path(corpus), settings)
+        preflight_models(settings)
         files = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), files, settings)

@@ -5,24 +5,42 @@ import socket
 from ipaddress import ip_address
 from pathlib import Path
 
+from bandrank.api.hardening import hardening
 from bandrank.api.keys import read_keys
 from bandrank.api.tls import tls_context
 from bandrank.errors import BadSetting
-from bandrank.proxy.upstream import Address
+from bandrank.metrics import Metrics
+from bandrank.proxy.upstream import Address, trust
+from bandrank.proxy.wishes import read_rules
+from bandrank.serving import check_shadow_strategy, choose_device, connect_redis
 from bandrank.settings import Settings, variable
 
 log = logging.getLogger("bandrank")
 
 
+def preflight_models(settings: Settings) -> None:
+    """Raises BadSetting for a list of models, a device, an address of Redis or a shadow's strategy that cannot be used:
+    of what concerns models, what can be known without them.
+    """
+    if settings.shadow_among(settings.served_models()) is not None:
+        check_shadow_strategy(settings)
+    choose_device(settings.device)
+    connect_redis(settings, Metrics())
+
+
 def preflight(settings: Settings, *, proxy: bool) -> None:
-    """Raises BadSetting for keys, a search engine's address, a certificate or a port that cannot be used.
+    """Raises BadSetting for keys, trusted proxies, a certificate or a port that cannot be used; for a proxy also for a
+    search engine's address, its authorities or rules.
 
     Logs a warning if others reach the port, and need no key.
     """
     if settings.keys:
         read_keys(Path(settings.keys))
     if proxy:
-        Address.of(settings)
+        trust(Address.of(settings), settings.proxy_ca)
+        if settings.proxy_rules:
+            read_rules(Path(settings.proxy_rules), max_depth=settings.max_candidates)
+    hardening(settings)
     tls_context(settings)
     address = _listen_briefly(settings.host, settings.port)
     if not settings.keys and not ip_address(address.partition("%")[0]).is_loopback:

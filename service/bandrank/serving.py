@@ -13,7 +13,7 @@ from bandrank.dtype_choice import choose_dtype
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.engine import Engine, batch_rows
-from bandrank.engine.policy import Role
+from bandrank.engine.policy import Role, strategies
 from bandrank.engine.ranking import Stage
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.engine.served import Models, ServedModel
@@ -28,6 +28,7 @@ from bandrank.settings import Settings
 log = logging.getLogger(__name__)
 
 FAST, ACCURATE = "fast", "accurate"  # the stages' names
+STRATEGIES = strategies([Role(FAST), Role(ACCURATE)])  # those of a model with both; others have some of them
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def assemble(
         patience=settings.patience,
         request_timeout_s=settings.request_timeout_s,
         hang_timeout_s=settings.hang_timeout_s,
-        redis=_connect(settings, metrics),
+        redis=connect_redis(settings, metrics),
         metrics=metrics,
         clock=clock,
         on_death=on_death,
@@ -176,9 +177,8 @@ def assemble(
     ranking = {each.name: served(each) for each in files}
     models = Models([ranking[each.name] for each in files if each.served])
     shadow = next((ranking[each.name] for each in files if each.shadow), None)
-    if shadow is not None and settings.shadow_strategy and settings.shadow_strategy not in shadow.strategies:
-        known = ", ".join(shadow.strategies)
-        raise BadSetting("shadow_strategy", f"must be one of {known}, got {settings.shadow_strategy!r}")
+    if shadow is not None:
+        check_shadow_strategy(settings, shadow.strategies)
     engine.start()
     store = CandidateStore(engine.redis, max_bytes=settings.candidate_store_bytes)
     return Serving(models, CandidateRegistry(store, models, settings.max_resolved_bytes), shadow)
@@ -194,7 +194,14 @@ def choose_device(name: str) -> torch.device:
         raise BadSetting("device", f"must be auto, cpu, cuda or cuda:N, got {name!r}: {error}") from error
 
 
-def _connect(settings: Settings, metrics: Metrics) -> RedisClient | None:
+def check_shadow_strategy(settings: Settings, known: Sequence[str] = STRATEGIES) -> None:
+    """Raises BadSetting for a strategy of the shadow that is none of these; by default, that no model has."""
+    if settings.shadow_strategy and settings.shadow_strategy not in known:
+        raise BadSetting("shadow_strategy", f"must be one of {', '.join(known)}, got {settings.shadow_strategy!r}")
+
+
+def connect_redis(settings: Settings, metrics: Metrics) -> RedisClient | None:
+    """A client of the settings' Redis, None if they name none; nothing is connected yet. Raises BadSetting."""
     if not settings.redis_url:
         return None
     try:

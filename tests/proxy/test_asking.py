@@ -100,7 +100,7 @@ def test_rules(tmp_path: Path) -> None:
         '[[rules]]\nindex = "books"\nfields = ["title", "text"]\nstrategy = "fast"\n'
         '[[rules]]\nindex = "b*"\nfields = ["body"]\ndepth = 9\nbudget_ms = 5\n'
     )
-    known = wishes(*read_rules(file))
+    known = wishes(*read_rules(file, max_depth=200))
 
     assert known.wish([], ["books"]) == Wish(fields=("title", "text"), depth=100, strategy="fast", budget_ms=1000)
     assert known.wish([], ["books", "boats"]) == Wish(fields=("body",), depth=9, budget_ms=5)
@@ -119,6 +119,7 @@ def test_rules(tmp_path: Path) -> None:
         ('[[rules]]\nindex = "a"\nfields = ["b*"]', "rules.0.fields.0 must match pattern '^[^*]*$', got 'b*'"),
         ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepht = 1', "rules.0.depht is no setting"),
         ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 0', "rules.0.depth must be greater than 0"),
+        ('[[rules]]\nindex = "a"\nfields = ["b"]\ndepth = 201', "a has a depth beyond 200"),
     ],
 )
 def test_rules_that_cannot_be_used(text: str, expected: str, tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_rules_that_cannot_be_used(text: str, expected: str, tmp_path: Path) -> 
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(BadSetting) as refused:
-        read_rules(file)
+        read_rules(file, max_depth=200)
     assert str(refused.value).startswith(f"{file}: {expected}")
 
 

@@ -86,10 +86,10 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
 
 def _rules(service: Service, settings: Settings) -> Sequence[Rule]:
     """The rules of the settings. Raises BadSetting for one that asks for what is not served."""
-    rules = read_rules(Path(settings.proxy_rules)) if settings.proxy_rules else ()
+    if not settings.proxy_rules:
+        return ()
+    rules = read_rules(Path(settings.proxy_rules), max_depth=settings.max_candidates)
     for rule in rules:
-        if rule.depth is not None and rule.depth > settings.max_candidates:
-            raise BadSetting(f"{settings.proxy_rules}: {rule.index}", f"has a depth beyond {settings.max_candidates}")
         try:
             model = service.models.find(rule.model)
         except UnknownModel as error:

@@ -71,7 +71,7 @@ class Upstream:
             "write": settings.proxy_timeout_s,
         }
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=_trust(settings.proxy_ca) if self._address.url.scheme == b"https" else None,
+            ssl_context=trust(self._address, settings.proxy_ca),
             max_connections=settings.proxy_connections,
             keepalive_expiry=KEEP_ALIVE_S,
         )
@@ -146,8 +146,13 @@ class Upstream:
                 log.warning("the search engine cannot be reached: %s", error)
 
 
-def _trust(path: str) -> ssl.SSLContext:
-    """Whose certificates are accepted: the system's authorities, or those of a file. Raises BadSetting."""
+def trust(address: Address, path: str) -> ssl.SSLContext | None:
+    """Whose certificates are accepted: the system's authorities, or those of a file; None for an address without TLS.
+
+    Raises BadSetting.
+    """
+    if address.url.scheme != b"https":
+        return None
     try:
         return ssl.create_default_context(cafile=path or None)
     except OSError as error:  # that of TLS is one, too

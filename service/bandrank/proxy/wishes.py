@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from bandrank.engine.policy import AUTO
+from bandrank.errors import BadSetting
 from bandrank.model_settings import read_toml, refusal
 from bandrank.proxy.outcomes import Skipped, SkipReason
 
@@ -61,13 +62,17 @@ class _RulesFile(BaseModel, extra="forbid"):
     rules: tuple[Rule, ...] = Field(min_length=1)
 
 
-def read_rules(path: Path) -> tuple[Rule, ...]:
+def read_rules(path: Path, *, max_depth: int) -> tuple[Rule, ...]:
     """The tables [[rules]] of a TOML file, the first of which that covers a search counts. Raises BadSetting."""
     try:
-        return _RulesFile.model_validate(read_toml(path)).rules
+        rules = _RulesFile.model_validate(read_toml(path)).rules
     except ValidationError as error:
         wrong = error.errors()[0]
         raise refusal(f"{path}: {'.'.join(map(str, wrong['loc']))}", wrong) from None
+    for rule in rules:
+        if rule.depth is not None and rule.depth > max_depth:
+            raise BadSetting(f"{path}: {rule.index}", f"has a depth beyond {max_depth}")
+    return rules
 
 
 class Wishes:
