@@ -190,6 +190,9 @@ def test_a_query_that_is_not_found(body: dict[str, Any], reason: str) -> None:
         ("GET", b"/_search/scroll", None),
         ("POST", b"/docs/_msearch", None),
         ("GET", b"/a/b/_search", None),
+        ("GET", b"/_all/_search", ("_all",)),
+        ("POST", b"/_scripts/_search", None),
+        ("POST", b"/docs,%5Fscripts/_search", None),
     ],
 )
 def test_searches_are_known_by_their_paths(method: str, path: bytes, expected: tuple[str, ...] | None) -> None:

@@ -17,6 +17,7 @@ from bandrank.proxy.wishes import Wish
 
 SEARCH = re.compile(rb"/(?:(?P<indices>[^/]+)/)?_search/?")
 METHODS = frozenset({"GET", "POST"})
+ALL = "_all"  # the one word for indices that begins with an underscore
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 DEFAULT_SIZE = 10
 MAX_WIDE_BYTES = 4 << 20  # of a body beyond ASCII: in memory, one wide character makes all others take four bytes each
@@ -43,11 +44,15 @@ class SearchRequest:
 
 
 def indices_of(method: str, raw_path: bytes) -> tuple[str, ...] | None:
-    """The indices that a search names, none in `/_search`; None for what is no search."""
+    """The indices that a search names, none in `/_search`; None for what is no search.
+
+    No index begins with an underscore: POST /_scripts/_search stores a script of that name.
+    """
     matched = SEARCH.fullmatch(raw_path) if method in METHODS else None
     if matched is None:
         return None
-    return tuple(name for name in unquote((matched["indices"] or b"").decode("latin-1")).split(",") if name)
+    names = tuple(name for name in unquote((matched["indices"] or b"").decode("latin-1")).split(",") if name)
+    return None if any(name.startswith("_") and name != ALL for name in names) else names
 
 
 def unpacked(body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> bytes:
