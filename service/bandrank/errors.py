@@ -13,7 +13,8 @@ BandrankError
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
-    BadGateway          502  the search engine behind the proxy is not reached, or answers with no HTTP
+    BadGateway          502  the search engine behind the proxy ends the connection, or answers with no HTTP
+        Unreachable     502  it is not reached at all
     NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
     GatewayTimeout      504  the search engine behind the proxy does not answer in time
     StoreFull           507  no room for more registered candidates
@@ -105,6 +106,10 @@ class NotReady(BandrankError):
 class BadGateway(BandrankError):
     status = 502
     error_type = "bad_gateway"
+
+
+class Unreachable(BadGateway):
+    pass
 
 
 class GatewayTimeout(BandrankError):

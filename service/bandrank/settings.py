@@ -151,7 +151,8 @@ class Settings(BaseModel):
     proxy_budget_ms: PositiveFloat = 1000.0
     """Milliseconds within which a search is re-ranked, or left in the engine's order, where nothing else is said."""
     proxy_timeout_s: PositiveFloat = 300.0
-    """Seconds in which the search engine says nothing before a request gets 504."""
+    """Seconds in which the search engine says nothing before a request gets 504; half of them before a search to
+    re-rank is sent as it came."""
     proxy_connections: PositiveInt = 128
     """Connections to the search engine; a request that finds none free for five seconds gets 429."""
     proxy_max_response_bytes: PositiveInt = 16 << 20

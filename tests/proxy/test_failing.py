@@ -179,17 +179,6 @@ def test_a_window_that_the_engine_refuses(proxy: Proxied, engine: SearchEngine) 
     assert json.loads(engine.seen[1].body) == BODY
 
 
-@pytest.mark.parametrize("status", [401, 404, 429, 500, 503])
-def test_an_error_that_the_client_would_get_anyway(proxy: Proxied, engine: SearchEngine, status: int) -> None:
-    """It gets it, and the engine is not asked twice."""
-    engine.status = status
-    response = search(proxy)
-
-    assert (response.status_code, response.json()["status"]) == (status, status)
-    assert response.headers["x-rerank-status"] == "skipped; reason=engine_error"
-    assert len(engine.seen) == 1
-
-
 def test_an_answer_that_is_too_large(engine: SearchEngine) -> None:
     """It is not kept, and the client's own search is sent."""
     with proxied(engine.url, proxy_max_response_bytes=200) as proxy:

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ class ScriptedServer:
     """answer: what is sent once a request has come.  got: each request, with its headers and its body as framed.
 
     hung_up: set when a client closes a connection on which it was not answered.  held: whether no answer is sent.
+    others: what is sent in its place to requests with some bytes in their first line.  delay_s: before each answer.
     """
 
     answer: bytes
@@ -22,6 +24,8 @@ class ScriptedServer:
     hung_up: threading.Event = field(default_factory=threading.Event)
     arrived: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    others: dict[bytes, bytes] = field(default_factory=dict)
+    delay_s: float = 0.0
 
     def serve(self, listener: socket.socket) -> None:
         """Accepts connections until the listener is closed."""
@@ -40,8 +44,11 @@ class ScriptedServer:
                     if not connection.recv(1):
                         self.hung_up.set()
                     return
-                connection.sendall(self.answer)
-                if b"connection: close" in self.answer.lower():
+                time.sleep(self.delay_s)
+                line = request.partition(b"\r\n")[0]
+                answer = next((other for words, other in self.others.items() if words in line), self.answer)
+                connection.sendall(answer)
+                if b"connection: close" in answer.lower():
                     return
 
 

@@ -15,7 +15,7 @@ from bandrank.proxy.failures import answer_of
 from bandrank.proxy.headers import to_client, to_upstream
 from bandrank.proxy.outcomes import FailReason, Mark, Outcome, Skipped, SkipReason, Unusable
 from bandrank.proxy.search_request import indices_of
-from bandrank.proxy.searches import Searches
+from bandrank.proxy.searches import OK, Searches
 from bandrank.proxy.upstream import Upstream
 from bandrank.proxy.wishes import Wishes
 
@@ -71,9 +71,14 @@ class Forwarding:
             return reply.mark.outcome
 
     async def _pass_through(self, client: Downstream, mark: Mark | None = None) -> Outcome:
-        """Sends the request as it came, and hands the answer on as it comes, with the mark, if any, in a header."""
+        """Sends the request as it came, and hands the answer on as it comes, with the mark, if any, in a header.
+
+        A failure to re-rank is none where this search has no hits either.
+        """
         headers = to_upstream(client.headers, host=self._upstream.host, client=client.address)
         async with self._upstream.exchange(client.method, client.target, headers, client.stream()) as answer:
+            if mark is not None and mark.outcome is Outcome.FAILED and answer.status != OK:
+                mark = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR)
             handed_on = to_client(answer.status, answer.headers)
             await client.start(answer.status, [*handed_on, mark.header()] if mark is not None else handed_on)
             async for part in answer.parts:

@@ -40,6 +40,8 @@ class FailReason(StrEnum):
 
     DEADLINE = "deadline_exceeded"
     ENGINE_REFUSED = "engine_refused"
+    ENGINE_FAILED = "engine_failed"
+    ENGINE_TIMEOUT = "engine_timeout"
     LARGE_ANSWER = "large_answer"
     UNREADABLE_ANSWER = "unreadable_answer"
     NO_TEXT = "no_text"

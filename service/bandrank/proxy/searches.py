@@ -12,7 +12,7 @@ from bandrank.api.service import Service
 from bandrank.engine.calls import Call, answer
 from bandrank.engine.memory import Account
 from bandrank.engine.registry import CallCandidate
-from bandrank.errors import BandrankError, InvalidInput
+from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, InvalidInput, Unreachable
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.headers import Headers, end_to_end, first, replaced, to_upstream
 from bandrank.proxy.hits import NO_TEXT_SCORE, Placed, SearchAnswer
@@ -25,8 +25,11 @@ from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
-OK = 200
-NOT_OUR_DOING = frozenset({401, 403, 404, 429, *range(500, 600)})  # the client's own search would get the same
+OK, TOO_MANY_REQUESTS, SERVER_ERROR = 200, 429, 500
+HANDED_ON = frozenset({401, 403, 404})  # the client's own search would get the same
+# Of the time in which the engine may say nothing, so that a client that waits little longer than that may still get the
+# answer to its own search, which has all of it.
+DEEPER_SHARE = 0.5
 VALUE_BYTES = 128  # of memory for each value of an answer: a Python object, and where it stands
 ANSWER_BYTES = 3  # of memory for each byte of an answer: its text; what is written, and on its way to the client
 ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
@@ -59,12 +62,13 @@ class Searches:
         self._json = LargeJson(service.pace)
         self._max_request_bytes = settings.max_body_bytes
         self._max_response_bytes = settings.proxy_max_response_bytes
+        self._deeper_s = DEEPER_SHARE * settings.proxy_timeout_s
 
     async def run(self, client: Downstream, wish: Wish, account: Account) -> SearchReply:
         """Answers a search as it is wished for. A failure of the re-ranking leaves the engine's order.
 
-        Raises Skipped and Unusable, after which the client's own request can be sent; ClientDisconnect; and what
-        `Upstream.exchange` raises.
+        Raises Skipped and Unusable, after which the client's own request can be sent; ClientDisconnect; and
+        Unreachable, Overloaded and InvalidInput, with which that would end as well.
         """
         search = await self._read(client, wish, account)
         headers = replaced(
@@ -76,10 +80,17 @@ class Searches:
             content_type=(first(client.headers, b"content-type") or b"application/json") if search.body else None,
         )
         target = client.raw_path + b"?" + search.target_query
-        async with self._upstream.exchange(client.method, target, headers, search.body) as deeper:
-            if deeper.status != OK and deeper.status not in NOT_OUR_DOING:
-                raise Unusable(FailReason.ENGINE_REFUSED)
-            collected, values = await self._collect(deeper, account)
+        exchange = self._upstream.exchange(client.method, target, headers, search.body, timeout_s=self._deeper_s)
+        try:
+            async with exchange as deeper:
+                _check_status(deeper.status)
+                collected, values = await self._collect(deeper, account)
+        except Unreachable:
+            raise
+        except GatewayTimeout as error:
+            raise Unusable(FailReason.ENGINE_TIMEOUT) from error
+        except BadGateway as error:
+            raise Unusable(FailReason.ENGINE_FAILED) from error
         if deeper.status != OK:
             mark, body = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR), bytes(collected)
         else:
@@ -186,6 +197,14 @@ def _unpacked(body: bytes, headers: Headers, max_bytes: int) -> tuple[bytes, int
     """The body of a search without its compression, and how many values it has. Raises Skipped and InvalidInput."""
     content = unpacked(body, headers, max_bytes)
     return content, check_values(content)
+
+
+def _check_status(status: int) -> None:
+    """Raises Unusable unless the answer has hits, or is what the client's own search would get, too."""
+    if status == TOO_MANY_REQUESTS or status >= SERVER_ERROR:
+        raise Unusable(FailReason.ENGINE_FAILED)
+    if status != OK and status not in HANDED_ON:
+        raise Unusable(FailReason.ENGINE_REFUSED)
 
 
 def _engine_order(num_hits: int, reason: str) -> _Order:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import httpcore2
 
-from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded
+from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded, Unreachable
 from bandrank.metrics import Metrics
 from bandrank.proxy.headers import Headers
 from bandrank.settings import Settings
@@ -64,12 +64,7 @@ class Upstream:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Raises BadSetting for an address or a certificate that cannot be used."""
         self._address = Address.of(settings)
-        self._timeout = {
-            "connect": CONNECT_S,
-            "pool": CONNECT_S,
-            "read": settings.proxy_timeout_s,
-            "write": settings.proxy_timeout_s,
-        }
+        self._timeout_s = settings.proxy_timeout_s
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=trust(self._address, settings.proxy_ca),
             max_connections=settings.proxy_connections,
@@ -85,17 +80,26 @@ class Upstream:
 
     @asynccontextmanager
     async def exchange(
-        self, method: str, target: bytes, headers: Headers, body: AsyncIterable[bytes] | bytes
+        self,
+        method: str,
+        target: bytes,
+        headers: Headers,
+        body: AsyncIterable[bytes] | bytes,
+        *,
+        timeout_s: float | None = None,
     ) -> AsyncIterator[UpstreamAnswer]:
         """The answer to a request, whose body is sent as it comes. When the block ends, the connection is kept if all
         of the answer was read, else closed.
 
+        timeout_s: for which the upstream may say and take nothing; None for that of the settings.
         Raises BadGateway, GatewayTimeout, Overloaded and InvalidInput, also while the parts are read, and what `body`
-        raises.
+        raises; Unreachable and Overloaded before the upstream has heard of the request.
         """
+        silence_s = self._timeout_s if timeout_s is None else timeout_s
+        timeouts = {"connect": CONNECT_S, "pool": CONNECT_S, "read": silence_s, "write": silence_s}
         at = self._address.url
         url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._address.prefix + target)
-        request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": self._timeout})
+        request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": timeouts})
         with self._explained():
             response = await self._pool.handle_async_request(request)
         try:
@@ -126,7 +130,7 @@ class Upstream:
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
             self._failures.labels("unreachable").inc()
             self._notice(reached=False, error=error)
-            raise BadGateway("the search engine cannot be reached") from error
+            raise Unreachable("the search engine cannot be reached") from error
         except httpcore2.TimeoutException as error:
             self._failures.labels("timeout").inc()
             raise GatewayTimeout("the search engine did not answer in time") from error

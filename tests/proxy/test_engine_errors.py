@@ -1,0 +1,118 @@
+"""Failures of the engine: those of the deeper search alone cost no client its own."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from support.proxied import Proxied, proxied
+from support.scripted_server import ScriptedServer, body_of, scripted_server
+from support.search_engine import SearchEngine
+
+BODY = {"query": {"match": {"title": "who"}}, "size": 1}
+HEADERS = {"x-rerank": "title"}
+HITS = SearchEngine(['{"title":"man"}', '{"title":"he"}']).search(BODY, {})[1]
+DEEPER = b"size=100"
+BROKEN = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+TRIPPED = b'{"error":{"type":"circuit_breaking_exception","reason":"Data too large"},"status":429}'
+
+
+def answer(status: int, body: bytes) -> bytes:
+    """The bytes of an answer of the engine."""
+    head = b"HTTP/1.1 %d Any\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % (status, len(body)) + body
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ScriptedServer]:
+    """An engine whose answers the tests write."""
+    with scripted_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: ScriptedServer) -> Iterator[Proxied]:
+    """A proxy in front of it."""
+    with proxied(engine.url) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _as_new(engine: ScriptedServer) -> None:
+    engine.got.clear()
+    engine.others.clear()
+    engine.answer = answer(200, HITS)
+
+
+def search(proxy: Proxied) -> httpx.Response:
+    """The answer to a search that is to be re-ranked."""
+    with proxy.client() as client:
+        return client.post("/docs/_search", json=BODY, headers=HEADERS)
+
+
+def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, reason: str) -> None:
+    """The client has its hits as the engine sent them; after the deeper search its own was sent once, as it came."""
+    assert (response.status_code, response.content) == (200, HITS)
+    assert response.headers["x-rerank-status"] == f"failed; reason={reason}"
+    deeper, own = engine.got
+    assert DEEPER in deeper
+    assert own.startswith(b"POST /docs/_search HTTP/1.1\r\n")
+    assert json.loads(body_of(own)) == BODY
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (answer(429, TRIPPED), "engine_failed"),
+        (answer(500, b"{}"), "engine_failed"),
+        (answer(503, b"{}"), "engine_failed"),
+        (answer(504, b"{}"), "engine_failed"),
+        (answer(400, b"{}"), "engine_refused"),
+        (BROKEN, "engine_failed"),
+        (b"no HTTP, and connection: close\r\n\r\n", "engine_failed"),
+    ],
+)
+def test_a_deeper_search_that_the_engine_fails(
+    proxy: Proxied, engine: ScriptedServer, other: bytes, reason: str
+) -> None:
+    """The client's own search is sent, and answers it."""
+    before = proxy.count("proxy_requests", outcome="failed")
+    engine.others[DEEPER] = other
+    assert_the_clients_own(search(proxy), engine, reason)
+
+    assert proxy.count("proxy_requests", outcome="failed") == before + 1
+
+
+def test_a_deeper_search_that_takes_too_long() -> None:
+    """It is given up after half of the engine's time, and the client's own search has all of it."""
+    with scripted_server(answer(200, HITS)) as engine, proxied(engine.url, proxy_timeout_s=2.0) as proxy:
+        engine.delay_s = 1.5
+        assert_the_clients_own(search(proxy), engine, "engine_timeout")
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_error_that_the_client_would_get_anyway(proxy: Proxied, engine: ScriptedServer, status: int) -> None:
+    """It gets it, and the engine is not asked twice."""
+    engine.answer = answer(status, b"{}")
+    response = search(proxy)
+
+    assert response.status_code == status
+    assert response.headers["x-rerank-status"] == "skipped; reason=engine_error"
+    assert len(engine.got) == 1
+
+
+@pytest.mark.parametrize("status", [301, 400, 429, 500, 503])
+def test_a_search_that_fails_by_itself(proxy: Proxied, engine: ScriptedServer, status: int) -> None:
+    """The client gets its own answer. It is no failure of the re-ranking, of which an alert would tell."""
+    counts = [proxy.count("proxy_requests", outcome=outcome) for outcome in ("skipped", "failed")]
+    reasons = proxy.count("proxy_unranked", reason="engine_error")
+    engine.others[DEEPER] = answer(status, b'{"deeper":true}')
+    engine.answer = answer(status, b'{"deeper":false}')
+    response = search(proxy)
+
+    assert (response.status_code, response.json()) == (status, {"deeper": False})
+    assert response.headers["x-rerank-status"] == "skipped; reason=engine_error"
+    assert len(engine.got) == 2
+    assert proxy.count("proxy_requests", outcome="skipped") == counts[0] + 1
+    assert proxy.count("proxy_requests", outcome="failed") == counts[1]
+    assert proxy.count("proxy_unranked", reason="engine_error") == reasons + 1
