@@ -25,7 +25,7 @@ SHIFT = (*(-bound for bound in DRIFT[:0:-1]), *DRIFT)
 SHADOW_DROPS = ("full", "memory", "too_large", "late", "stopping")
 SHADOW_CUTOFFS = (1, 5, 10)
 DEVICE_MEMORY = ("allocated", "peak", "reserved", "graphs", "total")
-OUTCOMES = ("passed", "reranked", "skipped", "failed")  # of a request to the search proxy
+OUTCOMES = ("passed", "reranked", "skipped", "failed", "unanswered")  # of a request to the search proxy
 
 Metric = TypeVar("Metric", bound=MetricWrapperBase)
 
@@ -220,7 +220,7 @@ class ProxyMetrics:
 
     def __init__(self, counter: Callable[..., Counter], seconds: Callable[..., Histogram]) -> None:
         self.requests = counter(
-            "proxy_requests", "Answered requests of the search proxy, by what became of them.", outcome=OUTCOMES
+            "proxy_requests", "Requests of the search proxy, by what became of them.", outcome=OUTCOMES
         )
         self.request_seconds = seconds(
             "proxy_request_seconds", "Whole request of the search proxy, the engine's time included.", outcome=OUTCOMES

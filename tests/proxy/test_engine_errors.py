@@ -1,13 +1,16 @@
-"""Failures of the engine: those of the deeper search alone cost no client its own."""
+"""Failures of the engine: of the deeper search alone they cost no client its own, and each is counted as what it is."""
 
 import json
+import socket
 from collections.abc import Iterator
 
 import httpx
 import pytest
 from support.proxied import Proxied, proxied
+from support.redis_server import free_port
 from support.scripted_server import ScriptedServer, body_of, scripted_server
 from support.search_engine import SearchEngine
+from support.tasks import HANG_S
 
 BODY = {"query": {"match": {"title": "who"}}, "size": 1}
 HEADERS = {"x-rerank": "title"}
@@ -116,3 +119,45 @@ def test_a_search_that_fails_by_itself(proxy: Proxied, engine: ScriptedServer, s
     assert proxy.count("proxy_requests", outcome="skipped") == counts[0] + 1
     assert proxy.count("proxy_requests", outcome="failed") == counts[1]
     assert proxy.count("proxy_unranked", reason="engine_error") == reasons + 1
+
+
+def test_an_engine_that_answers_nothing(proxy: Proxied, engine: ScriptedServer) -> None:
+    """Such requests are counted as what they are, also when the answer breaks off after it has begun."""
+    before = proxy.count("proxy_requests", outcome="unanswered")
+    engine.answer = b"no HTTP, and connection: close\r\n\r\n"
+    assert search(proxy).status_code == 502
+    assert len(engine.got) == 2
+    engine.answer = BROKEN
+    with proxy.client() as client, pytest.raises(httpx.RemoteProtocolError):
+        client.get("/docs")
+
+    assert proxy.count("proxy_requests", outcome="unanswered") == before + 2
+
+
+def test_an_engine_that_is_silent() -> None:
+    """It is asked for the client's own search once, and then the client is told."""
+    with scripted_server(held=True) as engine, proxied(engine.url, proxy_timeout_s=0.2) as proxy:
+        assert search(proxy).status_code == 504
+        assert len(engine.got) == 2
+        assert proxy.count("proxy_requests", outcome="unanswered") == 1
+        assert proxy.count("proxy_upstream_failures", reason="timeout") == 2
+
+
+def test_an_engine_that_is_not_reached() -> None:
+    """The client's own search would not reach it either, so it is not tried."""
+    with proxied(f"http://127.0.0.1:{free_port()}") as proxy:
+        assert search(proxy).status_code == 502
+        assert proxy.count("proxy_requests", outcome="unanswered") == 1
+        assert proxy.count("proxy_upstream_failures", reason="unreachable") == 1
+
+
+def test_an_engine_whose_connections_are_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client hears so, and the request is counted with those that the engine did not answer."""
+    monkeypatch.setattr("bandrank.proxy.upstream.CONNECT_S", 0.1)
+    with scripted_server(held=True) as engine, proxied(engine.url, proxy_connections=1) as proxy:
+        with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
+            connection.sendall(b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert engine.arrived.wait(HANG_S)
+            assert search(proxy).status_code == 429
+        assert proxy.count("proxy_requests", outcome="unanswered") == 1
+        assert len(engine.got) == 1

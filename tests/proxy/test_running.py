@@ -23,8 +23,9 @@ from support.tasks import HANG_S
 from bandrank.__main__ import main
 from bandrank.api.only_probes import PROBES
 from bandrank.errors import BadSetting
+from bandrank.metrics import OUTCOMES
 from bandrank.proxy.app import HEALTH, METRICS, READY
-from bandrank.proxy.outcomes import FailReason, SkipReason
+from bandrank.proxy.outcomes import FailReason, Outcome, SkipReason
 
 DOCUMENTS = ['{"title":"man"}', '{"title":"he"}']
 BODY = {"query": {"match": {"title": "who"}}}
@@ -41,7 +42,8 @@ def engine() -> Iterator[SearchEngine]:
 def test_requests_are_counted(engine: SearchEngine) -> None:
     """By what became of them, with every series there from the start."""
     with proxied(engine.url) as proxy, proxy.client() as client:
-        for outcome in ("passed", "reranked", "skipped", "failed"):
+        assert set(OUTCOMES) == {*Outcome}
+        for outcome in OUTCOMES:
             assert proxy.count("proxy_requests", outcome=outcome) == 0
         client.get("/docs")
         client.post("/docs/_search", json=BODY, headers=HEADERS)

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from bandrank.api.addresses import network_of
 from bandrank.api.service import Service
 from bandrank.engine.clients import Client
-from bandrank.errors import BandrankError
+from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.failures import answer_of
 from bandrank.proxy.headers import to_client, to_upstream
@@ -40,7 +40,9 @@ class Forwarding:
         except ClientDisconnect:
             pass
         except Exception as error:
-            if not isinstance(error, BandrankError):
+            if isinstance(error, BadGateway | GatewayTimeout | Overloaded):
+                outcome = Outcome.UNANSWERED
+            elif not isinstance(error, BandrankError):
                 log.exception("a request failed unexpectedly")
             if not client.started:  # else it is cut short, which closes the connection, so that the client can tell
                 await client.answer(*answer_of(error))

@@ -8,13 +8,15 @@ STATUS_HEADER = b"x-rerank-status"
 
 class Outcome(StrEnum):
     """PASSED: nobody asked to re-rank it.  SKIPPED: it is no search that can be re-ranked; it was passed through.
-    FAILED: re-ranking failed; the hits are in the engine's order.
+    FAILED: re-ranking failed; the hits are in the engine's order.  UNANSWERED: the engine did not answer, or not to the
+    end; the client got an error of ours, or a connection that was cut.
     """
 
     PASSED = "passed"
     RERANKED = "reranked"
     SKIPPED = "skipped"
     FAILED = "failed"
+    UNANSWERED = "unanswered"
 
 
 class SkipReason(StrEnum):
