@@ -148,16 +148,18 @@ class RepresentationSource:
         recorder: Recorder,
         options: Options = DEFAULT,
     ) -> Sourced[list[Payload]]:
+        read = self._tokenizer.readable(texts)
         async with timeout(ticket.deadline - self._queue.clock()):
             with recorder.span("tokenize"):
                 tokens = await self._tokenizer.tokenize(query, [], client=ticket.client, options=options)
-                keys = await self._keys(texts, options.reach, ticket) if options.keep else []
+                keys = await self._keys(read, options.reach, ticket) if options.keep else []
             if options.keep:
-                payloads, misses = await self._payloads(keys, texts, options.reach, ticket, recorder)
+                payloads, misses = await self._payloads(keys, read, options.reach, ticket, recorder)
             else:
                 with recorder.span("encode"):
-                    payloads, misses = await self._encode(texts, options.reach, ticket, keep=False), len(texts)
-        return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, misses)
+                    payloads, misses = await self._encode(read, options.reach, ticket, keep=False), len(read)
+        unread = self._tokenizer.unread_tokens(texts)
+        return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, unread, misses)
 
     async def represent(self, texts: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
         """The representations of texts without a query, which may repeat. Those that the cache lacks are encoded.
@@ -165,10 +167,11 @@ class RepresentationSource:
         Raises what `fetch` raises.
         """
         self._queue.check_open()
+        read = self._tokenizer.readable(texts)
         async with timeout(ticket.deadline - self._queue.clock()):
-            keys = await self._keys(texts, WHOLE, ticket)
-            payloads, misses = await self._payloads(keys, texts, WHOLE, ticket, Recorder(self._queue.clock))
-        return self._sourced(NO_IDS, 0, payloads, misses)
+            keys = await self._keys(read, WHOLE, ticket)
+            payloads, misses = await self._payloads(keys, read, WHOLE, ticket, Recorder(self._queue.clock))
+        return self._sourced(NO_IDS, 0, payloads, self._tokenizer.unread_tokens(texts), misses)
 
     async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
         """The representations of queries by themselves, in the words that queries have; no cache is asked for them.
@@ -180,7 +183,7 @@ class RepresentationSource:
             read = [await self._tokenizer.tokenize(query, [], client=ticket.client) for query in queries]
             cut = [each.truncated_query_tokens for each in read]
             payloads = await self._encode_ids(RaggedIds.of([each.query for each in read]), cut, ticket)
-        return self._sourced(NO_IDS, 0, payloads, len(payloads))
+        return self._sourced(NO_IDS, 0, payloads, [0] * len(payloads), len(payloads))
 
     async def stored(self) -> None:
         """Returns when every computed representation is in Redis. Raises NotReady if some are not."""
@@ -191,23 +194,25 @@ class RepresentationSource:
         await self.cache.close()
 
     def _sourced(
-        self, query: Ids, truncated_query_tokens: int, payloads: list[Payload], misses: int
+        self, query: Ids, truncated_query_tokens: int, payloads: list[Payload], unread: Sequence[int], misses: int
     ) -> Sourced[list[Payload]]:
+        """unread: the tokens of each text beyond those that its payload counts, which is of what was read of it."""
         counts = self._codec.counts(payloads)
         return Sourced(
             query=query,
             candidates=payloads,
             lengths=self._codec.lengths(payloads),
             num_tokens=[num_tokens for num_tokens, _ in counts],
-            truncated_tokens=[truncated for _, truncated in counts],
+            truncated_tokens=[cut + beyond for (_, cut), beyond in zip(counts, unread, strict=True)],
             truncated_query_tokens=truncated_query_tokens,
             cache_hits=len(payloads) - misses,
             cache_misses=misses,
         )
 
     async def _keys(self, texts: Sequence[str], reach: Reach, ticket: Ticket) -> list[bytes]:
-        """What stands for each text in the cache: the text alone, or, where the reach may cut it, with how much of it
-        is read. So a text that is not cut shares its representation with requests that read all of it.
+        """What stands in the cache for each text, of which there is no more than the characters that are read: the text
+        alone, or, where the reach may cut it, with how much of it is read. So a text that is not cut shares its
+        representation with requests that read all of it.
         """
         limit = self._tokenizer.candidate_limit(0, reach)
         if limit >= self._tokenizer.candidate_limit(0):

@@ -124,8 +124,7 @@ class RequestTokenizer:
         """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
         in the pool, slice by slice. Raises what `Turns.admit` raises.
         """
-        limit = self._limits.candidate
-        read = [text[:limit] for text in candidates]
+        read = self.readable(candidates)
         sizes = [len(text) for text in read]
         found: list[Span] = []
         with self._turns.admit(client, sum(sizes)) as turn:
@@ -167,6 +166,14 @@ class RequestTokenizer:
             truncated_candidate_tokens=cut,
         )
 
+    def readable(self, candidates: Sequence[str]) -> list[str]:
+        """What is read of each candidate: its first characters, if it has more than the limit."""
+        return [text[: self._limits.candidate] for text in candidates]
+
+    def unread_tokens(self, candidates: Sequence[str]) -> list[int]:
+        """How many tokens the characters beyond the limit would be, at the recent number of tokens per character."""
+        return [self._estimate_cut(len(text) - self._limits.candidate) for text in candidates]
+
     def candidate_limit(self, query_tokens: int, reach: Reach = WHOLE) -> int:
         """The most token ids of a candidate beside a query of `query_tokens`."""
         return self._encoder.candidate_limit(query_tokens, reach)
@@ -177,11 +184,10 @@ class RequestTokenizer:
 
     def _apply(self, texts: Sequence[str], query_tokens: int, options: Options) -> tuple[RaggedIds, list[int]]:
         """The token ids of candidates, and the number of each one's word pieces that were cut."""
-        limit = self._limits.candidate
-        read = [text[:limit] for text in texts]
+        read = self.readable(texts)
         pieces = self._pieces(read) if options.keep else self._encoder.pieces(read)
         ids, cut = self._encoder.candidates(pieces, query_tokens=query_tokens, reach=options.reach)
-        return ids, [lost + self._estimate_cut(len(text) - limit) for lost, text in zip(cut, texts, strict=True)]
+        return ids, [lost + unread for lost, unread in zip(cut, self.unread_tokens(texts), strict=True)]
 
     def _estimate_cut(self, characters: int) -> int:
         return max(1, math.ceil(characters * self.tokens_per_character)) if characters > 0 else 0
