@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,9 @@ WORDS = ("man", "she", "you", "he")
 NUM_LINES = 2 * LINES_AT_ONCE + 7
 
 
-def settings(server: RedisServer) -> Settings:
+def settings(server: RedisServer, *, request_timeout_s: float = 60.0) -> Settings:
     """The settings of a replica that keeps nothing in memory."""
-    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0)
+    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, request_timeout_s=request_timeout_s)
 
 
 def models(encoded: list[int] | None = None) -> list[ModelFiles]:
@@ -87,6 +89,38 @@ def test_a_second_run_goes_on_where_the_first_one_stopped(
     assert told.endswith("; what is stored is kept, mend it, and run it again\n")
     assert precompute(write(tmp_path / "good.jsonl", lines), models(encoded), settings(server)) == 0
     assert sum(encoded) == NUM_LINES - 2 * LINES_AT_ONCE
+
+
+def watched(watch: Callable[[Ragged], None]) -> list[ModelFiles]:
+    """A scorer that precomputes after `watch` has seen the tokens."""
+    return [files_of(encoded_lookup(watch, man=3.0))]
+
+
+def test_an_encoder_may_take_longer_for_the_corpus_than_a_request(server: RedisServer, tmp_path: Path) -> None:
+    """Here three times as long: it is encoded in parts, each of which has the time of a request."""
+    path = write(tmp_path / "corpus.jsonl", records()[:60])
+    slow = watched(lambda tokens: time.sleep(0.05 * len(tokens)))
+
+    assert precompute(path, slow, settings(server, request_timeout_s=1.0)) == 0
+
+
+def test_what_was_encoded_before_an_encoder_was_too_slow_is_kept(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though it is in the same part of the corpus; the second run encodes the others alone."""
+    path = write(tmp_path / "corpus.jsonl", records()[:60])
+    encoded: list[int] = []
+
+    def hang(tokens: Ragged) -> None:
+        if encoded:
+            time.sleep(2.0)
+        encoded.append(len(tokens))
+
+    assert precompute(path, watched(hang), settings(server, request_timeout_s=1.0)) == 1
+    assert "run it again to go on" in capsys.readouterr().err
+    first = encoded[0]
+    assert precompute(path, models(encoded), settings(server)) == 0
+    assert sum(encoded[2:]) == 60 - first
 
 
 def test_a_redis_that_goes_away_ends_the_run_with_an_error(

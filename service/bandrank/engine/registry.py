@@ -10,10 +10,9 @@ from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
 from bandrank.engine.slices import slices
 from bandrank.engine.sources import RepresentationSource
-from bandrank.engine.tickets import Ticket
 from bandrank.errors import InputTooLarge, NotReady, UnknownCandidates
 
-ENCODED_AT_ONCE, CHARACTERS_AT_ONCE = 256, 4 << 20
+LOOKED_UP_AT_ONCE, CHARACTERS_AT_ONCE = 256, 4 << 20
 RESOLVED_AT_ONCE = 256  # ids
 
 
@@ -54,19 +53,21 @@ class CandidateRegistry:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
         Returns how many representations had to be computed; the others were cached. After an error some texts may be
-        registered. Raises StoreFull, NotReady, Overloaded, DeadlineExceeded and ScoringFailed.
+        registered, and what was encoded is kept, so that a second call gets further. Raises StoreFull, NotReady,
+        Overloaded, DeadlineExceeded and ScoringFailed.
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
         parts = (
-            list(slices(list(map(len, distinct)), CHARACTERS_AT_ONCE, most_items=ENCODED_AT_ONCE)) if distinct else []
+            list(slices(list(map(len, distinct)), CHARACTERS_AT_ONCE, most_items=LOOKED_UP_AT_ONCE)) if distinct else []
         )
         computed = 0
         for source, engine in self._sources.items():
             async with engine.admitted():
-                for part in parts:  # each of which may take as long as a request
-                    ticket = Ticket(client, engine.clock() + engine.request_timeout_s)
-                    computed += (await source.represent(distinct[part], ticket=ticket)).cache_misses
+                for part in parts:
+                    computed += await source.encode_ahead(
+                        distinct[part], client=client, timeout_s=engine.request_timeout_s
+                    )
         return computed
 
     async def resolve(

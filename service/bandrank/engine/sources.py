@@ -8,9 +8,11 @@ from typing import Generic, Protocol
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.clients import Client
 from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
+from bandrank.engine.slices import slices
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidates, Payload, Task
 from bandrank.engine.tickets import Ticket
@@ -21,6 +23,9 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.texts import WHOLE, Reach
 
 DECAY = 0.9  # the factor of older candidates at each request; about ten requests count
+# What is encoded ahead at a time: as much as is expected to take this part of a request's time, and at most so many
+# rows, which fill a GPU's batch twice.
+PART_OF_TIME, ROWS_AT_ONCE = 0.25, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,30 @@ class RepresentationSource:
             payloads, misses = await self._payloads(keys, read, WHOLE, ticket, Recorder(self._queue.clock))
         return self._sourced(NO_IDS, 0, payloads, self._tokenizer.unread_tokens(texts), misses)
 
+    async def encode_ahead(self, texts: Sequence[str], *, client: Client, timeout_s: float) -> int:
+        """Puts the representations of texts into the cache, some at a time; returns how many it lacked.
+
+        timeout_s: for those that are encoded at a time. They are so few that they should take a part of it: one text,
+        until its scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
+        Raises what `fetch` raises.
+        """
+        self._queue.check_open()
+        read = {digest(text): text for text in self._tokenizer.readable(texts)}
+        cached = await self.cache.lookup(list(read))
+        missing = [key for key, payload in zip(read, cached, strict=True) if payload is None]
+
+        async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
+            ticket = Ticket(client, self._queue.clock() + timeout_s)
+            async with timeout(timeout_s):
+                return await self._encode([read[key] for key in unclaimed], WHOLE, ticket, keep=True)
+
+        start = 0
+        while start < len(missing):
+            num_texts = self._num_together([read[key] for key in missing[start:]], PART_OF_TIME * timeout_s)
+            await self.cache.compute_missing(missing[start : start + num_texts], encode, client)
+            start += num_texts
+        return len(missing)
+
     async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
         """The representations of queries by themselves, in the words that queries have; no cache is asked for them.
 
@@ -239,6 +268,14 @@ class RepresentationSource:
         self._looked_up = DECAY * self._looked_up + len(texts)
         self._missed = DECAY * self._missed + misses
         return payloads, misses
+
+    def _num_together(self, texts: Sequence[str], seconds: float) -> int:
+        """How many leading texts are likely to be encoded in so many seconds, at least one; one if nobody knows."""
+        per_character, limit = self._tokenizer.tokens_per_character, self._tokenizer.candidate_limit(0)
+        rows = [min(int(len(text) * per_character) + 1, limit) for text in texts]
+        row_s = self._queue.throughput.seconds(self.encode_lane.name, 1)
+        most_rows = min(int(seconds / row_s), ROWS_AT_ONCE) if row_s else 0
+        return len(rows[next(slices(rows, most_rows))])
 
     async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
         options = Options(reach, keep=keep)
