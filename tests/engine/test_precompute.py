@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from support.redis_server import RedisServer
-from support.scorers import encoded_lookup, lookup
+from support.scorers import EncodedLookupScorer, encoded_lookup, lookup
 from support.serving import files_of
 
 from bandrank.__main__ import precompute
@@ -25,9 +27,9 @@ WORDS = ("man", "she", "you", "he")
 NUM_LINES = 2 * LINES_AT_ONCE + 7
 
 
-def settings(server: RedisServer, *, request_timeout_s: float = 60.0) -> Settings:
-    """The settings of a replica that keeps nothing in memory."""
-    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, request_timeout_s=request_timeout_s)
+def settings(server: RedisServer, **more: Any) -> Settings:
+    """The settings of a replica that keeps nothing in memory, and more of them."""
+    return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, **more)
 
 
 def models(encoded: list[int] | None = None) -> list[ModelFiles]:
@@ -121,6 +123,23 @@ def test_what_was_encoded_before_an_encoder_was_too_slow_is_kept(
     first = encoded[0]
     assert precompute(path, models(encoded), settings(server)) == 0
     assert sum(encoded[2:]) == 60 - first
+
+
+class WideScorer(EncodedLookupScorer):
+    """A scorer whose representations are as large as those of long texts, a number for each of their tokens."""
+
+    representation_size = 1 << 18
+
+    def encode_candidates(self, tokens: Ragged) -> Ragged:
+        return Ragged(torch.zeros(len(tokens), self.representation_size), np.arange(len(tokens) + 1))
+
+
+def test_large_representations_wait_for_redis(server: RedisServer, tmp_path: Path) -> None:
+    """70 MiB are computed faster than they are written, and more than are held for that: all are stored."""
+    path = write(tmp_path / "corpus.jsonl", records()[:70])
+
+    assert precompute(path, [files_of(WideScorer({}))], settings(server, cache_dtype="float32")) == 0
+    assert server.do("DBSIZE") == 2 * 70
 
 
 def test_a_redis_that_goes_away_ends_the_run_with_an_error(

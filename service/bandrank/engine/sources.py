@@ -198,7 +198,8 @@ class RepresentationSource:
         start = 0
         while start < len(missing):
             num_texts = self._num_together([read[key] for key in missing[start:]], PART_OF_TIME * timeout_s)
-            await self.cache.compute_missing(missing[start : start + num_texts], encode, client)
+            part = missing[start : start + num_texts]
+            await self.cache.compute_missing(part, encode, client, wait_for_room=True)
             start += num_texts
         return len(missing)
 

@@ -278,6 +278,26 @@ async def test_what_does_not_fit_the_queue_is_dropped(server: RedisServer) -> No
         assert await one.cache.drained()
 
 
+@pytest.mark.parametrize("max_bytes", [1, 2000, 100_000])
+async def test_what_may_wait_for_the_queue_is_stored(server: RedisServer, max_bytes: int) -> None:
+    """All of it, though the queue has room for a part, or for a single entry at a time; nothing waits without Redis."""
+    keys = [digest(text) for text in texts_of(random.Random(9), 600)]
+
+    async def compute(unclaimed: list[bytes]) -> list[bytes]:
+        return [payload_of(key) for key in unclaimed]
+
+    async with replica(server.url, max_pending_writes_bytes=max_bytes) as one:
+        await one.cache.compute_missing(keys[:300], compute, wait_for_room=True)
+
+        assert await one.cache.drained()
+        assert server.do("DBSIZE") == 300
+        assert one.sample("cache_pending_write_bytes") == 0
+        assert one.redis is not None
+        await one.redis.close()
+        await one.cache.compute_missing(keys[300:], compute, wait_for_room=True)
+        assert not await one.cache.drained()
+
+
 async def test_a_closed_client_answers_nothing(server: RedisServer) -> None:
     """It raises nothing either."""
     async with replica(server.url) as one:

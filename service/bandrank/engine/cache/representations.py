@@ -63,10 +63,13 @@ class RepresentationCache:
         keys: Sequence[bytes],
         compute: Callable[[list[bytes]], Awaitable[list[bytes]]],
         owner: Hashable = None,
+        *,
+        wait_for_room: bool = False,
     ) -> dict[bytes, bytes]:
         """The payload of each key that a lookup missed. `compute` gets the keys that nobody else computes, or only
         together with many more; callers of another owner do not count.
 
+        wait_for_room: whether what the queue of writes has no room for waits, rather than never being written.
         Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
         and what another caller's `compute` raised for the same keys; errors are not kept.
         """
@@ -76,7 +79,11 @@ class RepresentationCache:
             self._keep(payloads)
             if self._writes is not None:
                 names = redis_keys(self._fingerprint, unclaimed)
-                self._writes.put(dict(zip(names, map(self.codec.seal, payloads.values(), names), strict=True)))
+                entries = dict(zip(names, map(self.codec.seal, payloads.values(), names), strict=True))
+                if wait_for_room:
+                    await self._writes.put_all(entries)
+                else:
+                    self._writes.put(entries)
             return payloads
 
         # Another caller may have computed some of them while this caller's lookup waited for Redis.

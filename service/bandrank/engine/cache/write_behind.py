@@ -21,19 +21,28 @@ class WriteBehind:
         self._pending_bytes = 0
         self._num_lost = 0
         self._closed = False
+        self._shrunk = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def put(self, entries: Mapping[bytes, bytes]) -> None:
         """Queues entries; drops those for which there is no room, and all of them while Redis does not answer."""
         writable = not self._closed and self._redis.available
         for key, value in entries.items():
-            if not writable or self._pending_bytes + len(key) + len(value) > self._max_pending_bytes:
+            if not writable or not self._has_room(len(key) + len(value)):
                 self._lose(1, "dropped")
             elif key not in self._pending:
                 self._pending[key] = value
                 self._resize(len(key) + len(value))
         if self._pending and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._drain())
+
+    async def put_all(self, entries: Mapping[bytes, bytes]) -> None:
+        """Queues entries as there comes room for them; drops them only while Redis does not answer."""
+        for key, value in entries.items():
+            while not self._has_room(len(key) + len(value)):
+                self._shrunk.clear()
+                await self._shrunk.wait()
+            self.put({key: value})
 
     async def drained(self) -> bool:
         """Waits until the queue is empty; returns whether Redis stored all entries put here since the last call."""
@@ -77,12 +86,18 @@ class WriteBehind:
             del self._pending[key]
         return batch
 
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes fit; an entry of any size does while nothing waits."""
+        return not self._pending_bytes or self._pending_bytes + size <= self._max_pending_bytes
+
     def _lose(self, count: int, outcome: str) -> None:
         self._num_lost += count
         self._metrics.cache_writes.labels(outcome).inc(count)
 
     def _resize(self, change: int) -> None:
         self._pending_bytes += change
+        if change < 0:
+            self._shrunk.set()
         self._metrics.cache_pending_write_bytes.inc(change)
 
 
