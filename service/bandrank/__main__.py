@@ -226,7 +226,7 @@ def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> i
 
     try:
         done = asyncio.run(run())
-    except (BandrankError, OSError, EOFError, KeyboardInterrupt) as error:
+    except (BandrankError, OSError, KeyboardInterrupt) as error:
         reason = str(error) or "interrupted"
         next_step = "mend it, and run it again" if isinstance(error, InvalidInput) else "run it again to go on"
         print(f"bandrank: {path}: {reason}; what is stored is kept, {next_step}", file=sys.stderr)

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -159,10 +160,55 @@ def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) 
         precompute(path, [files_of(lookup())], settings(server))
 
 
-@pytest.mark.parametrize("line", ["[]", '{"id": 7, "text": "man"}', '{"id": "", "text": "man"}', '{"id": "a"}', "{"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        '{"id": 7, "text": "man"}',
+        '{"id": "", "text": "man"}',
+        '{"id": "a"}',
+        "{",
+        "[" * 100_000,
+        '{"id": "a", "text": "cut \\ud83d"}',
+        '{"id": "\\udc00", "text": "man"}',
+        '{"id": "a", "title": "\\ud83d", "text": "man"}',
+    ],
+    ids=lambda line: line[:40],
+)
 def test_a_bad_line_is_reported(
     server: RedisServer, tmp_path: Path, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message has its number."""
     assert precompute(write(tmp_path / "corpus.jsonl", ["", line]), models(), settings(server)) == 1
     assert "line 2" in capsys.readouterr().err
+
+
+def cut_short(packed: bytes) -> bytes:
+    """What is left of a file whose end was lost."""
+    return packed[:-100]
+
+
+def damaged(packed: bytes) -> bytes:
+    """A file whose last tenth was overwritten."""
+    kept = len(packed) * 9 // 10
+    return packed[:kept] + b"\xff" * (len(packed) - kept)
+
+
+@pytest.mark.parametrize("harm", [cut_short, damaged, lambda _: b"no gzip"], ids=["cut short", "damaged", "no gzip"])
+def test_a_file_that_cannot_be_unpacked_is_reported(
+    server: RedisServer, tmp_path: Path, harm: Callable[[bytes], bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, once what could be unpacked is stored."""
+    path = write(
+        tmp_path / "corpus.jsonl.gz",
+        [{"id": random.Random(n).randbytes(20).hex(), "text": "man"} for n in range(NUM_LINES)],
+    )
+    packed = path.read_bytes()
+    path.write_bytes(harm(packed))
+
+    assert precompute(path, models(), settings(server)) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"bandrank: {path}: it cannot be unpacked to its end: ")
+    assert told.endswith("; what is stored is kept, mend it, and run it again")
+    if not path.read_bytes().startswith(b"no gzip"):
+        assert server.do("DBSIZE") > LINES_AT_ONCE

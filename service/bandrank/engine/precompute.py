@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,8 @@ async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
     path: JSON lines with `id` (or `_id`), `text`, and optionally `title`, which goes before the text, with a space
     between them; .gz is unpacked.
     Cached representations are not encoded again, so that an interrupted run can be repeated.
-    Raises InvalidInput with the number of a line that cannot be read, once those before it are stored, and what
-    `CandidateRegistry.register` raises.
+    Raises InvalidInput with the number of a line that cannot be read, or for a file that cannot be unpacked, once the
+    lines before that are stored, and what `CandidateRegistry.register` raises.
     """
     done = Precomputed()
     with path.open("rb") as raw, tqdm(total=os.fstat(raw.fileno()).st_size, unit="B", unit_scale=True) as progress:
@@ -48,32 +49,43 @@ async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
 
 
 def _chunks(raw: IO[bytes], *, compressed: bool) -> Iterator[dict[str, str]]:
-    """Texts by id, LINES_AT_ONCE lines at a time."""
+    """Texts by id, LINES_AT_ONCE lines at a time. Raises InvalidInput once those before a bad line were given."""
     texts: dict[str, str] = {}
-    lines = gzip.GzipFile(fileobj=raw) if compressed else raw
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
+    try:
+        for number, line in enumerate(_unpacked(raw) if compressed else raw, start=1):
+            if line.strip():
                 name, text = _candidate(number, line)
-            except InvalidInput:
-                if texts:
-                    yield texts
-                raise
-            texts[name] = text
-        if len(texts) == LINES_AT_ONCE:
+                texts[name] = text
+            if len(texts) == LINES_AT_ONCE:
+                yield texts
+                texts = {}
+    except InvalidInput:
+        if texts:
             yield texts
-            texts = {}
+        raise
     if texts:
         yield texts
+
+
+def _unpacked(raw: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a compressed file. Raises InvalidInput where it is damaged or ends too soon."""
+    try:
+        yield from gzip.GzipFile(fileobj=raw)
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InvalidInput(f"it cannot be unpacked to its end: {error}") from None
 
 
 def _candidate(number: int, line: bytes) -> tuple[str, str]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(f"line {number}: not JSON: {error}") from None
     fields = record if isinstance(record, dict) else {}
     name, text, title = fields.get("id", fields.get("_id")), fields.get("text"), fields.get("title", "")
     if not isinstance(name, str) or not name or not isinstance(text, str) or not isinstance(title, str):
         raise InvalidInput(f"line {number}: expected an object with strings id (or _id) and text, and perhaps title")
+    try:
+        f"{name}{title}{text}".encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"line {number}: expected valid Unicode, got half of a surrogate pair") from None
     return name, f"{title} {text}".strip() if title else text
