@@ -24,6 +24,10 @@ class Proxy:
         self._closed = False
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}"
 
+    def lead_to(self, port: int) -> None:
+        """Relays connections to another port from now on; those that are open stay where they are."""
+        self._target = ("127.0.0.1", port)
+
     def calm(self) -> None:
         """Relays everything as it is from now on."""
         self.delay_s, self.cut, self.instead = 0.0, 0.0, b""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
+from support.proxy import proxy_to
 from support.redis_server import RedisServer, free_port, redis_cluster, redis_sentinel, redis_server
 from support.replica import Replica, replica, texts_of
 from support.tasks import HANG_S
@@ -77,6 +78,25 @@ async def test_tls(tmp_path: Path, certificates: Path) -> None:
         if "Bad directive" not in str(error) and "TLS" not in str(error):
             raise
         pytest.skip("redis-server was built without TLS")
+
+
+async def test_an_address_that_leads_to_the_new_master(tmp_path: Path) -> None:
+    """After a failover writes go there, though the old master lives on as its replica with the connections open."""
+    rng = random.Random(6)
+    with redis_server(tmp_path / "a") as old, redis_server(tmp_path / "b") as new, proxy_to(old.port) as address:
+        async with replica(address.url) as one, replica(address.url) as other:
+            await check_sharing(one, other, rng)
+            address.lead_to(new.port)
+            old.do("REPLICAOF", "127.0.0.1", new.port)
+            assert not await one.store(texts_of(rng, 10))
+            assert other.redis is not None
+            assert await other.redis.delete_many([b"plain"]) is None
+            texts = texts_of(rng, 300)
+
+            assert await one.store(texts)
+            assert (await other.fetch(texts)).redis_hits == 300
+            assert await other.redis.delete_many([b"plain"]) == 0
+            assert new.do("DBSIZE") == 300
 
 
 async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from bandrank.engine.cache.redis_url import RedisAddress
 
@@ -90,10 +90,23 @@ class ServerCommands:
         pipeline = self._client.pipeline(transaction=False)
         for key, value in entries.items():
             pipeline.set(key, value, px=ttl_ms)
-        return _refusals(await pipeline.execute(raise_on_error=False))
+        refusals = _refusals(await pipeline.execute(raise_on_error=False))
+        if any(isinstance(error, ReadOnlyError) for error in refusals):
+            await self._reconnect()
+        return refusals
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
-        return await self._client.unlink(*keys)
+        try:
+            return await self._client.unlink(*keys)
+        except ReadOnlyError:
+            await self._reconnect()
+            raise
+
+    async def _reconnect(self) -> None:
+        """Closes the connections that nobody uses: the server has become a replica, and its address may be that of the
+        new master by now. Connections that are in use come here too if they are used for a write.
+        """
+        await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
         for client in (self._client, *self._others):
