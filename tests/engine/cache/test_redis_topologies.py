@@ -1,7 +1,9 @@
 """The same cache over TLS, a unix socket, Sentinels and a cluster."""
 
 import asyncio
+import contextlib
 import random
+import socket
 import subprocess
 from pathlib import Path
 
@@ -97,6 +99,21 @@ async def test_an_address_that_leads_to_the_new_master(tmp_path: Path) -> None:
             assert (await other.fetch(texts)).redis_hits == 300
             assert await other.redis.delete_many([b"plain"]) == 0
             assert new.do("DBSIZE") == 300
+
+
+@pytest.mark.parametrize("num_silent", [1, 2, 4])
+async def test_sentinels_that_say_nothing(tmp_path: Path, num_silent: int) -> None:
+    """However many of those are named first, the one that answers is asked within the time of a call."""
+    with redis_server(tmp_path / "a", "--requirepass", PASSWORD) as master, contextlib.ExitStack() as at_end:
+        silent = [at_end.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(num_silent)]
+        with redis_sentinel(tmp_path / "s", master="ours", port=master.port, password=PASSWORD) as sentinel:
+            ports = [*(each.getsockname()[1] for each in silent), sentinel.port]
+            hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+            async with replica(f"redis+sentinel://:{PASSWORD}@{hosts}/ours", timeout_s=1.0) as one:
+                assert one.redis is not None
+                await one.redis.check()
+
+                assert await one.store(texts_of(random.Random(7), 100))
 
 
 async def test_sentinels_name_the_new_master(tmp_path: Path) -> None:

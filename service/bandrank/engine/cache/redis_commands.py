@@ -41,7 +41,8 @@ def connect(
 ) -> RedisCommands:
     """Commands for the server at an address. Up to `max_connections` to each server are opened when first used.
 
-    socket_timeout_s: seconds after which a connection that owes a reply is closed.
+    socket_timeout_s: seconds after which a connection that owes a reply is closed. A Sentinel has less if there are so
+    many that the others would get no turn in both times together.
     """
     options: dict[str, Any] = {  # arguments of redis' constructors, of all types
         "socket_connect_timeout": connect_timeout_s,
@@ -60,7 +61,14 @@ def connect(
         case "socket":
             return ServerCommands(Redis(unix_socket_path=address.path, db=address.db, **login, **options))
         case "sentinel":
-            options_there = options | {"username": address.sentinel_username, "password": address.sentinel_password}
+            # They are asked one after the other within a call, and most of them may be silent.
+            share_s = (connect_timeout_s + socket_timeout_s) / len(address.hosts)
+            options_there = options | {
+                "username": address.sentinel_username,
+                "password": address.sentinel_password,
+                "socket_connect_timeout": min(connect_timeout_s, share_s),
+                "socket_timeout": min(socket_timeout_s, share_s),
+            }
             sentinel = Sentinel(address.hosts, sentinel_kwargs=options_there)  # type: ignore[no-untyped-call]
             master = sentinel.master_for(address.master, db=address.db, **login, **options)
             return ServerCommands(master, *sentinel.sentinels)
