@@ -123,26 +123,45 @@ def test_calls_from_before_it_opened_change_nothing(*, probing: bool) -> None:
     assert breaker.state is CLOSED
 
 
-@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from(["ok", "fail", "gone"])), max_size=80))
-def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, str]]) -> None:
+def test_a_call_that_is_no_probe_leaves_the_probe_to_others() -> None:
+    """It is made once the cool-down is over, as are others like it, and what the probe finds out is believed."""
+    clock = Clock()
+    breaker = opened(clock)
+    assert breaker.permit(probes=False) is None
+    clock.now = 1.0
+    permits = [breaker.permit(probes=False) for _ in range(2)]
+    probe = permitted(breaker)
+
+    assert None not in permits
+    assert breaker.permit(probes=False) is None
+    for permit in permits:
+        assert permit is not None
+        breaker.failed(permit)
+    assert breaker.state is HALF_OPEN
+    breaker.succeeded(probe)
+    assert breaker.state is CLOSED
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.sampled_from(["ok", "fail", "gone"])), max_size=80))
+def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, bool, str]]) -> None:
     """In any history a closed breaker permits all calls, an open one none before its time, a half-open one none;
-    `cooling` agrees with that.
+    `cooling` agrees with that. Calls that are no probes neither close it nor leave its cool-down as it is if they fail.
     """
     clock = Clock()
     breaker = CircuitBreaker(clock, threshold=3, cooldown_s=1.0, max_cooldown_s=4.0)
     failures, opened_at, cooldown = 0, None, 1.0
-    for pause, outcome in calls:
+    for pause, probes, outcome in calls:
         clock.now += pause
         expected = opened_at is None or clock.now >= opened_at + cooldown
         assert breaker.cooling is not expected
-        permit = breaker.permit()
+        permit = breaker.permit(probes=probes)
         assert (permit is not None) is expected
         if permit is None:
             continue
         if opened_at is not None:
-            assert breaker.permit() is None
+            assert (breaker.permit(probes=False) is None) is probes
         match outcome:
-            case "ok":
+            case "ok" if probes:
                 breaker.succeeded(permit)
                 failures, opened_at, cooldown = 0, None, 1.0
             case "fail":
@@ -152,6 +171,6 @@ def test_a_server_that_fails_is_asked_less_and_less(calls: list[tuple[float, str
                     cooldown = min(2 * cooldown, 4.0)
                 if opened_at is not None or failures == 3:
                     opened_at = clock.now
-            case "gone":
+            case _:
                 breaker.abandoned(permit)
         assert breaker.state is (CLOSED if opened_at is None else OPEN)

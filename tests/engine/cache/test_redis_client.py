@@ -3,14 +3,13 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import Clock, until
+from support.scripted_redis import ScriptedCommands, scripted
+from support.tasks import until
 
 from bandrank.engine.cache.redis_client import BYTES_AT_ONCE, ENTRIES_AT_ONCE, MAX_CONNECTIONS, RedisClient, parts
 from bandrank.engine.cache.redis_url import parse_redis_url
@@ -21,88 +20,6 @@ from bandrank.metrics import Metrics
 pytestmark = pytest.mark.anyio
 
 SHORT_S = 0.01
-
-
-class ScriptedCommands:
-    """Commands whose answers the test gives; `answers` has a future for each call, in order, once it is made."""
-
-    def __init__(self) -> None:
-        self.answers: list[asyncio.Future[Any]] = []  # of three types
-        self.cancelled = 0
-        self.closed = False
-
-    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        del keys
-        return await self._answer()  # type: ignore[no-any-return]  # as the test gives it
-
-    async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[Exception]:
-        del entries, ttl_ms
-        return await self._answer()  # type: ignore[no-any-return]  # as the test gives it
-
-    async def delete_many(self, keys: Sequence[bytes]) -> int:
-        del keys
-        return await self._answer()  # type: ignore[no-any-return]  # as the test gives it
-
-    async def close(self) -> None:
-        self.closed = True
-
-    async def _answer(self) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.answers.append(answer)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-
-
-class Scripted:
-    """A client with scripted commands."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self.commands = ScriptedCommands()
-        self.metrics = Metrics()
-        self.clock = Clock()
-        self.client = RedisClient(
-            parse_redis_url("redis://scripted"),
-            self.commands,
-            timeout_s=timeout_s,
-            metrics=self.metrics,
-            clock=self.clock,
-        )
-
-    async def ask(self) -> asyncio.Task[list[bytes | None] | None]:
-        """A read that has reached the commands."""
-        asked = len(self.commands.answers)
-        task = asyncio.create_task(self.client.get_many([b"a"]))
-        await until(lambda: len(self.commands.answers) > asked or task.done())
-        return task
-
-    async def fail(self, times: int = 1) -> None:
-        """Makes reads fail."""
-        for _ in range(times):
-            task = await self.ask()
-            self.commands.answers[-1].set_exception(ConnectionError("broken"))
-            assert await task is None
-
-    @property
-    def state(self) -> float | None:
-        """The breaker's state in the metrics."""
-        return self.metrics.registry.get_sample_value("bandrank_redis_breaker_state")
-
-    @property
-    def errors(self) -> float | None:
-        """The number of failed reads."""
-        return self.metrics.registry.get_sample_value("bandrank_redis_errors_total", {"operation": "get"})
-
-
-@asynccontextmanager
-async def scripted(timeout_s: float = 60.0) -> AsyncIterator[Scripted]:
-    """A scripted client, which is closed at the end."""
-    one = Scripted(timeout_s)
-    yield one
-    await one.client.close()
-    assert one.commands.closed
 
 
 @pytest.mark.parametrize(
@@ -183,14 +100,62 @@ async def test_a_successful_write_does_not_hide_reads_that_are_too_slow() -> Non
     async with scripted() as one:
         for _ in range(3):
             await one.fail()
-            write = asyncio.create_task(one.client.set_many({b"a": b"1"}, ttl_s=1.0))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            if not one.commands.answers[-1].done():
-                one.commands.answers[-1].set_result([])
-            await write
+            await one.write()
 
         assert one.state == 2
+
+
+async def test_writes_that_succeed_do_not_bring_back_reads_that_are_too_slow() -> None:
+    """Once the cool-down is over they are made, but the next read decides, and the cool-down doubles as it fails."""
+    async with scripted() as one:
+        await one.fail(3)
+        for cooldown in (1.0, 2.0, 4.0, 8.0):
+            one.clock.now += cooldown - 0.1
+            assert await one.write() == 0
+            one.clock.now += 0.1
+            assert [await one.write() for _ in range(3)] == [1, 1, 1]
+            assert one.state == 2
+            await one.fail()
+
+        one.clock.now += 16.0
+        probe = await one.ask()
+        assert one.state == 1
+        one.commands.answers[-1].set_result([b"1"])
+        assert await probe == [b"1"]
+        assert one.state == 0
+
+
+async def test_a_write_that_is_under_way_does_not_keep_a_read_from_probing() -> None:
+    """However long it takes, and whatever becomes of it."""
+    async with scripted() as one:
+        await one.fail(3)
+        one.clock.now += 1.0
+        write = asyncio.create_task(one.client.set_many({b"a": b"1"}, ttl_s=1.0))
+        await until(lambda: len(one.commands.answers) == 4)
+        probe = await one.ask()
+        assert one.state == 1
+        one.commands.answers[4].set_result([b"1"])
+        assert await probe == [b"1"]
+        one.commands.answers[3].set_exception(ConnectionError("broken"))
+
+        assert await write == 0
+        assert one.state == 0
+
+
+async def test_writes_recover_by_themselves_where_nobody_reads() -> None:
+    """The one after the cool-down is the probe; a failed one doubles the cool-down."""
+    async with scripted() as one:
+        for _ in range(3):
+            assert await one.write(ConnectionError("broken")) == 0
+        assert one.state == 2
+        one.clock.now += 1.0
+        assert await one.write(ConnectionError("broken")) == 0
+        one.clock.now += 1.0
+        assert not one.client.available
+        one.clock.now += 1.0
+
+        assert await one.write() == 1
+        assert one.state == 0
 
 
 async def test_time_in_which_the_process_was_busy_is_not_held_against_redis() -> None:
@@ -246,13 +211,12 @@ async def test_a_probe_that_gets_no_turn_says_nothing_of_redis() -> None:
         one.clock.now += 1.0
         assert await one.client.get_many([b"a"]) is None
         assert (one.state, len(one.commands.answers)) == (2, MAX_CONNECTIONS)
-        write = asyncio.create_task(one.client.set_many({b"a": b""}, ttl_s=None))  # the next one probes, and waits
         for answer in one.commands.answers:
             answer.set_exception(ConnectionError("late"))
-        await until(lambda: len(one.commands.answers) > MAX_CONNECTIONS)
+        probe = await one.ask()
         assert one.state == 1
-        one.commands.answers[-1].set_result([])
-        assert await write == 1
+        one.commands.answers[-1].set_result([b"1"])
+        assert await probe == [b"1"]
         assert one.state == 0
 
 

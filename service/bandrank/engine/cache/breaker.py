@@ -5,7 +5,9 @@ from enum import Enum
 
 
 class BreakerState(Enum):
-    """CLOSED: calls are made. HALF_OPEN: one call is made, as a probe. OPEN: none is. The metric has these values."""
+    """CLOSED: calls are made. HALF_OPEN: one call is made, as a probe. OPEN: none is until the cool-down is over. The
+    metric has these values.
+    """
 
     CLOSED = 0
     HALF_OPEN = 1
@@ -18,6 +20,9 @@ class CircuitBreaker:
     How a call ended counts only in the state in which it was permitted: one that began before the breaker opened says
     nothing of the server after that, and must not settle what a probe is to find out. After each call one of
     `succeeded`, `failed` and `abandoned` must be called, with its permit.
+
+    A call whose success says too little to close the breaker is no probe. Such calls are permitted once the cool-down
+    is over, until one probes; each of them that fails begins a new cool-down, as a probe does.
     """
 
     def __init__(
@@ -40,21 +45,22 @@ class CircuitBreaker:
 
     @property
     def cooling(self) -> bool:
-        """Whether no call would be permitted, not even as a probe."""
+        """Whether no call would be permitted before the cool-down is over."""
         return self.state is BreakerState.OPEN and self._clock() < self._probe_at
 
-    def permit(self) -> int | None:
-        """Leave to make a call now; None if it may not be made."""
-        if self.state is BreakerState.OPEN and not self.cooling:
+    def permit(self, *, probes: bool = True) -> int | None:
+        """Leave to make a call now; None if it may not be made. probes: whether its success would say enough."""
+        if self.cooling or self.state is BreakerState.HALF_OPEN:
+            return None
+        if self.state is BreakerState.OPEN and probes:
             self._enter(BreakerState.HALF_OPEN)
-            return self._changes
-        return self._changes if self.state is BreakerState.CLOSED else None
+        return self._changes
 
     def succeeded(self, permit: int) -> None:
-        """Records that a call was answered."""
+        """Records that a call was answered whose success says enough."""
         if permit != self._changes:
             return
-        if self.state is BreakerState.HALF_OPEN:
+        if self.state is not BreakerState.CLOSED:
             self._enter(BreakerState.CLOSED)
         self._failures = 0
         self._cooldown_s = self._first_cooldown_s
@@ -64,7 +70,7 @@ class CircuitBreaker:
         if permit != self._changes:
             return
         self._failures += 1
-        if self.state is BreakerState.HALF_OPEN:
+        if self.state is not BreakerState.CLOSED:
             self._cooldown_s = min(2 * self._cooldown_s, self._max_cooldown_s)
         elif self._failures < self._threshold:
             return
@@ -72,8 +78,8 @@ class CircuitBreaker:
         self._probe_at = self._clock() + self._cooldown_s
 
     def abandoned(self, permit: int) -> None:
-        """Records that the server was not asked, or the caller left before the answer: nothing is known, and the next
-        call may probe.
+        """Records that nothing is known: the server was not asked, the caller left before the answer, or that said too
+        little. The next call may probe.
         """
         if permit == self._changes and self.state is BreakerState.HALF_OPEN:
             self._enter(BreakerState.OPEN)

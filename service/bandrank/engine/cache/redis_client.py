@@ -75,6 +75,7 @@ class RedisClient:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._logged_down = self._logged_refusal = False
+        self._read_failed = False
         self._last_answer = -math.inf  # when a read was last answered in time, in monotonic seconds
         metrics.redis_breaker_state.set_function(lambda: self._breaker.state.value)
 
@@ -158,7 +159,7 @@ class RedisClient:
 
     async def _call(self, operation: Operation, command: Command[Answer], timeout_s: float) -> Answer | None:
         """What the command returns; None if it failed, took too long, or was not tried."""
-        if self._closed or (permit := self._breaker.permit()) is None:
+        if self._closed or (permit := self._breaker.permit(probes=self._tells(operation))) is None:
             return None
         started, busy = time.monotonic(), time.thread_time()
         answer: Answer | Exception = _NoTurn()
@@ -193,23 +194,31 @@ class RedisClient:
     def _settle(self, operation: Operation, answer: object, started: float, permit: int) -> None:
         """Reports how a call ended to the breaker, the metrics and, if the state changed, the log."""
         failed = isinstance(answer, Exception)
+        if operation == "get" and not isinstance(answer, _NoTurn):
+            self._read_failed = failed
+            self._last_answer = self._last_answer if failed else time.monotonic()
         if failed:
             self._metrics.redis_errors.labels(operation).inc()
         if failed and started > self._last_answer and not isinstance(answer, _NoTurn):
             self._breaker.failed(permit)
         elif failed:
             self._breaker.abandoned(permit)  # Redis answered others in the meantime, or was not asked
-        elif operation == "get":
-            self._last_answer = time.monotonic()
+        elif self._tells(operation):
             self._breaker.succeeded(permit)
-        elif self._breaker.state is BreakerState.HALF_OPEN:
-            self._breaker.succeeded(permit)  # in other states a write, which has so much time, says little about reads
+        else:
+            self._breaker.abandoned(permit)
         state = self._breaker.state
         if state is BreakerState.OPEN and not self._logged_down:
             log.warning("%s does not answer, going on without it: %s", self._address, type(answer).__name__)
         elif state is BreakerState.CLOSED and self._logged_down:
             log.warning("%s answers again", self._address)
         self._logged_down = state is not BreakerState.CLOSED
+
+    def _tells(self, operation: Operation) -> bool:
+        """Whether the success of a call says that Redis is well. That of a write, which has so much more time, does not
+        while reads fail; if none has, nobody may be reading.
+        """
+        return operation == "get" or not self._read_failed
 
     def _log_refusals(self, refusals: Sequence[Exception]) -> None:
         self._metrics.redis_errors.labels("set").inc(bool(refusals))
