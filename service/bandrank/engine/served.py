@@ -26,6 +26,7 @@ from bandrank.metrics import Metrics
 CUT_AT = 0.98
 QUERIES_AT_ONCE = 32  # of one request: as many as share a batch
 PLANNED_AT_ONCE = 64  # queries of one request, before the event loop has its turn
+NO_NAMES = ("", "default", "default/not-specified")  # what requests say that name no model; the last is infinity's
 SELF_TEST_TEXTS = ["It is.", "", "A longer candidate. " * 40]
 
 
@@ -220,14 +221,14 @@ class Models:
         self.engines = list(dict.fromkeys(model.engine for model in models))
         # Names go before aliases, and the aliases of the first models before those of later ones.
         aliases = {alias: model for model in reversed(models) for alias in model.aliases}
-        self._by_alias = {"": self.default, "default": self.default} | aliases | self.by_name
+        self._by_alias = dict.fromkeys(NO_NAMES, self.default) | aliases | self.by_name
 
     async def close(self) -> None:
         """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
         await asyncio.gather(*(engine.close() for engine in self.engines))
 
     def find(self, name: str | None, *, or_default: bool = False) -> ServedModel:
-        """The model of a name or an alias; the default one for None, "" and "default".
+        """The model of a name or an alias; the default one for None and NO_NAMES.
 
         or_default: whether that one also stands in for a name that is not known.
         Raises UnknownModel, whose message lists the served names.

@@ -81,6 +81,16 @@ async def test_a_client_may_send_nulls_and_what_nobody_knows() -> None:
             assert speaker.scores(stray.json()) == speaker.scores(plain.json()), speaker
 
 
+@pytest.mark.parametrize("name", ["", "default", "default/not-specified"])
+async def test_a_request_may_name_no_model(name: str) -> None:
+    """Also where unknown ones are refused, and in the words with which infinity's clients name none."""
+    async with running_app(lookup(**SCORES), settings=Settings(device="cpu", unknown_model="refuse")) as running:
+        for speaker in ONE_OF_EACH:
+            if "ms-marco" not in speaker.path:  # which names one
+                answer = await post(running, speaker, speaker.body("who", WORDS) | {"model": name})
+                assert answer.status_code == 200, speaker
+
+
 @pytest.mark.parametrize("unknown", ["default", "refuse"])
 async def test_any_model_is_served_unless_unknown_ones_are_refused(unknown: Any) -> None:
     """The default one stands in, and an answer that names a model names that one."""
