@@ -85,6 +85,8 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         {"input": "", "model": "gpt", "user": 1},
         {"input": ["man", ""], "encoding_format": "base64", "dimensions": 1.0},
         {"input": "man", "encoding_format": None, "dimensions": None, "model": None, "input_type": "query"},
+        {"input": "man", "task": "retrieval.query"},
+        {"input": "man", "task": ["retrieval.query"]},
         {"input": []},
         {"input": [1]},
         {"input": [[1]]},

@@ -31,6 +31,11 @@ pytestmark = pytest.mark.anyio
 TEXTS = ["The man! She said that he was", "", "who is the man", "she", "The man! She said that he was"]
 HALF_STEP = 2**-11  # the relative error of float16, in which representations are cached unless told otherwise
 TOLERANCE = 1e-6  # of numbers below 1, alone and in company, in float32
+AS_QUERIES = [
+    *({name: kind} for name in ("input_type", "task") for kind in ("query", "search_query", "retrieval.query")),
+    {"input_type": None, "task": "retrieval.query"},
+]
+AS_DOCUMENTS = [{"input_type": "document"}, {"task": "retrieval.passage"}, {"task": "text-matching"}, {"task": None}]
 EXACT = Settings(device="cpu", cache_dtype="float32")
 
 
@@ -64,11 +69,13 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
     worded = BiEncoder(replace(scorer.config, **wordings))
     worded.load_state_dict(scorer.state_dict())
     async with running_app(worded, settings=EXACT) as running:
-        documents, other = await vectors(running, TEXTS), await vectors(running, TEXTS, input_type="document")
-        queries, alike = [await vectors(running, TEXTS, input_type=kind) for kind in ("query", "search_query")]
+        documents, *others = [await vectors(running, TEXTS, **fields) for fields in ({}, *AS_DOCUMENTS)]
+        queries, *alike = [await vectors(running, TEXTS, **fields) for fields in AS_QUERIES]
 
-    np.testing.assert_array_equal(documents, other)
-    np.testing.assert_array_equal(queries, alike)
+    for other in others:
+        np.testing.assert_array_equal(documents, other)
+    for other in alike:
+        np.testing.assert_array_equal(queries, other)
     np.testing.assert_allclose(queries, own(scorer, [f"who is {text}" for text in TEXTS]), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(documents, own(scorer, [document + text for text in TEXTS]), rtol=0, atol=TOLERANCE)
     assert (np.abs(queries - documents).max() > 1000 * TOLERANCE) == (document != "who is ")
@@ -197,6 +204,7 @@ async def test_models_are_named_as_elsewhere() -> None:
         ({"input": ["man", 3]}, "valid string"),
         ({"input": {"text": "man"}}, "valid string"),
         ({"encoding_format": "hex"}, "encoding_format"),
+        ({"task": 1}, "task"),
         ({"dimensions": 16}, "have 32 dimensions, and cannot have 16"),
         ({"dimensions": 0}, "dimensions"),
     ],

@@ -31,7 +31,7 @@ router = APIRouter()
 PATH = "/v1/embeddings"
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
-QUERY_TYPES = {"query", "search_query"}  # what Jina, Voyage and Cohere call them
+QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
 
 
 def _no_token_ids(value: object) -> object:
@@ -58,15 +58,21 @@ class EmbeddingsRequest(NamesModel):
     )
     input_type: str | None = Field(
         default=None,
-        description="query or search_query: the texts are queries, which some models read in words of their own. "
-        "null and all else: they are documents.",
+        description="query, search_query or retrieval.query: the texts are queries, which some models read in words of "
+        "their own. null and all else: they are documents.",
     )
+    task: str | None = Field(default=None, description="Jina's name for input_type.")
     dimensions: Size | None = Field(default=None, description="That of the model's embeddings, which are never cut.")
 
     @property
     def texts(self) -> Sequence[str]:
         """A list of them, also where one came alone."""
         return [self.input] if isinstance(self.input, str) else self.input
+
+    @property
+    def as_queries(self) -> bool:
+        """Whether the texts are queries."""
+        return not QUERY_TYPES.isdisjoint({self.input_type, self.task})
 
 
 @dataclass(slots=True)
@@ -115,7 +121,7 @@ async def embed_texts(
     embedding = embed(
         service.models,
         body.texts,
-        as_queries=body.input_type in QUERY_TYPES,
+        as_queries=body.as_queries,
         model=body.model,
         any_model=service.unknown_models,
         size=body.dimensions,
