@@ -16,6 +16,7 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 BODY = {"model": "rerank-v3.5", "query": "who", "documents": WORDS}
+PATHS = ("/v1/rerank", "/v2/rerank")
 SENT: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere 5, v1": ("/v1/rerank", BODY),
     "cohere 7, v2": ("/v2/rerank", BODY | {"max_tokens_per_doc": 4096, "priority": 0}),
@@ -55,6 +56,14 @@ async def test_clients_get_what_they_read(client: str) -> None:
     assert answer["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
     assert answer["meta"]["tokens"] == {"input_tokens": 10}
     assert answer["meta"]["api_version"] == {"version": "1" if path == "/v1/rerank" else "2"}
+
+
+@pytest.mark.parametrize(("num_documents", "units"), [(1, 1), (100, 1), (101, 2), (200, 2)])
+async def test_search_units_are_counted_as_cohere_counts_them(num_documents: int, units: int) -> None:
+    """A query with up to a hundred documents is one; LangChain4j's client fails without them."""
+    answers = [(await ask(path, BODY | {"documents": ["man"] * num_documents})).json() for path in PATHS]
+
+    assert [answer["meta"]["billed_units"] for answer in answers] == [{"search_units": units}] * 2
 
 
 def parse_strictly(item: dict[str, Any]) -> None:

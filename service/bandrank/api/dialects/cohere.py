@@ -5,6 +5,7 @@ All of these send `query` and `documents` and read `results` with `index` and `r
 further keys.
 """
 
+import math
 import uuid
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from bandrank.models.texts import Reach
 NO_LEFT_CUT = "truncate_prompt_tokens was not applied, because texts are never cut from the left"
 QUERY_KEPT = "truncate_prompt_tokens cut documents alone; with the query, which is never cut, some have more tokens"
 SPAN_THRESHOLD = 0.1  # Cohere's own default
+UNIT_DOCUMENTS = 100
 
 
 class SpansWanted(BaseModel):
@@ -130,10 +132,17 @@ class Tokens(BaseModel):
     input_tokens: int
 
 
+class BilledUnits(BaseModel):
+    """What Cohere would bill, which some clients read. search_units: one for a query with up to a hundred documents."""
+
+    search_units: int
+
+
 class CohereMeta(Meta):
     """What Cohere's clients look for, and what our own answer says."""
 
     api_version: ApiVersion
+    billed_units: BilledUnits
     tokens: Tokens
 
 
@@ -217,7 +226,10 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
         results=results,
         usage=usage_of(ranking),
         meta=CohereMeta(
-            **vars(meta), api_version=ApiVersion(version=version), tokens=Tokens(input_tokens=ranking.num_tokens)
+            **vars(meta),
+            api_version=ApiVersion(version=version),
+            billed_units=BilledUnits(search_units=math.ceil(len(exchange.call.candidates) / UNIT_DOCUMENTS)),
+            tokens=Tokens(input_tokens=ranking.num_tokens),
         ),
     )
     return json_of(response, exclude_none=True)
