@@ -111,14 +111,19 @@ async def test_documents_may_be_objects() -> None:
     ("documents", "best"),
     [
         ([{"title": "she"}, {"title": "he", "text": "she"}], 1),
-        ([{"text": "he"}, {"body": "man"}], 1),  # neither field of the first one is ranked, and no text is left
         ([{"title": None, "body": "he"}, {"title": "man"}], 0),
         ([{"title": {"man": 1}}, "he"], 1),
+        ([{"meta": {"name": "she"}}, {"meta": {"name": "he"}}], 1),
+        ([{"meta.name": "she", "meta": {"name": "he"}}, {"title": "man"}], 1),
+        ([{"meta.name": None, "meta": {"name": "he", "more": "she"}}, {"title": "man"}], 0),
     ],
 )
 async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int) -> None:
-    """Their values, in the order in which they are named; what is missing counts as nothing."""
-    answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": ["title", "body"]})).json()
+    """Their values, in the order in which they are named; one with dots may be inside of objects; what is missing
+    counts as nothing.
+    """
+    fields = ["title", "body", "meta.name"]
+    answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": fields})).json()
 
     assert answer["results"][0]["index"] == best
 
@@ -138,9 +143,16 @@ async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"documents": [{"title": "man"}]}, "expected documents that are texts, or objects with `text`"),
-        ({"documents": [{"text": 7}]}, "expected documents that are texts, or objects with `text`"),
-        ({"documents": [{"image": "http://a/b.png"}]}, "expected documents that are texts"),
+        ({"documents": ["he", {"title": "man"}]}, "documents.1: expected a text, or an object with `text` or with"),
+        ({"documents": [{"text": 7}]}, "documents.0: expected a text, or an object with `text`"),
+        ({"documents": [{"image": "http://a/b.png"}]}, "documents.0: expected a text"),
+        (
+            {"documents": ["he", {"a": 1}, {"text": "man", "b": None}], "rank_fields": ["a", "b.c"]},
+            "documents.2: none of the rank_fields is there: 'a', 'b.c'",
+        ),
+        ({"documents": [{"a": {"b": {"c": 1}}}], "rank_fields": ["a.b"]}, "none of the rank_fields is there: 'a.b'"),
+        ({"documents": [{"a": {"b": [1]}}], "rank_fields": ["a.b.c"]}, "documents.0: none of the rank_fields"),
+        ({"documents": [{"a": 1}], "rank_fields": ["x" * 10**6, *map(str, range(63))]}, ", '0', '1', and 61 more"),
         ({"rank_fields": ["a", "a"]}, "no field may come twice"),
         ({"rank_fields": [str(number) for number in range(65)]}, "at most 64 items"),
         ({"top_n": -1}, "top_n"),

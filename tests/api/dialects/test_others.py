@@ -42,14 +42,24 @@ async def test_mixedbread() -> None:
     sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
     body = {"model": "mixedbread-ai/mxbai-rerank-large-v2", "query": "who", "input": sent, "top_k": 2}
     answer = (await ask("/v1/reranking", body | {"return_input": True, "rewrite_query": False})).json()
-    by_title = (await ask("/v1/reranking", body | {"rank_fields": ["title"]})).json()
+    by_title = (await ask("/v1/reranking", body | {"input": [*sent[:2], {"title": ""}], "rank_fields": ["title"]})).json()
 
     assert answer.keys() == {"usage", "model", "data", "object", "top_k", "return_input"}
     assert (answer["top_k"], answer["return_input"], answer["object"]) == (2, True, "list")
     assert column(answer["data"], "input") == sent[:2]
     assert column(answer["data"], "score") == BEST_TWO
-    assert column(by_title["data"], "index") == [1, 2]  # of the third nothing is ranked, which scores 0
+    assert column(by_title["data"], "index") == [1, 2]  # the third is empty, which scores 0
     assert column(by_title["data"], "input") == [None, None]
+
+
+async def test_mixedbread_names_an_input_without_a_text() -> None:
+    """By its place, whether fields are named or not."""
+    async with running_app(lookup()) as running:
+        for fields, says in (({}, "input.1: expected a text"), ({"rank_fields": ["a"]}, "input.1: none of the rank_")):
+            body = {"query": "who", "input": ["man", {"title": "she"}]} | fields
+            response = await running.client.post("/v1/reranking", json=body)
+
+            assert says in assert_error(response, 422, "invalid_input")
 
 
 @pytest.mark.parametrize("latency", [None, "fast", "slow"])

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
-from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, text_of
+from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, texts_of
 from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit, Priority, PromptLimit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
@@ -162,7 +162,7 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         request,
         request.documents,
         max_candidates,
-        text_of=partial(text_of, rank_fields=request.rank_fields),
+        texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields),
         top_n=request.top_n,
         return_texts=request.return_documents,
         raw_scores=request.raw,

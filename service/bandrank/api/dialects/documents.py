@@ -1,12 +1,15 @@
 """Documents that are texts or objects with fields, of which some make the text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 from pydantic_core import to_json
 
 from bandrank.errors import InvalidInput
+
+MOST_KEYS = 8  # in the path of a field, each of which is looked up in each document
+SHOWN_FIELDS, SHOWN_CHARACTERS = 3, 40  # in a message
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -37,23 +40,23 @@ def documents_schema(name: str) -> dict[str, Any]:
     }
 
 
-def text_of(document: str | dict[str, Any], rank_fields: Sequence[str] | None = None) -> str:
-    """The text of a document: of an object `text`, or the values of the fields, a line each.
+def texts_of(
+    documents: Sequence[str | dict[str, Any]], *, name: str, rank_fields: Sequence[str] | None = None
+) -> Iterator[str]:
+    """The text of each document: of an object `text`, or the values of the fields, a line each.
 
-    A value that is no text counts as its JSON, and a field that is missing or null as nothing. Raises InvalidInput for
-    an object without a text, where no fields are named.
+    A field is a key of the object, else the keys to a value inside of objects, with dots between them. A value that is
+    no text counts as its JSON, and a field that is missing or null as nothing.
+    name: that of the documents' field.  Raises InvalidInput with the index of an object that has no text, or none of
+    the fields where there are any.
     """
-    if isinstance(document, str):
-        return document
-    if rank_fields:
-        values = (document.get(name) for name in rank_fields)
-        return "\n".join(
-            value if isinstance(value, str) else to_json(value).decode() for value in values if value is not None
-        )
-    text = document.get("text")
-    if not isinstance(text, str):
-        raise InvalidInput("expected documents that are texts, or objects with `text` or with the `rank_fields`")
-    return text
+    paths = [(field, field.split(".", MOST_KEYS - 1)) for field in rank_fields or ()]
+    for index, document in enumerate(documents):
+        try:
+            text = document if isinstance(document, str) else _text_of(document, paths)
+        except ValueError as error:
+            raise InvalidInput(f"{name}.{index}: {error}") from None
+        yield text
 
 
 def given_back(document: str | dict[str, Any], text: str) -> dict[str, Any]:
@@ -61,3 +64,35 @@ def given_back(document: str | dict[str, Any], text: str) -> dict[str, Any]:
     if isinstance(document, str):
         return {"text": text}
     return document if isinstance(document.get("text"), str) else document | {"text": text}
+
+
+def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """The text of an object. paths: the fields that make it, each with the keys of its path. Raises ValueError."""
+    if paths:
+        values = [value for field, keys in paths if (value := _value(document, field, keys)) is not None]
+        if not values:
+            raise ValueError(f"none of the rank_fields is there: {_shown([field for field, _ in paths])}")
+        return "\n".join(value if isinstance(value, str) else to_json(value).decode() for value in values)
+    text = document.get("text")
+    if not isinstance(text, str):
+        raise ValueError("expected a text, or an object with `text` or with the `rank_fields`")
+    return text
+
+
+def _value(document: dict[str, Any], field: str, keys: Sequence[str]) -> object:
+    """The value of a field, or None. What lies inside of objects is no object itself: fields that lie in each other,
+    such as a.a and a.a.a, would make a text many times as large as the document.
+    """
+    value: object = document.get(field)
+    if value is not None or len(keys) == 1:
+        return value
+    value = document
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return None if isinstance(value, dict) else value
+
+
+def _shown(fields: Sequence[str]) -> str:
+    """The first of some fields, which may be long, for a message."""
+    shown = [repr(field[:SHOWN_CHARACTERS]) for field in fields[:SHOWN_FIELDS]]
+    return ", ".join([*shown, *([f"and {len(fields) - SHOWN_FIELDS} more"] if len(fields) > SHOWN_FIELDS else [])])

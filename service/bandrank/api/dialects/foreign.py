@@ -1,6 +1,6 @@
 """What the requests of other services have in common."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel, Field
@@ -27,24 +27,29 @@ class ForeignRequest(NamesModel):
     query: Query = Field(description="Anything but whitespace.")
 
 
+def as_they_are(items: Sequence[object]) -> Iterable[str]:
+    """The texts of items that are texts."""
+    return map(str, items)
+
+
 def call_of(
     request: ForeignRequest,
     items: Sequence[Item],
     max_candidates: int,
     *,
-    text_of: Callable[[Item], str] = str,
+    texts_of: Callable[[Sequence[Item]], Iterable[str]] = as_they_are,
     top_n: int | None = None,
     return_texts: bool | None = False,
     raw_scores: bool | None = False,
 ) -> Call:
-    """The call to rank items for the query of a request. text_of: gives the text of an item.
+    """The call to rank items for the query of a request. texts_of: gives the texts of the items.
 
-    Raises InputTooLarge for too many items, before it looks at one, and what `text_of` raises.
+    Raises InputTooLarge for too many items, before it looks at one, and what `texts_of` raises.
     """
     check_count(len(items), max_candidates)
     return Call(
         query=request.query,
-        candidates=[CallCandidate(text_of(item)) for item in items],
+        candidates=[CallCandidate(text) for text in texts_of(items)],
         top_n=top_n,
         model=request.model,
         any_model=True,

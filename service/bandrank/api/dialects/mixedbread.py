@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, text_of
+from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, texts_of
 from bandrank.api.dialects.fields import Count, Flag
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
@@ -53,7 +53,7 @@ def read(request: MixedbreadRequest, max_candidates: int) -> Call:
         request,
         request.input,
         max_candidates,
-        text_of=partial(text_of, rank_fields=request.rank_fields),
+        texts_of=partial(texts_of, name="input", rank_fields=request.rank_fields),
         top_n=request.top_k,
         return_texts=request.return_input,
     )
