@@ -1,12 +1,14 @@
 """What clients of other services ask before they send anything."""
 
+import asyncio
 from pathlib import Path
 
 import httpx
 import pytest
-from support.app import assert_error, running_app
+from support.app import RunningApp, assert_error, running_app
 from support.keys import KEYS, write_keys
-from support.scorers import lookup
+from support.scorers import Gate, WatchedScorer, lookup
+from support.tasks import until
 
 from bandrank.settings import Settings
 
@@ -46,10 +48,43 @@ async def test_a_service_that_stops_is_alive_and_not_ready() -> None:
 async def test_models_are_listed_where_clients_look() -> None:
     """OpenAI's clients below /v1, others at the root, infinity's below its prefix."""
     async with running_app(lookup()) as running:
-        lists = [await running.client.get(path) for path in ("/v1/models", "/models", "/infinity/models")]
+        lists = [(await running.client.get(path)).json() for path in ("/v1/models", "/models", "/infinity/models")]
 
-    assert [each["id"] for each in lists[0].json()["data"]] == ["tiny"]
-    assert lists[1].json() == lists[2].json() == lists[0].json()
+    [listed], [for_infinity] = lists[0]["data"], lists[2]["data"]
+    assert listed["id"] == "tiny"
+    assert lists[1] == lists[0]
+    assert for_infinity.pop("stats").keys() == {"queue_fraction", "queue_absolute", "results_pending", "batch_size"}
+    assert for_infinity == {name: listed[name] for name in ("id", "object", "created")} | {
+        "owned_by": "infinity",
+        "backend": "torch",
+        "capabilities": ["rerank"],
+    }
+
+
+async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
+    """By the rows that wait and the requests that are not answered, now and not before."""
+    gate = Gate()
+    settings = Settings(device="cpu", max_waiting_rows=1000, max_batch_rows=10, patience=1e6)
+
+    async def told(running: RunningApp) -> dict[str, float]:
+        [model] = (await running.client.get("/infinity/models")).json()["data"]
+        stats: dict[str, float] = model["stats"]
+        return stats
+
+    async with running_app(WatchedScorer(lookup(), gate), settings=settings, started=False) as running:
+        idle = await told(running)
+        asking = [asyncio.create_task(running.rerank({"query": "who", "candidates": ["man"]}))]
+        await asyncio.to_thread(gate.wait_for_batch)
+        asking += [asyncio.create_task(running.rerank({"query": "who", "candidates": ["man", "she"]})) for _ in "ab"]
+        await until(lambda: running.service.models.default.engine.queue.waiting_tasks == 2)
+        busy, waiting = await told(running), (await running.scrape()).value("bandrank_waiting_tokens")
+        gate.let_through(10)
+        await asyncio.gather(*asking)
+        after = await told(running)
+
+    assert idle == after == {"queue_fraction": 0.0, "queue_absolute": 0, "results_pending": 0, "batch_size": 10}
+    assert waiting > 0
+    assert busy == idle | {"queue_fraction": waiting / 1000, "queue_absolute": waiting, "results_pending": 3}
 
 
 async def test_weaviate_starts() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from clients.ways import WAYS, ErrorStatus, Way
+from clients.ways import INFINITY, WAYS, ErrorStatus, Way
 from support.clients import Outcome, RunningClient, running_client
 from support.keys import KEYS, key_table, write_keys
 from support.server import RunningService, Scrape, starting_service
@@ -174,6 +174,15 @@ def test_a_refused_request_is_retried_or_an_exception_of_the_client(
     assert outcome.failure is None
     assert outcome.indices == [index for index, _ in services.native()]
     assert refused == 1 if way.waits else refused >= 1
+
+
+def test_infinitys_client_reads_what_is_served(services: Services, tmp_path: Path) -> None:
+    """It fails on a model without stats."""
+    with running_client(INFINITY, tmp_path) as client:
+        outcome = ask(client, Way(INFINITY, "models", {}), services.open)
+
+    assert outcome.failure is None
+    assert outcome.results == [(0, 0.0, MODEL)]
 
 
 def assert_failure(outcome: Outcome, way: Way, status: ErrorStatus) -> None:

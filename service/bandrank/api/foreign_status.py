@@ -1,6 +1,8 @@
 """Endpoints by which clients of other services ask what is served, and whether it can answer."""
 
+import math
 import time
+from typing import Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
@@ -10,6 +12,7 @@ from bandrank.api.admission import REFUSALS
 from bandrank.api.description import errors
 from bandrank.api.service import ServiceOfApp
 from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, readyz
+from bandrank.engine.engine import Load
 
 router = APIRouter()
 
@@ -18,6 +21,38 @@ class InfinityHealth(BaseModel):
     """unix: now, in seconds since 1970."""
 
     unix: float
+
+
+class InfinityStats(BaseModel):
+    """What the engine of a model has to do, which it may share with others; counted in rows, which are mostly tokens.
+
+    queue_absolute: rows that wait.  queue_fraction: the part of those that may.  batch_size: rows scored at once.
+    results_pending: requests that are admitted and not answered.
+    """
+
+    queue_fraction: float
+    queue_absolute: int
+    results_pending: int
+    batch_size: int
+
+
+class InfinityModel(BaseModel):
+    """A served model. created: when the service started, in seconds since 1970."""
+
+    id: str
+    object: Literal["model"] = "model"
+    owned_by: Literal["infinity"] = "infinity"  # the only owner that its client knows
+    created: int
+    backend: Literal["torch"] = "torch"
+    capabilities: list[Literal["rerank"]]
+    stats: InfinityStats
+
+
+class InfinityModels(BaseModel):
+    """The served models, the default one first."""
+
+    object: Literal["list"] = "list"
+    data: list[InfinityModel]
 
 
 class NimHealth(BaseModel):
@@ -85,6 +120,17 @@ async def infinity_health(service: ServiceOfApp) -> InfinityHealth:
     return InfinityHealth(unix=time.time())
 
 
+@answers_get(router, "/infinity/models", **FOR_RANKERS)
+async def infinity_models(service: ServiceOfApp) -> InfinityModels:
+    """Lists the names that requests may give in `model`, and how busy the engines of these models are."""
+    return InfinityModels(
+        data=[
+            InfinityModel(id=name, created=service.created, capabilities=["rerank"], stats=_stats(model.engine.load))
+            for name, model in service.models.by_name.items()
+        ]
+    )
+
+
 @answers_get(router, "/v1/health/live")
 async def nim_live(service: ServiceOfApp) -> NimHealth:
     """Says what /healthz says."""
@@ -144,3 +190,12 @@ async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
     """Describes the model that a request with this name would get, without which Xinference's clients send none."""
     model = service.models.find(name, or_default=service.unknown_models)
     return XinferenceModel(id=model.name, created=service.created, strategies=model.strategies)
+
+
+def _stats(load: Load) -> InfinityStats:
+    return InfinityStats(
+        queue_fraction=load.waiting_rows / load.max_waiting_rows,
+        queue_absolute=math.ceil(load.waiting_rows),
+        results_pending=load.unanswered,
+        batch_size=load.batch_rows,
+    )

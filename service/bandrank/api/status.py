@@ -52,7 +52,7 @@ class ModelList(BaseModel):
     data: list[ModelOut]
 
 
-@answers_get(router, "/v1/models", "/models", "/infinity/models", **FOR_RANKERS)
+@answers_get(router, "/v1/models", "/models", **FOR_RANKERS)
 async def models(service: ServiceOfApp) -> ModelList:
     """Lists the names that requests may give in `model`."""
     served = service.models.by_name.items()

@@ -64,7 +64,7 @@ class ScoringWorker:
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
-        self._max_batch_rows = max_batch_rows
+        self.max_batch_rows = max_batch_rows
         self._metrics = metrics
         self._clock = clock
         self.on_death = on_death
@@ -119,7 +119,7 @@ class ScoringWorker:
                 self._busy_since = None
             else:
                 self._in_flight[-1].lane.wait_for_room()
-            if slices := self._queue.take_batch(self._max_batch_rows, wait=not self._in_flight):
+            if slices := self._queue.take_batch(self.max_batch_rows, wait=not self._in_flight):
                 self._taken, self._busy_since = slices, self._clock()
                 self._run_batch(slices)
                 self._taken = ()
@@ -181,8 +181,8 @@ class ScoringWorker:
         out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if out_of_memory:
             torch.cuda.empty_cache()
-            self._max_batch_rows = max(256, self._max_batch_rows // 2)
-            log.warning("out of memory: batches shrink", extra={"max_batch_rows": self._max_batch_rows})
+            self.max_batch_rows = max(256, self.max_batch_rows // 2)
+            log.warning("out of memory: batches shrink", extra={"max_batch_rows": self.max_batch_rows})
         if len(slices) > 1:
             middle = len(slices) // 2
             self._run_now(slices[:middle])

@@ -5,7 +5,7 @@ from typing import Any
 
 from answering import Question, Ranked, answer_questions
 from infinity_client import AuthenticatedClient
-from infinity_client.api.default import rerank
+from infinity_client.api.default import models, rerank
 from infinity_client.models import RerankInput
 
 
@@ -43,4 +43,10 @@ def ranked(answer: Any) -> list[Ranked]:
     return [Ranked(result.index, result.relevance_score, result.document) for result in answer.results]
 
 
-answer_questions({"sync": sync, "async": async_})
+def listed(question: Question) -> list[Ranked]:
+    """`models.sync`: each served model by its place, with the part of its queue that is used, and its name."""
+    answer = models.sync(client=client(question))
+    return [Ranked(index, model.stats["queue_fraction"], model.id) for index, model in enumerate(answer.data)]
+
+
+answer_questions({"sync": sync, "async": async_, "models": listed})
