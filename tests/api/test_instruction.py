@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 
 QUERY, INSTRUCTION = "where do bees live?", "Find texts about honey."
 CANDIDATES = ["In hives.", "Honey is made from nectar.", "no " * 50]
+NOT_APPLIED = "instruction was not applied; no model that ranked takes one"
 REQUEST: dict[str, Any] = {"query": QUERY, "candidates": CANDIDATES, "raw_scores": True}
 
 
@@ -47,7 +48,9 @@ def scores_of(answer: Any) -> list[float]:
 
 
 async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
-    """In our own request, in Cohere's and in SGLang's, and in /explain; null and empty are none."""
+    """In our own request, in Cohere's, in SGLang's and in both ways of vLLM's, of which what goes into the template is
+    preferred, and in /explain; null and empty are none.
+    """
     async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for instruction in ("", INSTRUCTION):
             ours = (await client.post("/rerank", json=REQUEST | {"instruction": instruction})).json()
@@ -56,10 +59,18 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
             sglang = {"query": QUERY, "documents": CANDIDATES, "instruct": instruction or None}
             bare = (await client.post("/sglang/v1/rerank", json=sglang)).json()
             asked = {"query": QUERY, "candidate": CANDIDATES[1], "instruction": instruction}
+            kwargs = {"chat_template_kwargs": {"instruction": instruction, "enable_thinking": False}}
+            also = (await client.post("/rerank", json=foreign | kwargs | {"instruction": "Judge."})).json()
+            pairs = {"text_1": QUERY, "text_2": CANDIDATES, "use_activation": False}
+            for way in ({"instruction": instruction or None}, kwargs):
+                scored = (await client.post("/score", json=pairs | way)).json()
+                vllms = [each["score"] for each in scored["data"]]
+                assert vllms == pytest.approx(expected(folder, instruction), abs=1e-5)
+                assert "meta" not in scored
             explained = (await client.post("/explain", json=asked)).json()
 
             scores = expected(folder, instruction)
-            for answer in (ours, theirs):
+            for answer in (ours, theirs, *([also] if instruction else [])):
                 assert scores_of(answer) == pytest.approx(scores, abs=1e-5)
                 assert "warnings" not in answer["meta"]
             chances = {each["index"]: each["score"] for each in bare}
@@ -82,17 +93,38 @@ async def test_a_model_that_takes_none_warns() -> None:
             warned = (await app.client.post(path, json=body | {"instruction": INSTRUCTION})).json()
 
             assert "warnings" not in silent["meta"]
-            assert warned["meta"]["warnings"] == ["instruction was not applied; no model that ranked takes one"]
+            assert warned["meta"]["warnings"] == [NOT_APPLIED]
             assert scores_of(warned) == scores_of(silent)
+        for way in ({"instruction": INSTRUCTION}, {"chat_template_kwargs": {"instruction": INSTRUCTION}}):
+            ranked = (await app.client.post("/rerank", json={"query": QUERY, "documents": CANDIDATES} | way)).json()
+            scored = (await app.client.post("/score", json={"text_1": QUERY, "text_2": CANDIDATES} | way)).json()
+
+            assert ranked["meta"]["warnings"] == [NOT_APPLIED]
+            assert scored["meta"] == {"warnings": [NOT_APPLIED]}
 
 
 async def test_an_instruction_is_bounded() -> None:
     """It is a sentence."""
     async with running_app(lookup()) as app:
         for wrong in ("x" * 4097, 7, ["x"]):
-            response = await app.client.post("/rerank", json=REQUEST | {"instruction": wrong})
+            ours = await app.client.post("/rerank", json=REQUEST | {"instruction": wrong})
+            assert_error(ours, 422, "invalid_input")
+            for way in ({"instruction": wrong}, {"chat_template_kwargs": {"instruction": wrong}}):
+                pairs = await app.client.post("/score", json={"text_1": QUERY, "text_2": CANDIDATES} | way)
+                ranked = await app.client.post("/rerank", json={"query": QUERY, "documents": CANDIDATES} | way)
+                assert_error(pairs, 422, "invalid_input")
+                assert_error(ranked, 422, "invalid_input")
 
-            assert_error(response, 422, "invalid_input")
+
+async def test_a_query_is_measured_without_the_prompt(folder: Path) -> None:
+    """As vLLM would cut it: one of so many word pieces is within a limit of as many, whatever words are around it."""
+    num_pieces = len(qwen_tokenizer().encode(QUERY, add_special_tokens=False).ids)
+    async with client_of(Settings(model=str(folder), device="cpu")) as client:
+        for limit in (num_pieces - 1, num_pieces):
+            body = {"query": QUERY, "documents": CANDIDATES, "max_tokens_per_query": limit}
+            answer = (await client.post("/v2/rerank", json=body)).json()
+
+            assert ("warnings" in answer["meta"]) == (limit < num_pieces)
 
 
 async def test_states_too_large_for_float16_are_named(folder: Path, tmp_path: Path) -> None:

@@ -174,6 +174,23 @@ async def test_a_pair_of_so_many_tokens_is_cut_as_the_tokenizer_would(kind: str,
     assert stage.pair_exceeded == (most < 3 + 2 * 4 if kind == "cross-encoder" else most < query_tokens)
 
 
+@pytest.mark.parametrize(
+    ("most", "exceeded"), [(None, False), (5, True), (6, False), (7, False)], ids=["any", "fewer", "as many", "more"]
+)
+@pytest.mark.parametrize("scorer", [tiny_bi_encoder(), tiny_bi_encoder(max_tokens=8)], ids=["whole", "cut"])
+async def test_a_query_of_more_tokens_is_told(scorer: Scorer, most: int | None, exceeded: bool) -> None:
+    """It scores as without the limit. What the scorer does not read of it does not count: of ten words it reads six."""
+    query = (
+        "who was the man she said" if scorer.query_template.max_tokens > 8 else "who was the man she said that he is it"
+    )
+    async with served(scorer, settings=no_cache()) as model:
+        limited = await model.rank(query, ["man"], options=Options(query_tokens=most))
+        expected = await model.rank(query, ["man"])
+
+    assert limited.candidates == expected.candidates
+    assert [stage.query_exceeded for stage in limited.reports] == [exceeded]
+
+
 async def test_a_short_reach_costs_little() -> None:
     """What a request is expected to need counts the tokens that are read."""
     async with served(tiny_cross_encoder(positions=64)) as model:

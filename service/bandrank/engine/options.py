@@ -13,6 +13,8 @@ class Options:
     reach: how far candidates are read.  instruction: beside the query, for scorers that take one.  keep: False for
     texts that nobody will ask for again: no cache is asked for them or gets them, and no average counts them.
     answer_by: monotonic seconds, at which the leading texts that are scored by then are enough.
+    query_tokens: the word pieces that the query should have at most. It is not cut to them; the report says if it has
+    more.
     priority: among the requests of the client, as in Ticket.
     """
 
@@ -21,6 +23,7 @@ class Options:
     keep: bool = True
     answer_by: float = math.inf
     priority: int = 0
+    query_tokens: int | None = None
 
 
 DEFAULT = Options()

@@ -27,7 +27,8 @@ class StageReport:
     truncated_query_tokens, truncated_candidate_tokens: word pieces cut from the query and from each scored candidate.
     cache_hits, cache_misses: candidates looked up, if the scorer precomputes.  instructed: whether the scorer read an
     instruction beside the query.  pair_exceeded: whether a candidate and the query had more token ids than the request
-    allows a pair, because a query is never cut.
+    allows a pair, because a query is never cut.  query_exceeded: whether more word pieces of the query were read than
+    the request allows it.
     """
 
     stage: str
@@ -42,6 +43,7 @@ class StageReport:
     cache_misses: int = 0
     instructed: bool = False
     pair_exceeded: bool = False
+    query_exceeded: bool = False
 
     @property
     def total_s(self) -> float:

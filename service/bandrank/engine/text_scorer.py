@@ -130,6 +130,7 @@ class TextScorer(Generic[Candidates]):
         except TimeoutError:  # before anything could be scored
             spans, end = tuple(recorder.spans), self.queue.clock()
             return _Scored([], StageReport(stage=stage, start=start, end=end, spans=spans), None, ())
+        query_exceeded = await self._query_exceeds(query, ticket, options, sourced.truncated_query_tokens)
         rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, options.answer_by)
         results: list[Result] = []
@@ -160,6 +161,7 @@ class TextScorer(Generic[Candidates]):
             cache_misses=sourced.cache_misses,
             instructed=bool(options.instruction) and self.tokenizer.takes_instructions,
             pair_exceeded=self._exceeds(options.reach.pair, sourced),
+            query_exceeded=query_exceeded,
         )
         return _Scored([results[index] for index in answered], report, sourced, answered)
 
@@ -169,6 +171,13 @@ class TextScorer(Generic[Candidates]):
             return False
         longest = max(sourced.num_tokens, default=0)
         return self.prepared.scorer.pair_tokens(len(sourced.query), longest) > most
+
+    async def _query_exceeds(self, query: str, ticket: Ticket, options: Options, num_cut: int) -> bool:
+        """Whether more of a query's word pieces are read than the request allows it. num_cut: those that are not."""
+        if options.query_tokens is None:
+            return False
+        async with timeout(ticket.deadline - self.queue.clock()):
+            return await self.tokenizer.num_query_pieces(query, client=ticket.client) - num_cut > options.query_tokens
 
     def predict_s(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> float:
         """Seconds that scoring texts of these lengths will take once a batch takes them, at the measured speed.

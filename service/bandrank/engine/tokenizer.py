@@ -153,6 +153,17 @@ class RequestTokenizer:
             async with self._turns.slot(turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
+    async def num_query_pieces(self, query: str, *, client: Client) -> int:
+        """The number of word pieces of a query, without the words around it; found in the pool, and of what is not read
+        at the recent number of tokens per character. Raises what `Turns.admit` raises.
+        """
+        limit = self._limits.query
+        read = query[:limit]
+        with self._turns.admit(client, len(read)) as turn:
+            async with self._turns.slot(turn, len(read)):
+                count = await asyncio.get_running_loop().run_in_executor(self._pool, self._encoder.num_pieces, read)
+        return count + self._estimate_cut(len(query) - limit)
+
     def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.

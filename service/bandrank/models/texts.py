@@ -74,6 +74,11 @@ class TextEncoder:
         ids, _ = template.apply([*begun.ids[:room], *closing.ids])
         return np.array(ids, np.int32), len(begun.ids) - room
 
+    def num_pieces(self, text: str) -> int:
+        """The number of word pieces of a text by itself."""
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        return len(encoding.ids)
+
     def pieces(self, texts: Sequence[str]) -> list[PackedIds]:
         """Word pieces of candidates, not yet cut to any limit, so that they can be reused with other queries."""
         sentence_token = self.scorer.candidate_template.sentence_token

@@ -17,16 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, texts_of
-from bandrank.api.dialects.fields import Count, Flag, Instruction, Limit, Priority, PromptLimit
+from bandrank.api.dialects.fields import Count, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.dialects.vllm import VllmRequest, warnings_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
-from bandrank.engine.options import Options
 from bandrank.engine.policy import AUTO
-from bandrank.models.texts import Reach
 
-NO_LEFT_CUT = "truncate_prompt_tokens was not applied, because texts are never cut from the left"
-QUERY_KEPT = "truncate_prompt_tokens cut documents alone; with the query, which is never cut, some have more tokens"
 SPAN_THRESHOLD = 0.1  # Cohere's own default
 UNIT_DOCUMENTS = 100
 
@@ -42,7 +39,7 @@ class SpansWanted(BaseModel):
     threshold: Annotated[float, Field(strict=True, allow_inf_nan=False)] | None = None
 
 
-class CohereRequest(ForeignRequest):
+class CohereRequest(VllmRequest, ForeignRequest):
     """A query and documents, as clients of Cohere, Jina, vLLM, Xinference and llama.cpp send them.
 
     Fields not named here are ignored.
@@ -55,29 +52,13 @@ class CohereRequest(ForeignRequest):
     rank_fields: RankFields | None = Field(default=None, description="Of objects, the fields that are ranked.")
     return_documents: Flag = False
     raw_scores: Flag = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
-    use_activation: Flag = Field(default=True, description="false: the same as raw_scores.")
-    activation: Flag = Field(default=True, description="Another name for use_activation.")
-    max_tokens_per_doc: Limit = Field(
-        default=None, description="The tokens of a document that are read, by the model's tokenizer; null or 0: all."
-    )
     max_chunks_per_doc: Limit = Field(
         default=None, description="The passages of a long document that are scored; null or 0: all."
     )
-    truncate_prompt_tokens: PromptLimit = Field(
-        default=None,
-        description="The tokens of a query and a document together, special ones included, or of a document, for a "
-        "model that encodes them apart; null, 0 or -1: all. Documents are cut, and the query never: the answer warns "
-        "where that leaves more.",
-    )
-    truncation_side: str | None = Field(
-        default=None, description="If it is left, truncate_prompt_tokens is not applied, and the answer warns of it."
-    )
-    priority: Priority = None
     relevant_spans: SpansWanted | None = Field(
         default=None, description="Results have the best passage of their document as a span, unless it is disabled."
     )
     strategy: str | None = Field(default=None, description="As in our own request.")
-    instruction: Instruction = None
     budget_ms: Annotated[float, Field(gt=0, strict=True)] | None = Field(
         default=None, description="As in our own request."
     )
@@ -85,12 +66,7 @@ class CohereRequest(ForeignRequest):
     @property
     def raw(self) -> bool:
         """Whether scores are wanted as the scorer gives them."""
-        return bool(self.raw_scores) or self.use_activation is False or self.activation is False
-
-    @property
-    def cuts_left(self) -> bool:
-        """Whether pairs are to be cut at their beginning."""
-        return self.truncate_prompt_tokens is not None and self.truncation_side == "left"
+        return bool(self.raw_scores) or super().raw
 
     @property
     def spans(self) -> bool:
@@ -168,13 +144,11 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         raw_scores=request.raw,
     )
     budget_s = None if request.budget_ms is None else request.budget_ms / 1000
-    pair = None if request.cuts_left else request.truncate_prompt_tokens
-    reach = Reach(request.max_tokens_per_doc, request.max_chunks_per_doc, pair)
     return replace(
         call,
         strategy=request.strategy or AUTO,
         budget_s=budget_s,
-        options=Options(reach, request.instruction or "", priority=request.priority or 0),
+        options=request.options(max_passages=request.max_chunks_per_doc),
         passages=request.spans,
     )
 
@@ -199,16 +173,6 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
     return [Span(passage.start, passage.end, shown)] if relevance >= threshold else []
 
 
-def warnings(exchange: Exchange[CohereRequest]) -> list[str]:
-    """What was asked for in vain."""
-    exceeded = any(report.pair_exceeded for report in exchange.answer.ranking.reports)
-    return [
-        *exchange.warnings,
-        *([NO_LEFT_CUT] if exchange.request.cuts_left else []),
-        *([QUERY_KEPT] if exceeded else []),
-    ]
-
-
 def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
@@ -219,7 +183,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     if exchange.call.passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)
-    meta.warnings = warnings(exchange) or None
+    meta.warnings = warnings_of(exchange) or None
     response = CohereResponse(
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,

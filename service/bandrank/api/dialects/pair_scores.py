@@ -14,14 +14,13 @@ from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import Flag, Limit, Priority, PromptLimit, Query, QueryTexts, Texts
+from bandrank.api.dialects.fields import Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.dialects.vllm import VllmRequest, warnings_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
-from bandrank.engine.options import Options
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InvalidInput
-from bandrank.models.texts import Reach
 
 SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 NOT_NULL: JsonDict = {"type": ["string", "array"]}
@@ -32,7 +31,7 @@ A_PAIR_OF_SIDES: JsonDict = {
 }
 
 
-class PairsRequest(NamesModel):
+class PairsRequest(VllmRequest, NamesModel):
     """Pairs of texts, the first of which is the query."""
 
     model_config = ConfigDict(json_schema_extra=A_PAIR_OF_SIDES)
@@ -44,20 +43,6 @@ class PairsRequest(NamesModel):
     data_2: Side = None
     text_1: Queries = None
     text_2: Side = None
-    use_activation: Flag = Field(default=True, description="false: the scorer's own scores instead of their sigmoid.")
-    activation: Flag = Field(default=True, description="Another name for use_activation.")
-    max_tokens_per_doc: Limit = Field(
-        default=None, description="The tokens of the second text that are read; null or 0: all."
-    )
-    truncate_prompt_tokens: PromptLimit = Field(
-        default=None,
-        description="The tokens of a pair, special ones included, or of its second text, for a model that encodes them "
-        "apart; null, 0 or -1: all. The second text is cut, and the first never.",
-    )
-    truncation_side: str | None = Field(
-        default=None, description="If it is left, truncate_prompt_tokens is not applied."
-    )
-    priority: Priority = None
 
     @property
     def sides(self) -> tuple[list[str], list[str]] | None:
@@ -84,8 +69,14 @@ class PairScore:
     object: str = "score"
 
 
+class PairsMeta(BaseModel):
+    """What was asked for in vain."""
+
+    warnings: list[str]
+
+
 class PairsResponse(BaseModel):
-    """Scores in the order of the request. created: seconds since 1970."""
+    """Scores in the order of the request. created: seconds since 1970.  meta: only where there are warnings."""
 
     id: str
     object: str = "list"
@@ -93,6 +84,7 @@ class PairsResponse(BaseModel):
     model: str
     data: list[PairScore]
     usage: Usage
+    meta: PairsMeta | None = None
 
 
 def read(request: PairsRequest, max_candidates: int) -> Call:
@@ -104,27 +96,28 @@ def read(request: PairsRequest, max_candidates: int) -> Call:
         queries *= len(texts)
     if len(queries) != len(texts):
         raise InvalidInput(f"{len(queries)} texts cannot be paired with {len(texts)}: give as many, or one")
-    pair = None if request.truncation_side == "left" else request.truncate_prompt_tokens
     return Call(
         query=queries[0],
         candidates=[CallCandidate(text, query=query) for query, text in zip(queries, texts, strict=True)],
         model=request.model,
         any_model=True,
-        raw_scores=request.use_activation is False or request.activation is False,
-        options=Options(Reach(request.max_tokens_per_doc, pair=pair), priority=request.priority or 0),
+        raw_scores=request.raw,
+        options=request.options(),
     )
 
 
 def write(exchange: Exchange[PairsRequest]) -> bytes:
     """The JSON of the PairsResponse."""
+    warnings = warnings_of(exchange)
     response = PairsResponse(
         id=f"score-{uuid.uuid4().hex}",
         created=int(time.time()),
         model=exchange.answer.model,
         data=[PairScore(*each) for each in enumerate(exchange.scores_as_sent)],
         usage=usage_of(exchange.answer.ranking),
+        meta=PairsMeta(warnings=warnings) if warnings else None,
     )
-    return json_of(response)
+    return json_of(response, exclude_none=True)
 
 
 def _listed(side: str | list[str]) -> list[str]:

@@ -1,0 +1,80 @@
+"""What vLLM's requests to rank and to score have in common, and what their answers warn of."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from bandrank.api.dialects.dialect import Exchange
+from bandrank.api.dialects.fields import Flag, Instruction, Limit, Priority, PromptLimit
+from bandrank.engine.options import Options
+from bandrank.models.texts import Reach
+
+NO_LEFT_CUT = "truncate_prompt_tokens was not applied, because texts are never cut from the left"
+QUERY_KEPT = "truncate_prompt_tokens cut documents alone; with the query, which is never cut, some have more tokens"
+QUERY_WHOLE = "max_tokens_per_query was not applied; a query has more tokens, and is never cut"
+
+
+class ChatTemplateKwargs(BaseModel):
+    """What goes into a prompt beside the texts. Fields not named here are ignored."""
+
+    instruction: Instruction = None
+
+
+class VllmRequest(BaseModel):
+    """How texts are read and scored; of a pair, the first is the query and the second the document."""
+
+    use_activation: Flag = Field(default=True, description="false: the scorer's own scores instead of their sigmoid.")
+    activation: Flag = Field(default=True, description="Another name for use_activation.")
+    max_tokens_per_doc: Limit = Field(
+        default=None, description="The tokens of a document that are read, by the model's tokenizer; null or 0: all."
+    )
+    max_tokens_per_query: Limit = Field(
+        default=None, description="A query is never cut to so many tokens; the answer warns where it has more."
+    )
+    truncate_prompt_tokens: PromptLimit = Field(
+        default=None,
+        description="The tokens of a query and a document together, special ones included, or of a document, for a "
+        "model that encodes them apart; null, 0 or -1: all. Documents are cut, and the query never: the answer warns "
+        "where that leaves more.",
+    )
+    truncation_side: str | None = Field(
+        default=None, description="If it is left, truncate_prompt_tokens is not applied, and the answer warns of it."
+    )
+    priority: Priority = None
+    instruction: Instruction = None
+    chat_template_kwargs: ChatTemplateKwargs | None = Field(
+        default=None, description="Its instruction goes before the other one."
+    )
+
+    @property
+    def raw(self) -> bool:
+        """Whether scores are wanted as the scorer gives them."""
+        return self.use_activation is False or self.activation is False
+
+    @property
+    def cuts_left(self) -> bool:
+        """Whether pairs are to be cut at their beginning."""
+        return self.truncate_prompt_tokens is not None and self.truncation_side == "left"
+
+    def options(self, *, max_passages: int | None = None) -> Options:
+        """How a call reads its texts."""
+        kwargs = self.chat_template_kwargs
+        pair = None if self.cuts_left else self.truncate_prompt_tokens
+        return Options(
+            Reach(self.max_tokens_per_doc, max_passages, pair),
+            (kwargs and kwargs.instruction) or self.instruction or "",
+            priority=self.priority or 0,
+            query_tokens=self.max_tokens_per_query,
+        )
+
+
+def warnings_of(exchange: Exchange[Any]) -> list[str]:
+    """What a VllmRequest asked for in vain."""
+    request: VllmRequest = exchange.request
+    reports = exchange.answer.ranking.reports
+    told = {
+        NO_LEFT_CUT: request.cuts_left,
+        QUERY_KEPT: any(report.pair_exceeded for report in reports),
+        QUERY_WHOLE: any(report.query_exceeded for report in reports),
+    }
+    return [*exchange.warnings, *(warning for warning, holds in told.items() if holds)]
