@@ -55,6 +55,14 @@ def in_objects(query: str, items: Sequence[str]) -> dict[str, Any]:
     return {"query": {"text": query}, "passages": [{"text": text} for text in items]}
 
 
+def in_parts(*texts: str) -> dict[str, Any]:
+    """What clients of vLLM may send in the place of a text."""
+    return {"content": [{"type": "text", "text": text} for text in texts]}
+
+
+IMAGE = {"content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://a/b.png"}}]}
+
+
 def pairs(query: str, items: Sequence[str]) -> dict[str, Any]:
     """What Metarank sends."""
     return {"input": [{"query": query, "text": text} for text in items]}

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from support.app import RunningApp, running_app
-from support.dialects import SPEAKERS, Speaker
+from support.dialects import SPEAKERS, Speaker, in_parts
 from support.scorers import encoded_lookup, lookup
 
 from bandrank.api.dialects import DIALECTS
@@ -27,7 +27,11 @@ NAMES = sorted(
 )
 TEXTS = st.sampled_from(["who", "man", "", " ", "\x00", "true", "False", "default", "fast"])
 SCALARS = st.none() | st.booleans() | st.integers(-2, 3) | st.sampled_from([0.5, 2.0, 1e30, -0.0, 10**30]) | TEXTS
-OBJECTS = st.dictionaries(st.sampled_from(["text", "id", "query", "score", "title", "mode"]), SCALARS, max_size=3)
+PARTS = st.lists(
+    st.fixed_dictionaries({"type": st.sampled_from(["text", "image_url"])}, optional={"text": TEXTS}), max_size=2
+)
+KEYS = ["text", "id", "query", "score", "title", "mode", "content", "instruction"]
+OBJECTS = st.dictionaries(st.sampled_from(KEYS), SCALARS | PARTS, max_size=3)
 VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SCALARS, max_size=3)
 ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
 UNSAYABLE = ("cannot be paired", "none of the rank_fields")  # refusals that no schema can say
@@ -70,6 +74,7 @@ async def described() -> AsyncIterator[Described]:
 
 @given(speaker=st.sampled_from(SPEAKERS), added=ADDED, texts=st.lists(TEXTS, min_size=1, max_size=4))
 @example(speaker=SPEAKERS[0], added={"rank_fields": ["title"], "documents": [{"title": 1}]}, texts=["man"])
+@example(speaker=SPEAKERS[0], added={"query": in_parts("", "who"), "documents": in_parts("man")}, texts=["man"])
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_what_is_allowed_is_answered(
     described: Described, speaker: Speaker, added: dict[str, Any], texts: list[str]

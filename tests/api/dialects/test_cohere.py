@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.app import assert_error, running_app
-from support.dialects import BEST_FIRST, RAW, SIGMOIDS, WORDS, ask
+from support.dialects import BEST_FIRST, IMAGE, RAW, SIGMOIDS, WORDS, ask, in_parts
 from support.models import tiny_cross_encoder
 from support.scorers import encoded_lookup, lookup
 
@@ -16,6 +16,7 @@ from bandrank.settings import Settings
 pytestmark = pytest.mark.anyio
 
 BODY = {"model": "rerank-v3.5", "query": "who", "documents": WORDS}
+QUERIES = ("who", "who is it")  # of one word piece, and of three
 PATHS = ("/v1/rerank", "/v2/rerank")
 SENT: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere 5, v1": ("/v1/rerank", BODY),
@@ -128,6 +129,46 @@ async def test_rank_fields_choose_what_is_ranked(documents: list[Any], best: int
     assert answer["results"][0]["index"] == best
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+async def test_texts_may_come_in_parts(path: str) -> None:
+    """As vLLM's clients send them; each part is a line. One document may come alone, in parts or not."""
+    query = in_parts("who", "is it")
+    bodies = [
+        {"query": "who\nis it", "documents": ["man\nshe", "he"]},
+        {"query": query, "documents": [in_parts("man", "she"), in_parts("he")]},
+        {"query": query, "documents": [in_parts("man", "she") | {"text": None}, "he"]},
+        {"query": query, "documents": [{"text": "man\nshe", "content": [7]}, "he"]},
+        {"query": query, "documents": "he"},
+        {"query": query, "documents": in_parts("he")},
+    ]
+    async with running_app(tiny_cross_encoder()) as running:
+        asked = [await running.client.post(path, json=body | {"return_documents": True}) for body in bodies]
+    answers = [answer.json()["results"] for answer in asked]
+
+    several = [{each["index"]: each["relevance_score"] for each in answer} for answer in answers]
+    assert several[1:4] == [pytest.approx(several[0], abs=1e-6)] * 3
+    assert several[4:] == [pytest.approx({0: several[0][1]}, abs=1e-6)] * 2
+    texts = [{each["index"]: each["document"]["text"] for each in answer} for answer in answers]
+    assert texts == [{0: "man\nshe", 1: "he"}] * 4 + [{0: "he"}] * 2
+
+
+async def test_parts_are_a_field_like_others_to_rank() -> None:
+    """Where others are named they count for nothing."""
+    documents = [{"content": IMAGE["content"], "title": "she"}, {"content": [], "title": "he"}]
+    answer = (await ask("/v1/rerank", BODY | {"documents": documents, "rank_fields": ["title"]})).json()
+
+    assert [each["index"] for each in answer["results"]] == [1, 0]
+
+
+@pytest.mark.parametrize("path", ["/sglang/v1/rerank", "/infinity/rerank", "/voyage/v1/rerank", "/v1/models/rerank"])
+async def test_other_services_take_no_parts(path: str) -> None:
+    """Nor a text where they take several."""
+    async with running_app(lookup()) as running:
+        for fields in ({"documents": "man"}, {"documents": [in_parts("man")]}, {"query": in_parts("who")}):
+            response = await running.client.post(path, json=BODY | fields)
+            assert response.status_code == 422
+
+
 async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
     """Clients look for one."""
     documents = [{"a": "he", "b": "man"}, {"a": "she", "text": None}]
@@ -162,6 +203,21 @@ async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"truncate_prompt_tokens": [2]}, "truncate_prompt_tokens"),
         ({"priority": "high"}, "priority"),
+        ({"max_tokens_per_query": "2"}, "max_tokens_per_query"),
+        ({"chat_template_kwargs": "instruction"}, "chat_template_kwargs"),
+        ({"documents": ["he", IMAGE]}, "documents.1: a part of type 'image_url' cannot be ranked"),
+        ({"documents": IMAGE}, "documents.0: a part of type 'image_url' cannot be ranked"),
+        ({"documents": {"text": "man"}}, "documents: Input should be a valid array"),
+        ({"documents": [{"content": []}]}, "documents.0: content must have parts"),
+        ({"documents": [{"content": "man"}]}, "documents.0: expected a text"),
+        (
+            {"documents": [{"content": [{"type": "text"}]}]},
+            "documents.0: each part of content must have the type 'text'",
+        ),
+        ({"documents": [{"content": ["man"]}]}, "documents.0: each part of content must have the type 'text'"),
+        ({"query": IMAGE}, "query: a part of type 'image_url' cannot be ranked"),
+        ({"query": {"content": [{"type": "text", "text": " "}]}}, "query must not be empty"),
+        ({"query": {"text": "who"}}, "query"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(fields: dict[str, Any], says: str) -> None:
@@ -187,6 +243,10 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
         ({"relevant_spans": {"mode": "enabled", "threshold": 0.1}}, ["results"]),
         ({"relevant_spans": {}, "truncate_prompt_tokens": 512}, ["results"]),
         ({"truncate_prompt_tokens": 3}, ["truncate_prompt_tokens"]),
+        ({"max_tokens_per_query": 2, "truncate_prompt_tokens": 5}, ["truncate_prompt_tokens", "max_tokens_per_query"]),
+        ({"max_tokens_per_query": 3, "max_tokens_per_doc": 1}, None),
+        ({"max_tokens_per_query": 0}, None),
+        ({"max_tokens_per_query": None}, None),
         ({"truncate_prompt_tokens": 10**400, "priority": 2**63 - 1}, None),
         ({"truncate_prompt_tokens": 512, "truncation_side": "left"}, ["truncate_prompt_tokens"]),
         ({"priority": 999, "truncate_prompt_tokens": 4, "truncation_side": "right"}, None),
@@ -196,7 +256,9 @@ async def test_raw_scores_go_by_three_names(fields: dict[str, Any]) -> None:
 )
 async def test_the_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str] | None) -> None:
     """In place of spans that the scorer does not give, and of a cut that was not made."""
-    answer = (await ask("/v2/rerank", BODY | fields)).json()
+    answer = (
+        await ask("/v2/rerank", BODY | {"query": QUERIES[bool(fields.get("max_tokens_per_query"))]} | fields)
+    ).json()
 
     warnings = answer["meta"].get("warnings")
     assert (warnings and [warning.split()[0].rstrip(":") for warning in warnings]) == warned

@@ -42,7 +42,9 @@ async def test_mixedbread() -> None:
     sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
     body = {"model": "mixedbread-ai/mxbai-rerank-large-v2", "query": "who", "input": sent, "top_k": 2}
     answer = (await ask("/v1/reranking", body | {"return_input": True, "rewrite_query": False})).json()
-    by_title = (await ask("/v1/reranking", body | {"input": [*sent[:2], {"title": ""}], "rank_fields": ["title"]})).json()
+    by_title = (
+        await ask("/v1/reranking", body | {"input": [*sent[:2], {"title": ""}], "rank_fields": ["title"]})
+    ).json()
 
     assert answer.keys() == {"usage", "model", "data", "object", "top_k", "return_input"}
     assert (answer["top_k"], answer["return_input"], answer["object"]) == (2, True, "list")

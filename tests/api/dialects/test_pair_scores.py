@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.app import assert_error, running_app
-from support.dialects import RAW, SIGMOIDS, WORDS, ask
+from support.dialects import IMAGE, RAW, SIGMOIDS, WORDS, ask, in_parts
 from support.models import tiny_cross_encoder
 from support.scorers import Gate, WatchedScorer, lookup
 
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.anyio
         {"queries": "who", "documents": WORDS, "model": "BAAI/bge-reranker-v2-m3"},
         {"queries": "who", "items": WORDS, "documents": None, "truncate_prompt_tokens": -1},
         {"data_1": ["who"] * 4, "data_2": WORDS, "use_activation": None, "priority": 0},
+        {"queries": in_parts("who"), "documents": [in_parts("man"), "she", in_parts("he"), "you"]},
+        {"text_1": [in_parts("who")] * 4, "text_2": WORDS, "max_tokens_per_query": 1, "chat_template_kwargs": {}},
         {"data_1": ["who", "is", "it", "she"], "data_2": WORDS, "activation": "true"},
     ],
     ids=lambda body: f"{[*body]}",
@@ -42,6 +44,28 @@ async def test_one_pair_may_be_two_texts() -> None:
 
     assert [each["score"] for each in answer["data"]] == [4.0]
     assert answer["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
+
+
+async def test_one_pair_may_come_in_parts() -> None:
+    """Each side by itself."""
+    answer = (await ask("/score", {"text_1": in_parts("who"), "text_2": in_parts("he", "she")})).json()
+
+    assert [each["score"] for each in answer["data"]] == pytest.approx([SIGMOIDS[2]], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warned"),
+    [
+        ({"max_tokens_per_query": 2}, ["max_tokens_per_query"]),
+        ({"max_tokens_per_query": 1, "truncate_prompt_tokens": 3}, ["truncate_prompt_tokens", "max_tokens_per_query"]),
+        ({"truncate_prompt_tokens": 99, "truncation_side": "left"}, ["truncate_prompt_tokens"]),
+    ],
+)
+async def test_an_answer_warns_of_what_was_not_done(fields: dict[str, Any], warned: list[str]) -> None:
+    """For any of its queries."""
+    answer = (await ask("/score", {"text_1": ["who", "who is it"], "text_2": ["man", "he"]} | fields)).json()
+
+    assert [warning.split()[0] for warning in answer["meta"]["warnings"]] == warned
 
 
 async def test_each_pair_is_scored_for_its_own_query() -> None:
@@ -71,6 +95,11 @@ async def test_each_pair_is_scored_for_its_own_query() -> None:
         ({"text_1": "who", "documents": ["he"]}, "give both sides"),
         ({"text_1": ["who", " "], "text_2": ["he", "she"]}, "query must not be empty"),
         ({"text_1": "who", "text_2": []}, "text_2"),
+        ({"text_1": "who", "text_2": ["he", IMAGE]}, "text_2: a part of type 'image_url' cannot be ranked"),
+        ({"text_1": IMAGE, "text_2": "he"}, "text_1: a part of type 'image_url' cannot be ranked"),
+        ({"queries": ["who", in_parts(" ")], "items": ["he", "she"]}, "query must not be empty"),
+        ({"text_1": "who", "text_2": {"text": "he"}}, "text_2"),
+        ({"text_1": "who", "text_2": "he", "max_tokens_per_query": 1.5}, "max_tokens_per_query"),
     ],
 )
 async def test_what_makes_no_pairs_is_refused(body: dict[str, Any], says: str) -> None:

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
-from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, texts_of
+from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, given_back, texts_of
 from bandrank.api.dialects.fields import Count, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.dialects.parts import IN_PARTS, QueryInParts
 from bandrank.api.dialects.vllm import VllmRequest, warnings_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -45,9 +46,12 @@ class CohereRequest(VllmRequest, ForeignRequest):
     Fields not named here are ignored.
     """
 
-    model_config = ConfigDict(json_schema_extra=documents_schema("documents"))
+    model_config = ConfigDict(json_schema_extra=documents_schema("documents", IN_PARTS))
 
-    documents: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
+    query: QueryInParts = Field(description="Anything but whitespace; a text, or in parts.")
+    documents: DocumentsOrOne = Field(
+        description="Texts, or objects with `text`, with the `rank_fields`, or in parts; or one, a text or in parts."
+    )
     top_n: Count | None = Field(default=None, description="null, 0 or more than there are: all.")
     rank_fields: RankFields | None = Field(default=None, description="Of objects, the fields that are ranked.")
     return_documents: Flag = False
@@ -138,7 +142,7 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
         request,
         request.documents,
         max_candidates,
-        texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields),
+        texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields, in_parts=True),
         top_n=request.top_n,
         return_texts=request.return_documents,
         raw_scores=request.raw,

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import to_json
 
+from bandrank.api.dialects.parts import is_in_parts, joined
 from bandrank.errors import InvalidInput
 
 MOST_KEYS = 8  # in the path of a field, each of which is looked up in each document
@@ -25,13 +26,28 @@ RankFields = Annotated[
     list[str], Field(max_length=64, json_schema_extra={"uniqueItems": True}), AfterValidator(_distinct)
 ]
 Documents = Annotated[list[Document], Field(fail_fast=True, min_length=1)]  # a million faults would take gigabytes
+# vLLM's; a single object is in parts.
+DocumentsOrOne = Annotated[
+    Documents,
+    BeforeValidator(lambda value: [value] if isinstance(value, str) or is_in_parts(value) else value),
+    Field(
+        json_schema_extra={
+            "type": ["array", "string", "object"],
+            "required": ["content"],
+            "properties": {"content": {"type": "array"}},
+        }
+    ),
+]
 
 
-def documents_schema(name: str) -> dict[str, Any]:
-    """What a schema adds: that without `rank_fields` an object needs a text. name: that of the documents' field."""
+def documents_schema(name: str, *others: dict[str, Any]) -> dict[str, Any]:
+    """What a schema adds: that without `rank_fields` an object needs a text. name: that of the documents' field.
+    others: further forms of a document.
+    """
     with_text = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
     no_fields = {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 0}]}
-    texts = {"type": "array", "items": {"anyOf": [{"type": "string"}, with_text]}}
+    one = {"anyOf": [{"type": "string"}, with_text, *others]}
+    texts = {"anyOf": [one, {"type": "array", "items": one}]}
     return {
         "anyOf": [
             {"properties": {"rank_fields": no_fields, name: texts}},
@@ -41,19 +57,23 @@ def documents_schema(name: str) -> dict[str, Any]:
 
 
 def texts_of(
-    documents: Sequence[str | dict[str, Any]], *, name: str, rank_fields: Sequence[str] | None = None
+    documents: Sequence[str | dict[str, Any]],
+    *,
+    name: str,
+    rank_fields: Sequence[str] | None = None,
+    in_parts: bool = False,
 ) -> Iterator[str]:
     """The text of each document: of an object `text`, or the values of the fields, a line each.
 
     A field is a key of the object, else the keys to a value inside of objects, with dots between them. A value that is
     no text counts as its JSON, and a field that is missing or null as nothing.
-    name: that of the documents' field.  Raises InvalidInput with the index of an object that has no text, or none of
-    the fields where there are any.
+    name: that of the documents' field.  in_parts: whether an object may have parts in place of a text.
+    Raises InvalidInput with the index of an object that has no text, or none of the fields where there are any.
     """
     paths = [(field, field.split(".", MOST_KEYS - 1)) for field in rank_fields or ()]
     for index, document in enumerate(documents):
         try:
-            text = document if isinstance(document, str) else _text_of(document, paths)
+            text = document if isinstance(document, str) else _text_of(document, paths, in_parts=in_parts)
         except ValueError as error:
             raise InvalidInput(f"{name}.{index}: {error}") from None
         yield text
@@ -66,7 +86,7 @@ def given_back(document: str | dict[str, Any], text: str) -> dict[str, Any]:
     return document if isinstance(document.get("text"), str) else document | {"text": text}
 
 
-def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]]) -> str:
+def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]], *, in_parts: bool) -> str:
     """The text of an object. paths: the fields that make it, each with the keys of its path. Raises ValueError."""
     if paths:
         values = [value for field, keys in paths if (value := _value(document, field, keys)) is not None]
@@ -74,9 +94,11 @@ def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]
             raise ValueError(f"none of the rank_fields is there: {_shown([field for field, _ in paths])}")
         return "\n".join(value if isinstance(value, str) else to_json(value).decode() for value in values)
     text = document.get("text")
-    if not isinstance(text, str):
-        raise ValueError("expected a text, or an object with `text` or with the `rank_fields`")
-    return text
+    if in_parts and not isinstance(text, str):
+        text = joined(document)
+    if isinstance(text, str):
+        return text
+    raise ValueError("expected a text, or an object with `text` or with the `rank_fields`")
 
 
 def _value(document: dict[str, Any], field: str, keys: Sequence[str]) -> object:

@@ -9,13 +9,14 @@ import uuid
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
 from bandrank.api.dialects.fields import Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.dialects.parts import A_QUERY, A_TEXT, Schema, each_joined
 from bandrank.api.dialects.vllm import VllmRequest, warnings_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -23,9 +24,18 @@ from bandrank.engine.registry import CallCandidate
 from bandrank.errors import InvalidInput
 
 SIDES = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
-NOT_NULL: JsonDict = {"type": ["string", "array"]}
-Side = Annotated[str | Texts | None, Field(union_mode="left_to_right")]
-Queries = Annotated[Query | QueryTexts | None, Field(union_mode="left_to_right")]
+NOT_NULL: JsonDict = {"type": ["string", "array", "object"]}
+
+
+def _texts(one: Schema) -> WithJsonSchema:
+    """The schema of a text or several. one: that of a text."""
+    return WithJsonSchema({"anyOf": [one, {"type": "array", "minItems": 1, "items": one}, {"type": "null"}]})
+
+
+Side = Annotated[str | Texts | None, Field(union_mode="left_to_right"), BeforeValidator(each_joined), _texts(A_TEXT)]
+Queries = Annotated[
+    Query | QueryTexts | None, Field(union_mode="left_to_right"), BeforeValidator(each_joined), _texts(A_QUERY)
+]
 A_PAIR_OF_SIDES: JsonDict = {
     "anyOf": [{"required": [*pair], "properties": dict.fromkeys(pair, NOT_NULL)} for pair in SIDES]
 }
