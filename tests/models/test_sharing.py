@@ -11,6 +11,7 @@ from support.tokenizer import TOKENIZER_FILE
 
 from bandrank.models import checkpoint, shipped
 from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.loading import load_model
 
 WORDS = "encoder.embeddings.word.weight"
 INT8 = ("embeddings.word",)
@@ -43,6 +44,22 @@ def test_what_both_have_is_stored_once(folder: Path) -> None:
     assert found.keys() == expected.keys()
     for name, weight in found.items():
         torch.testing.assert_close(weight, expected[name], rtol=1e-6, atol=0)
+
+
+def test_one_tokenizer_is_stored_once(folder: Path) -> None:
+    """As the one that ships, or another one with the scorer; a copy that was there before goes."""
+    assert (folder / "alone" / "tokenizer.json").is_file()
+    assert not (folder / "beside" / "tokenizer.json").exists()
+    assert load_model(str(folder / "beside")).tokenizer.get_vocab() == load_model("fast").tokenizer.get_vocab()
+
+    other = folder / "beside" / "tokenizer.json"
+    other.write_text(TOKENIZER_FILE.read_text(encoding="utf-8").replace("[UNK]", "[NEW]"), encoding="utf-8")
+    scorer = checkpoint.load(folder / "beside")
+    checkpoint.save(scorer, folder / "beside", tokenizer=other, int8=INT8, share="fast")
+    assert load_model(str(folder / "beside")).tokenizer.token_to_id("[NEW]") is not None
+    other.write_bytes(TOKENIZER_FILE.read_bytes())
+    checkpoint.save(scorer, folder / "beside", tokenizer=other, int8=INT8, share="fast")
+    assert not other.exists()
 
 
 def test_other_weights_under_the_same_name_are_refused(folder: Path) -> None:

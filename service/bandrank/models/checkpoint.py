@@ -21,9 +21,10 @@ from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank.models.quantised import linear_layers
 from bandrank.models.scorer import Scorer
-from bandrank.models.sharing import Shared, bring_back, leave_out
+from bandrank.models.sharing import Shared, bring_back, folder_of, leave_out
 
 FORMAT = 1
+TOKENIZER = "tokenizer.json"
 AnyScorer = TypeVar("AnyScorer", bound=Scorer)
 
 
@@ -58,7 +59,8 @@ def save(
     """Writes `scorer` and a copy of the file `tokenizer` into `folder`, which is created if it does not exist.
 
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
-    and all other weights float16 (compact.py).  share: a shipped checkpoint, whose weights are left out.
+    and all other weights float16 (compact.py).  share: a shipped checkpoint, whose weights are left out, and its
+    tokenizer if it is the same.
     Raises ValueError for a weight that float16 cannot hold, or if `share` does not ship.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +76,26 @@ def save(
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # Not save_file, which writes files that only their owner may read: a container serves as another user.
     (folder / "model.safetensors").write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
-    if tokenizer != folder / "tokenizer.json":
-        shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    written = folder / TOKENIZER
+    if share is not None and (folder_of(share) / TOKENIZER).read_bytes() == tokenizer.read_bytes():
+        written.unlink(missing_ok=True)
+    elif tokenizer != written:
+        shutil.copyfile(tokenizer, written)
+
+
+def tokenizer_folder(folder: Path) -> Path:
+    """Where the tokenizer of the scorer in `folder` is: there, or in the shipped checkpoint whose weights it shares.
+
+    Raises BadCheckpoint.
+    """
+    shared = read_object(folder / "config.json").get("shared")
+    if shared is None or (folder / TOKENIZER).is_file():
+        return folder
+    of_config = f"{folder / 'config.json'}: shared"
+    try:
+        return folder_of(_parse(Shared, shared, of_config).checkpoint)
+    except ValueError as error:
+        raise BadCheckpoint(f"{of_config}: {error}") from error
 
 
 def is_checkpoint(folder: Path) -> bool:

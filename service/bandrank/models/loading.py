@@ -40,6 +40,7 @@ def load_model(model: str, revision: str | None = None, *, similarity: Similarit
     if checkpoint.is_checkpoint(folder):
         fusion = checkpoint.load_fusion(folder)
         fit = checkpoint.load_precision(folder).fit
-        return LoadedModel(model, folder, checkpoint.load(folder), load_tokenizer(folder), fusion, fit)
+        tokenizer = load_tokenizer(checkpoint.tokenizer_folder(folder))
+        return LoadedModel(model, folder, checkpoint.load(folder), tokenizer, fusion, fit)
     scorer = hf.load(folder, name=model, similarity=similarity)
     return LoadedModel(model, folder, scorer, load_tokenizer(folder))

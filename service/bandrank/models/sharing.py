@@ -1,5 +1,5 @@
 """Weights that a checkpoint has in common with one that ships with the service, which alone stores them: two scorers of
-one vocabulary need one table of word vectors, the largest of their weights.
+one vocabulary need one table of word vectors, the largest of their weights, and one tokenizer.
 """
 
 import hashlib
@@ -54,11 +54,16 @@ def bring_back(weights: Mapping[str, Tensor], shared: Shared) -> dict[str, Tenso
     return {**weights, **theirs}
 
 
-def _file(name: str) -> Path:
+def folder_of(name: str) -> Path:
+    """That of a shipped checkpoint. Raises ValueError if none of this name ships."""
     folder = shipped(name)
     if folder is None:
         raise ValueError(f"no checkpoint {name!r} ships with this version, only {', '.join(names())}")
-    return folder / "model.safetensors"
+    return folder
+
+
+def _file(name: str) -> Path:
+    return folder_of(name) / "model.safetensors"
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
