@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import cycle
 
 import pytest
@@ -19,11 +20,14 @@ def open_queue(
     *,
     max_waiting_rows: int = 10**9,
     max_wait_s: float = math.inf,
+    patience: float = math.inf,
     clock: Callable[[], float] = Clock(),  # noqa: B008  # one that stands still
     on_drop: Callable[[str], None] = lambda _: None,
 ) -> TaskQueue:
     """A queue that refuses nothing unless told to."""
-    return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock, on_drop=on_drop)
+    return TaskQueue(
+        max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, patience=patience, clock=clock, on_drop=on_drop
+    )
 
 
 def test_tasks_of_equal_size_go_first_come_first_served() -> None:
@@ -221,6 +225,18 @@ def test_many_tiny_batches_make_no_large_request_too_large() -> None:
         for _ in range(300):
             queue.throughput.report(LANE.name, 5, 0.05)
         queue.put(task_of([100_000]))
+
+
+def test_small_requests_that_come_together_are_expected_to_share_batches() -> None:
+    """Each pays for its rows, and not for a batch of its own."""
+    queue = open_queue(patience=4.0)
+    queue.throughput.report(LANE.name, 4096, 0.4)
+    for _ in range(20):
+        queue.throughput.report(LANE.name, 20, 0.05)
+
+    with ExitStack() as all_at_once:
+        for _ in range(100):
+            all_at_once.enter_context(queue.admitted(Ticket(CLIENT, math.inf), {LANE: 20}))
 
 
 def test_before_the_first_batch_is_timed_nothing_is_too_slow() -> None:

@@ -124,7 +124,8 @@ class TaskQueue:
                 self._check_end(before_s, EXPECTED_PART * self._left_s(ticket) - ticket.deference * seconds)
             line = self._line_of(ticket.client)
             ticket.turn, ticket.promised = line.turn_of(ticket.deference * cost), cost > 0
-            ticket.expected_cost, ticket.expected_s = cost, seconds
+            ticket.expected_cost = cost
+            ticket.expected_s = sum(self.throughput.least_seconds(name, count) for name, count in rows.items())
             line.tickets.add(ticket)
         try:
             yield
@@ -158,7 +159,8 @@ class TaskQueue:
                 ticket.turn += ticket.deference * cost
             ticket.promised = True
             ticket.expected_cost = max(0.0, ticket.expected_cost - cost)
-            ticket.expected_s = max(0.0, ticket.expected_s - seconds)
+            least_s = self.throughput.least_seconds(lane.name, task.total_rows)
+            ticket.expected_s = max(0.0, ticket.expected_s - least_s)
             if line is not self._background:
                 self._batch_cost = max(self._batch_cost, self._max_batch_rows * lane.row_cost)
             line.put(task, ticket.turn)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.memory import Account
+from bandrank.engine.options import Options
 from bandrank.engine.served import Models, ServedModel
 from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.text_scorer import AnyTextScorer
@@ -70,7 +71,7 @@ async def embed(
     engine = chosen.engine
     async with engine.admitted():
         ticket = Ticket(ITSELF if account is None else account.client, engine.clock() + engine.request_timeout_s)
-        with engine.queue.admitted(ticket, scorer.expected("", texts)):
+        with engine.queue.admitted(ticket, scorer.expected("", texts, Options(keep=not worded))):
             represent = source.represent_queries if worded else source.represent
             sourced = await represent(texts, ticket=ticket)
     engine.metrics.embedded_texts.inc(len(texts))

@@ -274,7 +274,7 @@ class RepresentationSource:
         """How many leading texts are likely to be encoded in so many seconds, at least one; one if nobody knows."""
         per_character, limit = self._tokenizer.tokens_per_character, self._tokenizer.candidate_limit(0)
         rows = [min(int(len(text) * per_character) + 1, limit) for text in texts]
-        row_s = self._queue.throughput.seconds(self.encode_lane.name, 1)
+        row_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows)) / sum(rows)
         most_rows = min(int(seconds / row_s), ROWS_AT_ONCE) if row_s else 0
         return len(rows[next(slices(rows, most_rows))])
 

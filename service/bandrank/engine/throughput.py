@@ -39,9 +39,9 @@ class Throughput:
         size = _size(rows)
         return rows * known[min(known, key=lambda each: (abs(each - size), -each))]
 
-    def least_seconds(self, lane: str, rows: float, *, batch_rows: float) -> float:
-        """The seconds that `rows` take at the best speed of late, in batches of so many; 0 until a batch was timed that
-        is not much smaller.
+    def least_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
+        """The seconds that `rows` take at the best speed of late, as among others in a batch; 0 until a batch was timed
+        that is not much smaller than `batch_rows`.
         """
         least = _size(batch_rows) - NEAR
         return rows * min((each for size, each in self._row_seconds(lane).items() if size >= least), default=0.0)
