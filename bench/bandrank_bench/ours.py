@@ -38,9 +38,11 @@ def load(checkpoint: Path, dtype: DtypeName) -> Iterator[Score]:
     serving = assemble(load_models(settings), settings)
 
     with asyncio.Runner() as runner:
+        # Not its `run`, which writes out every result while it looks for a handler of Ctrl-C: a millisecond or more.
+        run = runner.get_loop().run_until_complete
 
         def score(query: str, passages: Sequence[str]) -> Scores:
-            ranking = runner.run(serving.models.default.rank(query, passages))
+            ranking = run(serving.models.default.rank(query, passages))
             scores = np.empty(len(passages), np.float32)
             for candidate in ranking.candidates:
                 scores[candidate.index] = candidate.score
@@ -49,7 +51,7 @@ def load(checkpoint: Path, dtype: DtypeName) -> Iterator[Score]:
         try:
             yield score
         finally:
-            runner.run(serving.models.close())
+            run(serving.models.close())
 
 
 @contextmanager

@@ -185,7 +185,13 @@ def repeat(client: httpx.Client, writer: Writer, passages: list[str]) -> Latency
 async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cached:
     """Caches MANY candidates, whose representations are those of `passages` in turn, and scores them for a query."""
     say(f"caching {MANY:,} candidates of {folder.name}")
-    settings = Settings(model=str(folder), device="cpu", cache_memory_bytes=64 * 2**30, request_timeout_s=600.0)
+    settings = Settings(
+        model=str(folder),
+        device="cpu",
+        cache_memory_bytes=64 * 2**30,
+        request_timeout_s=600.0,
+        max_waiting_rows=MANY * 512,
+    )
     serving = assemble(load_models(settings), settings)
     (scorer,) = serving.models.default.engine.text_scorers
     source = scorer.source
