@@ -19,21 +19,24 @@ class Throughput:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, dict[int, tuple[float, float]]] = {}  # rows and seconds, by lane and size
+        self._sums: dict[tuple[str, int], tuple[float, float]] = {}  # rows and seconds, by lane and size
+        self._row_s: dict[str, dict[int, float]] = {}  # their ratios, replaced as a whole: others read them meanwhile
 
     def report(self, lane: str, rows: float, seconds: float) -> None:
         """Records that a batch of `rows` took `seconds`; without rows it says nothing."""
         if not rows:
             return
-        sums = self._sums.setdefault(lane, {})
-        if sums:
+        known, size = self._row_s.get(lane, {}), _size(rows)
+        if known:
             seconds = min(seconds, MOST_SLOWDOWN * self.seconds(lane, rows) + MOST_PAUSE_S)
-        old_rows, old_seconds = sums.get(_size(rows), (0.0, 0.0))
-        sums[_size(rows)] = DECAY * old_rows + rows, DECAY * old_seconds + seconds
+        old_rows, old_seconds = self._sums.get((lane, size), (0.0, 0.0))
+        rows, seconds = DECAY * old_rows + rows, DECAY * old_seconds + seconds
+        self._sums[lane, size] = rows, seconds
+        self._row_s[lane] = known | {size: seconds / rows}
 
     def seconds(self, lane: str, rows: float) -> float:
         """The seconds that `rows` will take, by the batches that are nearest in size; 0 until one was timed."""
-        known = self._row_seconds(lane)
+        known = self._row_s.get(lane)
         if not known:
             return 0.0
         size = _size(rows)
@@ -44,14 +47,11 @@ class Throughput:
         that is not much smaller than `batch_rows`.
         """
         least = _size(batch_rows) - NEAR
-        return rows * min((each for size, each in self._row_seconds(lane).items() if size >= least), default=0.0)
+        return rows * min((each for size, each in self._row_s.get(lane, {}).items() if size >= least), default=0.0)
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
         """The seconds that rows of several lanes will take, one lane after the other."""
         return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())
-
-    def _row_seconds(self, lane: str) -> dict[int, float]:
-        return {size: seconds / rows for size, (rows, seconds) in self._sums.get(lane, {}).copy().items()}
 
 
 def _size(rows: float) -> int:
