@@ -28,6 +28,8 @@ CASCADE_DATA ?= $(wildcard $(addprefix $(COLLECTIONS)/,medquad nq-mini scifact s
 SEED ?= 1
 VENV := .venv
 PIP := $(VENV)/bin/pip --disable-pip-version-check --quiet
+# A process for each of at most four processors, each with whole files of tests, so that what a file sets up is set up once.
+SIDE_BY_SIDE := --numprocesses=logical --maxprocesses=4 --dist=loadfile
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -87,7 +89,7 @@ test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
-	@$(VENV)/bin/pytest
+	@$(VENV)/bin/pytest $(SIDE_BY_SIDE)
 
 test-slow: PROGRAMS += aarch64-linux-gnu-g++/g++-aarch64-linux-gnu qemu-aarch64/qemu-user
 test-slow: $(VENV)/dev.stamp programs

@@ -15,15 +15,14 @@ NASTY = 'a\nb\r\nc\x1b[31m\x00\u2028d \ud800 "é" \\'
 
 @contextmanager
 def logger(log_format: LogFormat) -> Iterator[logging.Logger]:
-    """A logger that writes to stderr in this format."""
-    log, handler = logging.getLogger("tests.logs"), handler_of(log_format)
-    log.addHandler(handler)
-    log.propagate = False
-    log.setLevel("INFO")
+    """A logger that writes to stderr in this format, and hands its records to nobody else."""
+    log = logging.Logger("tests.logs", logging.INFO)
+    log.addHandler(handler_of(log_format))
+    none = request_id.set("")  # whatever a test before has left there
     try:
         yield log
     finally:
-        log.removeHandler(handler)
+        request_id.reset(none)
 
 
 def fail() -> None:

@@ -183,7 +183,7 @@ def test_opensearch_has_no_known_password() -> None:
     assert login == {"opensearch", "opensearch-login", "opensearch-setup"}
 
 
-@pytest.mark.parametrize("name", SET_UPS)
+@pytest.mark.parametrize("name", sorted(SET_UPS))
 def test_a_set_up_waits_for_what_it_needs(name: str) -> None:
     """It runs our script, with a login that is mounted, when bandrank and the search engine are well."""
     service = EVERY_SERVICE[name]
