@@ -1,4 +1,4 @@
-"""The papers' comparison at our scale: systems trained alike, then compared on collections that no training saw.
+"""The papers' comparison at our scale: systems trained alike, then compared on test splits that no training saw.
 
 Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
 groups of their training splits from `python -m bandrank_training mine`. A run that is stopped continues where it was;
@@ -25,6 +25,7 @@ FULL = {"window": None}
 ASYMMETRIC = {"query_to_cls": False, "query_to_candidate": False}
 WINDOWS = (64, 16, 4, 1, 0)
 LAST_THREE = [3, 4, 5]
+ALL_SIX = [0, 1, 2, 3, 4, 5]
 LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "bi-encoder": ("bi_encoder", {}),
     "poly-64": ("poly_encoder", {"num_codes": 64}),
@@ -32,6 +33,9 @@ LIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "mix-a": ("mix_encoder", {"interaction_layers": [5]}),
     "mix-b": ("mix_encoder", {"interaction_layers": LAST_THREE}),
     "mix-c": ("mix_encoder", {"interaction_layers": LAST_THREE, "num_embeddings": 2, "pool": "last"}),
+    "mix-b-k4": ("mix_encoder", {"interaction_layers": LAST_THREE, "num_embeddings": 4}),
+    "mix-b-codes": ("mix_encoder", {"interaction_layers": LAST_THREE, "strategy": "C"}),
+    "mix-b-all": ("mix_encoder", {"interaction_layers": ALL_SIX}),
 }
 
 
@@ -150,7 +154,10 @@ theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
 ## Scorers that precompute
 
 From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
-random; the bi-encoder has nothing new.
+random; the bi-encoder has nothing new. `mix-a`, `mix-b` and `mix-c` are the paper's MixEncoders: interaction in the last
+layer, in the last three, and in the last three with two context embeddings, of which the last is the hint. Of `mix-b`,
+`k4` has four context embeddings, `codes` makes its one by learnt codes (strategy C instead of S), and `all` has
+interaction in all six layers.
 
 {light}
 {bullets(machine.describe())}
