@@ -111,7 +111,8 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     serving = assemble(files, settings, on_death=on_death)
-    connections = Connections(ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics)
+    limits, metrics = ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics
+    connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
     service = Service(serving, settings)
     config = uvicorn.Config(
         create_proxy(service, settings) if proxy else create_app(service),

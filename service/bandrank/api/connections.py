@@ -54,9 +54,11 @@ class Phase(Enum):
 class Connections:
     """The connections of a server. Used from the event loop."""
 
-    def __init__(self, limits: ConnectionLimits, metrics: Metrics) -> None:
-        files = allow_files(limits.max_connections + limits.reserved + RESERVED_FILES)
-        most = min(limits.max_connections, files - RESERVED_FILES - limits.reserved)
+    def __init__(self, limits: ConnectionLimits, metrics: Metrics, *, outgoing: int = 0) -> None:
+        """outgoing: connections that requests open in their turn, one each at most, as those to a search engine."""
+        beside = limits.reserved + RESERVED_FILES
+        left = allow_files(limits.max_connections + outgoing + beside) - beside
+        most = max(1, min(limits.max_connections, max(left - outgoing, left // 2)))
         if most < limits.max_connections:
             log.warning(
                 "connections are bounded by the limit on open files: %d instead of %d", most, limits.max_connections
