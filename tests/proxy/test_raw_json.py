@@ -139,12 +139,36 @@ def test_scores_and_added_fields() -> None:
         ('{"a":null,"b":true,"c":{}}', ["a", "b", "c", "d.e"], ""),
         ('{"a":"\\ud800x"}', ["a"], "\ufffdx"),
         ("[]", ["a"], ""),
+        ('{"a.b":{"c":"d"}}', ["a.b.c"], "d"),
         ('{"漢":"ü \\u00fc 🐝","n":1.10,"\\u00e9":"e"}', ["漢", "n", "é"], "ü ü 🐝 1.10 e"),
     ],
 )
 def test_the_text_of_a_hit(source: str, fields: list[str], expected: str) -> None:
     """That of its fields, where there is any, in the order in which they are named."""
     assert SearchAnswer(f'{{"hits":{{"hits":[{{"_source":{source}}}]}}}}'.encode(), 1).texts(fields) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        ('{"notes":[{"text":["x"]},{"text":["y"]}]}', None),
+        ('{"notes":[{"text":["x"],"by":["z"]},{"text":["y"]}]}', '{"notes":[{"by":["z"]}]}'),
+        ('{"notes":[{"text":["x"]}, {"by":[1.0e-7],"text":["y"]}]}', '{"notes":[{"by":[1.0e-7]}]}'),
+        ('{"notes":[{"by":["z"]}],"a":[1]}', '{"notes":[{"by":["z"]}],"a":[1]}'),
+        ('{"notes":[{"text":["x"]}],"a":[1]}', '{"a":[1]}'),
+        ('{"notes.text":["x","y"]}', None),
+        ('{"a.notes":[{"more.text":["x"],"n":[0]}],"b":[{"c":[{"d":["y"]}]}]}', '{"a.notes":[{"n":[0]}]}'),
+    ],
+)
+def test_fields_of_nested_documents(fields: str, left: str | None) -> None:
+    """Each engine's way to write them is read, and what the client did not ask for is taken out."""
+    names = ["notes.text", "a.notes.more.text", "b.c.d"]
+    around = '{"hits":{"hits":[{"_id":"1"%s}]}}'
+    answer = SearchAnswer((around % f',"fields":{fields}').encode(), 1)
+    written = answer.write([Placed(0)], added=names).decode()
+
+    assert answer.texts(names) == [" ".join(letter for letter in "xy" if f'"{letter}"' in fields)]
+    assert written == around % ("" if left is None else f',"fields":{left}')
 
 
 def test_fields_with_names_beyond_ascii_are_taken_out() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bandrank.proxy.added_fields import without_added
 from bandrank.proxy.raw_json import (
     Edit,
     Number,
@@ -98,10 +99,8 @@ class SearchAnswer:
             edits.append(Edit(old.value_start, old.end, repr(score)))
         fields = find(members, "fields")
         if added and fields is not None:
-            if {part.key for part in fields.value} <= {*added}:  # the client asked for none of them
-                edits += without(members, {"fields"})
-            else:
-                edits += without(fields.value, added)
+            others, _ = without_added(text, fields.value_start, added)
+            edits += without(members, {"fields"}) if others is None else others
         return edited(text, hit.start, hit.end, edits).encode()
 
     def _raw(self, start: int, end: int, edits: Sequence[Edit] = ()) -> bytes:
@@ -127,7 +126,7 @@ def _text_of(text: str, hit: Part, fields: Sequence[str]) -> str:
         found = _at(source.value, name) if source is not None else None
         if source is not None and _has_numbers(found):
             found = _at(read_value(text, source.value_start)[0], name)
-        texts += list(_strings(found)) or _strings(values.get(name))
+        texts += list(_strings(found)) or _strings(_at(values, name))
     return encodable(" ".join(texts))
 
 
@@ -152,8 +151,8 @@ def _at(value: Any, path: str) -> Any:
         return None
     if path in value:
         return value[path]
-    head, _, rest = path.partition(".")
-    return _at(value.get(head), rest) if rest else None
+    dots = (at for at, character in enumerate(path) if character == ".")
+    return next((_at(value[path[:dot]], path[dot + 1 :]) for dot in dots if path[:dot] in value), None)
 
 
 def _has_numbers(value: Any) -> bool:

@@ -1,0 +1,48 @@
+"""The `fields` of a hit without those that the client did not ask for.
+
+Elasticsearch groups those of nested documents: asked for `notes.text`, it has `{"notes": [{"text": ["words"]}]}`.
+OpenSearch has `{"notes.text": ["words"]}`.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+
+from bandrank.proxy.raw_json import Edit, Part, Reader, read_elements, read_members, read_value, without
+
+# What is to be done about a value: edits, or None to take it out, as nothing would be left in it.
+Edits = list[Edit] | None
+
+
+def without_added(text: str, at: int, added: Collection[str]) -> tuple[Edits, int]:
+    """The edits that take fields out of the object that begins at a place, and where it ends. Raises ValueError."""
+    readers: dict[str, Reader] = {}
+    for name in added:
+        for group in [*accumulate(name.split("."), "{}.{}".format)][:-1]:
+            inside = {each[len(group) + 1 :] for each in added if each.startswith(f"{group}.")}
+            readers[group] = partial(_without_inside, added=inside)
+    members, end = read_members(text, at, readers)
+    inner = [part.value if part.key in readers else [] for part in members]
+    parts = [
+        replace(part, value=None if part.key in added else edits) for part, edits in zip(members, inner, strict=True)
+    ]
+    return _edits(parts), end
+
+
+def _without_inside(text: str, at: int, added: Collection[str]) -> tuple[Edits, int]:
+    """The same for a list of objects; values of other types stay."""
+    if text.startswith("{", at):
+        return without_added(text, at, added)
+    if not text.startswith("[", at):
+        return [], read_value(text, at)[1]
+    elements, end = read_elements(text, at, partial(_without_inside, added=added))
+    return _edits([replace(part, key=str(index)) for index, part in enumerate(elements)]), end
+
+
+def _edits(parts: list[Part]) -> Edits:
+    """Those of some parts, each of which has its own as its value."""
+    gone = {part.key for part in parts if part.value is None}
+    if len(gone) == len(parts):
+        return None
+    return without(parts, gone) + [edit for part in parts for edit in part.value or ()]
