@@ -155,7 +155,15 @@ def test_the_query_is_found(query: dict[str, Any]) -> None:
     assert query_text({"retriever": {"standard": {"query": query}}}) == "words"
     joined = [{"standard": {"query": query}}, {"knn": {"field": "a", "query_vector": [1]}}]
     assert query_text({"retriever": {"rrf": {"retrievers": joined}}}) == "words"
-    assert query_text({"retriever": {"linear": {"retrievers": [{"retriever": each} for each in joined]}}}) == "words"
+    weighed = [{"retriever": each, "weight": 2} for each in joined]
+    for kind in ("linear", "rrf"):
+        assert query_text({"retriever": {kind: {"retrievers": weighed}}}) == "words"
+
+
+@pytest.mark.parametrize("kind", ["linear", "rrf"])
+def test_the_query_of_a_retriever_for_several_fields(kind: str) -> None:
+    """It says the words once, and no queries."""
+    assert query_text({"retriever": {kind: {"query": "words", "fields": ["title", "body"]}}}) == "words"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bandrank.proxy.outcomes import Skipped, SkipReason
+from bandrank.proxy.rank_windows import JOINING
 from bandrank.proxy.raw_json import Number
 
 # {"match": {"title": "words"}} or {"match": {"title": {"query": "words"}}}; the member with the words differs.
@@ -69,12 +70,12 @@ def _of_retriever(retriever: object) -> Iterator[str]:
             continue
         if kind == "standard":
             yield from _of_clause(content.get("query"))
-        elif kind == "rrf":
+        elif kind in JOINING:
+            yield from _text(content.get("query"))
             for each in _listed(content.get("retrievers")):
                 yield from _of_retriever(each)
-        elif kind == "linear":
-            for each in _listed(content.get("retrievers")):
-                yield from _of_retriever(each.get("retriever") if isinstance(each, dict) else None)
+        elif kind == "retriever":  # beside its weight
+            yield from _of_retriever(content)
 
 
 def _text(value: object) -> Iterator[str]:

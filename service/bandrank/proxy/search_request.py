@@ -12,6 +12,7 @@ from urllib.parse import unquote, unquote_plus
 from bandrank.proxy.headers import first
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
+from bandrank.proxy.rank_windows import widened
 from bandrank.proxy.raw_json import Edit, Number, Part, edited, encodable, find, read_document, read_members
 from bandrank.proxy.wishes import Wish
 
@@ -100,7 +101,10 @@ def read_search(wish: Wish, query_string: bytes, body: bytes, query: str | None)
     if given.keys() & SOURCE_FILTERS or "stored_fields" in fields or fields.get("_source", True) is not True:
         covered = _asked_for(given, fields)
         added = [name for name in wish.fields if not any(fnmatchcase(name, pattern) for pattern in covered)]
-    new_body = _with_fields(text, members, added).encode("utf-8") if added else body
+    edits = [_more_fields(text, members, added)] if added else []
+    if (retriever := find(members, "retriever")) is not None:
+        edits += widened(text, retriever.value_start, wish.depth)
+    new_body = edited(text, 0, len(text), edits).encode("utf-8") if edits else body
     return SearchRequest(start, size, encodable(query), frozenset(added), target_query, new_body)
 
 
@@ -166,17 +170,17 @@ def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> list[str]:
     return names
 
 
-def _with_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> str:
-    """The body that asks for more `fields`."""
+def _more_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> Edit:
+    """What makes the body ask for more `fields`. Raises Skipped."""
     names = ", ".join(json.dumps(name) for name in added)
     asked = find(members, "fields")
     if asked is None:
         at = text.index("{") + 1
-        return edited(text, 0, len(text), [Edit(at, at, f'"fields": [{names}]' + (", " if members else ""))])
+        return Edit(at, at, f'"fields": [{names}]' + (", " if members else ""))
     if not isinstance(asked.value, list):
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     comma = ", " if asked.value else ""
-    return edited(text, 0, len(text), [Edit(asked.end - 1, asked.end - 1, comma + names)])
+    return Edit(asked.end - 1, asked.end - 1, comma + names)
 
 
 def _name(part: bytes) -> str:
