@@ -61,6 +61,17 @@ def test_a_header_that_cannot_be_used(value: str) -> None:
     assert refusal(value) == SkipReason.BAD_HEADER
 
 
+@pytest.mark.parametrize(
+    ("sent", "name"), [("本文".encode(), "本文"), ("Größe".encode(), "Größe"), (b"Gr\xf6\xdfe", "Größe")]
+)
+def test_a_field_with_a_name_beyond_ascii(sent: bytes, name: str) -> None:
+    """Header fields are bytes, and clients differ in how they write others than ASCII."""
+    wish = wishes().wish([(b"x-rerank", sent + b"; depth=7")], ["docs"])
+
+    assert wish is not None
+    assert (wish.fields, wish.depth) == ((name,), 7)
+
+
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
 def test_any_header_is_used_or_refused(value: str) -> None:
     """Nothing else is raised."""

@@ -122,7 +122,11 @@ def _read_header(values: Sequence[bytes]) -> dict[str, Any]:
     """The members of `title, body; depth=50; strategy=fast`. Raises Skipped."""
     if not values:
         return {}
-    names, *parameters = values[0].decode("latin-1").split(";")
+    try:
+        header = values[0].decode("utf-8")
+    except UnicodeDecodeError:
+        header = values[0].decode("latin-1")  # as headers were once meant to be, and as Python's clients write them
+    names, *parameters = header.split(";")
     if names.strip() == OFF:
         raise Skipped(SkipReason.OFF)
     asked: dict[str, Any] = {}
