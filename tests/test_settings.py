@@ -148,6 +148,25 @@ def test_other_variables_are_ignored() -> None:
     assert Settings.read(environ=environ) == Settings()
 
 
+@pytest.mark.parametrize("service", ["BANDRANK", "BANDRANK_REDIS"])
+def test_what_kubernetes_says_of_services_is_no_setting(service: str) -> None:
+    """It tells each container of those in its namespace, under their names."""
+    links = {
+        "SERVICE_HOST": "10.96.12.7",
+        "SERVICE_PORT": "8000",
+        "SERVICE_PORT_HTTP": "8000",
+        "PORT": "tcp://10.96.12.7:8000",
+        "PORT_8000_TCP": "tcp://10.96.12.7:8000",
+        "PORT_8000_TCP_PROTO": "tcp",
+        "PORT_8000_TCP_PORT": "8000",
+        "PORT_8000_TCP_ADDR": "10.96.12.7",
+    }
+
+    assert Settings.read(environ={f"{service}_{name}": value for name, value in links.items()}) == Settings()
+    with pytest.raises(BadSetting, match=f"^{service}_PORT "):
+        Settings.read(environ={f"{service}_PORT": "eighty"})
+
+
 @pytest.mark.parametrize("name", ["BANDRANK_PROT", "BANDRANK_Port", "BANDRANK_"])
 def test_a_misspelt_variable_is_an_error(name: str) -> None:
     """The message names it and lists the settings."""

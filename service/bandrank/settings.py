@@ -1,6 +1,7 @@
 """Settings of the service: each is a BANDRANK_* variable, a flag and a key of a file."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,6 +26,10 @@ from bandrank.model_settings import Dtype, ModelSettings, Similarity, read_model
 PREFIX = "BANDRANK_"
 # Variables of the demo, of the soak test and of the fuzzer.
 RESERVED = frozenset({"BANDRANK_DEMO_DATA", "BANDRANK_SOAK_S", "BANDRANK_FUZZ_EXAMPLES", "BANDRANK_FUZZ_SEED"})
+# Kubernetes tells every container of each service of its namespace so, and one may well be named bandrank.
+SERVICE_LINK = re.compile(
+    r"BANDRANK_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=|PORT=(tcp|udp|sctp)://).*"
+)
 SINGLE_MODEL = frozenset({"model", "revision", "fast_model", "fast_revision"})
 
 
@@ -172,11 +177,15 @@ class Settings(BaseModel):
     def read(cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Self:
         """Settings from flags such as `--max-batch-rows`, else the environment, else the file that `config` names.
 
-        An empty BANDRANK_* variable counts as not set; an unknown one is an error, so that misspelt ones are noticed.
-        Raises BadSetting.
+        An empty BANDRANK_* variable counts as not set, as do those that Kubernetes sets; an unknown one is an error, so
+        that misspelt ones are noticed.  Raises BadSetting.
         """
         known = {variable(name): name for name in cls.model_fields}
-        ours = {key: value for key, value in environ.items() if key.startswith(PREFIX) and value}
+        ours = {
+            key: value
+            for key, value in environ.items()
+            if key.startswith(PREFIX) and value and not SERVICE_LINK.fullmatch(f"{key}={value}")
+        }
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
             raise BadSetting(", ".join(unknown), f"is no setting; there are {', '.join(sorted(known))}")
         flags = CliSettingsSource(_Flags, cli_parse_args=list(arguments))()
