@@ -127,7 +127,12 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
         + 1,  # a client that hangs must not delay the stop
         **(hardening(settings) | (PASSED_THROUGH if proxy else {})),
     )
-    server = DrainingServer(config, drain_s=settings.drain_s, on_drain=service.drain)
+
+    def drain() -> None:
+        service.drain()
+        connections.draining = True
+
+    server = DrainingServer(config, drain_s=settings.drain_s, on_drain=drain)
     server.should_exit = stopped
     scheme = "http" if tls is None else "https"
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""

@@ -102,6 +102,19 @@ def test_a_connection_kept_alive_is_used_again() -> None:
         assert service.refused("slow_headers") == 0
 
 
+def test_answers_of_a_drain_end_their_connections() -> None:
+    """And say so; of two requests that come at once both are answered."""
+    probe = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
+    with listening() as running, running.connection(probe) as connection:
+        assert b"connection: close" not in connection.recv(65536)
+        running.connections.draining = True
+        connection.sendall(2 * probe)
+        first, second = ended_with(connection).split(b"HTTP/1.1 200 OK")[1:]
+
+    assert b"connection: close" not in first
+    assert b"connection: close" in second
+
+
 def test_silent_connections_make_room_for_others() -> None:
     """The one that is silent for longest goes first; a hundred of them keep nobody out."""
     with listening(patience_s=30, max_connections=10) as service, ExitStack() as silent:

@@ -63,7 +63,9 @@ def test_sigterm_begins_with_a_drain(tmp_path: Path) -> None:
     with gated_service(tmp_path, "--drain-s", "3600") as gated, ThreadPoolExecutor(1) as client:
         gated.service.terminate()
         wait_until(lambda: gated.get("/readyz").status_code == httpx.codes.SERVICE_UNAVAILABLE)
-        assert "the service is stopping" in gated.get("/readyz").text
+        refusal = gated.get("/readyz")
+        assert "the service is stopping" in refusal.text
+        assert refusal.headers["connection"] == "close"
         assert gated.get("/healthz").status_code == httpx.codes.OK
         answer = client.submit(gated.rerank)
         gated.wait_for_batch()

@@ -28,10 +28,11 @@ PATIENCE_S = 0.4
 
 @dataclass(frozen=True)
 class Listening:
-    """A service that listens. trust: what its clients use, where it speaks TLS."""
+    """A service that listens. trust: what its clients use, where it speaks TLS.  connections: those of its clients."""
 
     address: tuple[str, int]
     trust: ssl.SSLContext | None
+    connections: Connections
 
     @property
     def url(self) -> str:
@@ -90,7 +91,7 @@ def listening(
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            yield Listening(listener.getsockname(), trust)
+            yield Listening(listener.getsockname(), trust, connections)
         finally:
             server.should_exit = True
             thread.join(HANG_S)

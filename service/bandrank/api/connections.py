@@ -52,7 +52,11 @@ class Phase(Enum):
 
 
 class Connections:
-    """The connections of a server. Used from the event loop."""
+    """The connections of a server. Used from the event loop.
+
+    draining: whether each connection ends with its next answer, so that clients go elsewhere, and none is left that
+    could send a request at the moment when the rest is closed.
+    """
 
     def __init__(self, limits: ConnectionLimits, metrics: Metrics, *, outgoing: int = 0) -> None:
         """outgoing: connections that requests open in their turn, one each at most, as those to a search engine."""
@@ -65,6 +69,7 @@ class Connections:
             )
         self.limits = limits
         self.metrics = metrics
+        self.draining = False
         self.open: dict[Connection, Places] = {}
         self._places, self._reserve = Places(most), Places(limits.reserved)
         self.hang_ups = HangUps()
@@ -190,7 +195,12 @@ class BoundedProtocol(WithoutUpgrades):
             return
         self._header_bytes = 0
         self._enter(Phase.BODY)
+        before = self.cycle
         super().on_headers_complete()
+        if self._connections.draining and self.cycle is not before:
+            if self.pipeline and not before.response_started:
+                before.keep_alive = True  # until the request that has come behind it is answered
+            self.cycle.keep_alive = False
         if self.scope.get("path") == PAGE_PATH:
             self.cycle.default_headers = headers_of_page(self.cycle.default_headers)
         if not self.pipeline:
