@@ -83,7 +83,7 @@ class Metrics:
         self.refused_connections = counter(
             "refused_connections",
             "HTTP connections that were closed for what their client did.",
-            reason=("headers", "slow_headers", "slow_body", "unread_answer", "too_many", "handshake"),
+            reason=("malformed", "headers", "slow_headers", "slow_body", "unread_answer", "too_many", "handshake"),
         )
         self.refused_requests = counter(
             "refused_requests",

@@ -1,5 +1,6 @@
 """Slow, silent, greedy and too many clients, on real connections: each is ended, and nobody else is kept waiting."""
 
+import logging
 import socket
 import time
 from contextlib import ExitStack
@@ -63,6 +64,19 @@ def test_a_long_first_line_is_bounded_as_well() -> None:
     with listening() as service, service.connection(b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n") as connection:
         assert ended_with(connection).startswith(b"HTTP/1.1 4")
         assert service.is_alive()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\r\n\r\n", b"GET http://[ HTTP/1.1\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n\r\n"]
+)
+def test_what_is_no_http_is_counted_and_fills_no_log(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody can send it, as fast as connections are taken."""
+    with listening() as service:
+        with service.connection(sent) as connection:
+            assert ended_with(connection).startswith(b"HTTP/1.1 400 Bad Request")
+        assert service.refused("malformed") == 1
+        assert service.is_alive()
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_an_answer_that_nobody_reads_is_dropped() -> None:

@@ -230,6 +230,10 @@ class BoundedProtocol(WithoutUpgrades):
                 self._enter(Phase.IDLE)
             self._connections.falls_silent(self)  # also while the rest of a body comes that nobody needs
 
+    def send_400_response(self, msg: str) -> None:
+        self._connections.metrics.refused_connections.labels("malformed").inc()
+        super().send_400_response(msg)
+
     def give_up(self, reason: str) -> None:
         """Closes the connection at once, whatever is unsent."""
         self._connections.refuse(self, reason)

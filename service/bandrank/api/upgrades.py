@@ -4,10 +4,13 @@ Some clients offer HTTP/2 with their first request (Java's does). A server may i
 parser takes what follows the headers for the other protocol: the request would be answered as if it had no body.
 """
 
+import logging
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+log = logging.getLogger(__name__)
 
 
 class WithoutUpgrades(HttpToolsProtocol):
@@ -44,6 +47,13 @@ class _Parser(httptools.HttpRequestParser):
         self._reader = protocol
 
     def feed_data(self, data: Any) -> None:  # of any type that has bytes
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:  # for which uvicorn would log a warning, which any client can ask for
+            log.debug("what came is no HTTP", exc_info=True)
+            self._reader.send_400_response("Invalid HTTP request received.")
+
+    def _feed(self, data: Any) -> None:
         try:
             super().feed_data(data)
         except httptools.HttpParserUpgrade as offer:
