@@ -68,7 +68,7 @@ prometheus_value() {
 
 scraped_requests() {
     local value
-    value=$(prometheus_value 'sum(bandrank_request_seconds_count)') || return 1
+    value=$(prometheus_value 'sum(bandrank_request_seconds_count)' 2> /dev/null) || return 1
     python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > 0)' "$value"
 }
 
