@@ -7,7 +7,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -51,6 +52,7 @@ USAGE = """usage: bandrank COMMAND [settings as flags: --model M --port P ...]
 
 # Commands that serve nothing and so have arguments of their own instead of settings.
 COMMANDS = {"key": new_key, "models": print_models, "export": export}
+STOPS = (signal.SIGTERM, signal.SIGINT)
 KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies drop an idle connection, so that they do it first
 PASSED_THROUGH = {"headers": [], "date_header": False}  # a proxy's answers have the headers of the search engine
 
@@ -72,18 +74,35 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.read(rest)
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
-        if command in {"serve", "proxy"}:
+        serves = command in {"serve", "proxy"}
+        if serves:
             preflight(settings, proxy=command == "proxy")
         if corpus is not None:
             preflight_corpus(Path(corpus), settings)
         preflight_models(settings)
-        files = load_models(settings)
+        with ended_by_signals() if serves else nullcontext():
+            files = load_models(settings)
         if corpus is not None:
             return precompute(Path(corpus), files, settings)
         return check(files, settings) if command == "check" else serve(files, settings, proxy=command == "proxy")
     except (BadSetting, BadCheckpoint) as error:
         print(f"bandrank: {explain(error) if isinstance(error, BadSetting) else error}", file=sys.stderr)
     return 2
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Lets SIGTERM and SIGINT end the process with 0, while nothing has been promised to anybody.
+
+    The first process of a container does not get a signal that it does not handle, and a download takes minutes. At
+    once, since a thread may download and be waited for otherwise.
+    """
+    before = [signal.signal(number, lambda *_: os._exit(0)) for number in STOPS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(STOPS, before, strict=True):
+            signal.signal(number, handler)
 
 
 def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = False) -> int:
@@ -108,7 +127,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
             stop()
 
     # A signal is a graceful stop from here on, also before uvicorn handles it and when uvicorn raises it again.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPS:
         signal.signal(number, stop)
     serving = assemble(files, settings, on_death=on_death)
     limits, metrics = ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics
@@ -145,7 +164,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
         server.run()
     except SystemExit:  # raised by uvicorn if it could not start; it has logged why
         return 1
-    for number in (signal.SIGTERM, signal.SIGINT):  # a further one would kill the interpreter in its last moments
+    for number in STOPS:  # a further one would kill the interpreter in its last moments
         signal.signal(number, signal.SIG_IGN)
     return 1 if died or not server.started else 0
 

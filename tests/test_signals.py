@@ -1,0 +1,31 @@
+"""Signals before the service has begun to serve."""
+
+import os
+import signal
+import time
+
+import pytest
+from support.tasks import HANG_S
+
+from bandrank.__main__ import ended_by_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_models_load_ends_the_process(number: signal.Signals) -> None:
+    """With the exit code of a stop, and also where it is the first process of a container, which ignores others."""
+    loading, loads = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with ended_by_signals():
+                os.write(loads, b".")
+                time.sleep(HANG_S)
+        finally:
+            os._exit(9)
+    os.read(loading, 1)
+    os.kill(child, number)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    for end in (loading, loads):
+        os.close(end)
