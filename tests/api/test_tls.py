@@ -158,7 +158,8 @@ def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -
         assert status(service.address[1], BANDRANK_TLS_CERTIFICATE=certificate.certificate) == 0
         assert status(service.address[1]) != 0
     with listening() as service:
-        assert status(service.address[1]) == 0
+        assert status(service.address[1]) == status(service.address[1], BANDRANK_HOST="0.0.0.0") == 0  # noqa: S104
+        assert status(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # where it then listens
     assert status(service.address[1]) != 0
 
 
