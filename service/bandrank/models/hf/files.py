@@ -29,6 +29,8 @@ ADAPTER = (
     "and give that folder"
 )
 
+NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
 NORMALIZER_SETTINGS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -136,7 +138,8 @@ def _configure(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Tensors by name, from safetensors files or from a pickle, none of whose code is run. Raises BadCheckpoint.
+    """Tensors by name, from safetensors files or from a pickle, none of whose code is run. Raises BadCheckpoint, also
+    for quantised ones: without their scales they would be taken for weights.
 
     Those of safetensors are mapped from the file: what nobody reads of them takes no memory.
     """
@@ -159,6 +162,13 @@ def read_weights(folder: Path) -> Weights:
         raise BadCheckpoint(f"{safe}: missing or damaged: {error}") from error
     except (UnpicklingError, EOFError, RuntimeError) as error:
         raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
+    for name, tensor in weights.items():
+        if name.endswith(("weight", "weight_packed")) and tensor.dtype not in NUMBERS:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise BadCheckpoint(
+                f"{folder}: quantised weights ({kind}, {name}) are not supported; take the model that they were made "
+                "of, which can compute in int8 on a CPU"
+            )
     # Checkpoints from before 2020 call a LayerNorm's parameters gamma and beta.
     names = {".gamma": ".weight", ".beta": ".bias"}
     return {re.sub(r"\.(gamma|beta)$", lambda match: names[match[0]], name): tensor for name, tensor in weights.items()}
