@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.models import edit_json, save_bi_encoder, write_json
+from support.models import edit_json, save_bi_encoder, write_json, write_modules
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.loading import load_model
@@ -36,6 +36,27 @@ def test_other_modules_are_refused(tmp_path: Path) -> None:
     modules[2]["type"] = "sentence_transformers.models.CNN"
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     with pytest.raises(BadCheckpoint, match=r"modules .*'CNN'.* are not supported, only Transformer, Pooling, Dense"):
+        load_model(str(folder))
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"": "base.modules.transformer.Transformer", "1_SpladePooling": "sparse_encoder.modules.SpladePooling"},
+        {
+            "": "base.modules.transformer.Transformer",
+            "1_Dense": "base.modules.dense.Dense",
+            "2_MultiVectorMask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+            "3_Normalize": "base.modules.normalize.Normalize",
+        },
+    ],
+)
+def test_modules_of_another_kind_of_model_are_named(tmp_path: Path, kinds: dict[str, str]) -> None:
+    """A sparse or a multi-vector encoder, which is no cross-encoder that lost its classifier."""
+    folder = save_bi_encoder(tmp_path)
+    write_modules(folder, kinds)
+    names = ".*".join(kind.rpartition(".")[2] for kind in kinds.values())
+    with pytest.raises(BadCheckpoint, match=rf"modules \['{names}'\] are not supported"):
         load_model(str(folder))
 
 

@@ -85,4 +85,6 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
         return colbert.read(model)
     if model.encoder.causal:
         return decoder_reranker.read(model, modules)
+    if modules not in ([], ["Transformer"]):
+        raise model.refuse(f"modules {modules} are not supported")
     return sequence_cross_encoder.read(model) if model.family.one_text else cross_encoder.read(model)
