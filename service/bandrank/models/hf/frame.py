@@ -9,6 +9,10 @@ from typing import Self
 from bandrank.models.checkpoint import read_object
 from bandrank.models.hf.files import load_tokenizer
 
+# Classes of tokenizers that hand out no token types where their files do not say what they do: TokenizersBackend is
+# what transformers 5 makes of a tokenizer without a class of its own. Others do, or have one type in their templates.
+UNTYPED = {"DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend"}
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -39,6 +43,7 @@ class Frame:
                 "before, and one that separates and ends them"
             )
         settings = read_object(folder / "tokenizer_config.json", optional=True)
-        typed = "token_type_ids" in (settings.get("model_input_names") or ["token_type_ids"])
+        inputs = settings.get("model_input_names")
+        typed = "token_type_ids" in inputs if inputs else settings.get("tokenizer_class") not in UNTYPED
         cls_id, sep_id = text
         return cls(cls_id, sep_id, separators, typed and pair.type_ids[-1] == 1)
