@@ -1,5 +1,6 @@
 """Settings of tokenizer_config.json: what they change, as transformers applies them, and how far texts are read."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,52 @@ def test_they_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -
 
     expected = [theirs(text, add_special_tokens=False).input_ids for text in TEXTS]
     assert [ours.encode(text, add_special_tokens=False).ids for text in TEXTS] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed"),
+    [
+        ("BertTokenizer", True),
+        ("DistilBertTokenizer", False),
+        ("TokenizersBackend", False),  # of transformers 5, for tokenizers without a class of their own
+        (None, True),
+    ],
+)
+def test_types_that_the_class_of_a_tokenizer_hands_out(tmp_path: Path, kind: str | None, *, typed: bool) -> None:
+    """Whatever types its template has; a list of inputs says more than the class."""
+    folder = save_cross_encoder(tmp_path)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind} if kind else {})
+    assert ("token_type_ids" in AutoTokenizer.from_pretrained(folder)("a", "b")) == typed
+
+    assert load_model(str(folder)).scorer.config.token_types == typed
+    edit_json(folder / "tokenizer_config.json", {"model_input_names": ["input_ids", "token_type_ids"]})
+    assert load_model(str(folder)).scorer.config.token_types
+
+
+@pytest.mark.parametrize("save", [save_cross_encoder, save_ettin, save_bi_encoder])
+def test_a_tokenizer_with_more_tokens_than_the_weights(tmp_path: Path, save: Callable[[Path], Path]) -> None:
+    """Tokens that were added to it alone, or another model's tokenizer: a text with such a token has no score."""
+    folder = save(tmp_path)
+    tokenizer = load_tokenizer(folder)
+    rows = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["[Q]"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(BadCheckpoint, match=rf"'\[Q\]' of the tokenizer is {rows}, .* embed {rows} tokens"):
+        load_model(str(folder))
+
+
+def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
+    """With a larger vocabulary, and no token beside it."""
+    folder = save_cross_encoder(tmp_path)
+    load_model(str(folder))
+    saved = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary = saved["model"]["vocab"]
+    rows = len(vocabulary)
+    saved["model"]["vocab"] = vocabulary | {"another": rows}
+    for added in ([], saved["added_tokens"]):
+        write_json(folder / "tokenizer.json", saved | {"added_tokens": added})
+        with pytest.raises(BadCheckpoint, match=rf"'another' of the tokenizer is {rows}, .* embed {rows} tokens"):
+            load_model(str(folder))
 
 
 @pytest.mark.parametrize("begins", [True, False])

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from bandrank.dtypes import DtypeName
 from bandrank.models import checkpoint, hf
 from bandrank.models.architectures.bi_encoder import Similarity
+from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.fusion import Fusion
 from bandrank.models.hf.files import find_folder, load_tokenizer
 from bandrank.models.scorer import Scorer
@@ -41,6 +42,22 @@ def load_model(model: str, revision: str | None = None, *, similarity: Similarit
         fusion = checkpoint.load_fusion(folder)
         fit = checkpoint.load_precision(folder).fit
         tokenizer = load_tokenizer(checkpoint.tokenizer_folder(folder))
-        return LoadedModel(model, folder, checkpoint.load(folder), tokenizer, fusion, fit)
-    scorer = hf.load(folder, name=model, similarity=similarity)
-    return LoadedModel(model, folder, scorer, load_tokenizer(folder))
+        scorer = checkpoint.load(folder)
+        _require_fitting(tokenizer, scorer, folder)
+        return LoadedModel(model, folder, scorer, tokenizer, fusion, fit)
+    scorer, tokenizer = hf.load(folder, name=model, similarity=similarity), load_tokenizer(folder)
+    _require_fitting(tokenizer, scorer, folder)
+    return LoadedModel(model, folder, scorer, tokenizer)
+
+
+def _require_fitting(tokenizer: Tokenizer, scorer: Scorer, folder: Path) -> None:
+    """Raises BadCheckpoint if the tokenizer has tokens without an embedding. A text with one would have no score, and
+    would end the process on a GPU, where an index that is out of range leaves the device unusable.
+    """
+    rows = scorer.config.encoder.vocab_size
+    last = max([tokenizer.get_vocab_size(with_added_tokens=False) - 1, *tokenizer.get_added_tokens_decoder()])
+    if last >= rows:
+        raise BadCheckpoint(
+            f"{folder}: the id of {tokenizer.id_to_token(last)!r} of the tokenizer is {last}, but the weights embed "
+            f"{rows} tokens; the tokenizer is another model's, or tokens were added to it alone"
+        )
