@@ -114,6 +114,17 @@ def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:
     assert again.scorer.query_template == model.scorer.query_template
 
 
+@pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, UNTIED), (GemmaForCausalLM, GEMMA)])
+def test_whether_the_output_matrix_is_the_embeddings(kind: Any, published: str, tmp_path: Path) -> None:
+    """A config.json that does not say is one of the library's default: transformers 4 leaves Gemma's out."""
+    folder = save_decoder(tmp_path, tiny_decoder(kind, PUBLISHED[published]))
+    said = load_model(str(folder)).scorer.state_dict()["head.classifier.weight"]
+    edit_json(folder / "config.json", {}, remove=("tie_word_embeddings",))
+    assert AutoConfig.from_pretrained(folder).tie_word_embeddings == PUBLISHED[published]["tie_word_embeddings"]
+
+    assert torch.equal(load_model(str(folder)).scorer.state_dict()["head.classifier.weight"], said)
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu_pytorch_tanh"])
 def test_gemma_has_the_tanh_form_of_gelu(tmp_path: Path, activation: str) -> None:
     """Also where its config.json, as that of the first releases, says gelu."""

@@ -195,7 +195,8 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
     """(1, hidden_size): a classifier of one output, or of two with the names of the compared tokens, as their
     difference; or a row of the output matrix or the difference of two, which alone are read of it.
     """
-    weights, tied = model.weights, model.settings.get("tie_word_embeddings", False)
+    # By default as in the library, which writes what differs from its default, or, before version 5, from True.
+    weights, tied = model.weights, model.settings.get("tie_word_embeddings", model.settings["model_type"] == "gemma")
     if (classifier := weights.get("score.weight")) is not None:
         if _labels(model) == [text.irrelevant, text.relevant] and len(classifier) == 2:
             return classifier[1:].float() - classifier[:1].float()
