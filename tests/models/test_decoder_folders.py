@@ -258,6 +258,16 @@ def test_an_embedding_model_of_another_kind_is_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
+def test_an_embedding_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    """Such as Alibaba-NLP/gte-Qwen1.5-7B-instruct and voyageai/voyage-4-nano, in which a token sees those behind it,
+    and whose config.json need not say so.
+    """
+    folder = embedding_folder(tmp_path, tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
+    edit_json(folder / "config.json", {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}})
+    with pytest.raises(BadCheckpoint, match=r"code of its own \(modeling_qwen.Qwen2Model\), which is not run"):
+        load_model(str(folder))
+
+
 def test_another_encoder_is_refused(tmp_path: Path) -> None:
     """A re-ranker of this kind has causal attention, and a prompt that ends with tokens of its own."""
     model = load_model(str(save_decoder(tmp_path / "theirs", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))

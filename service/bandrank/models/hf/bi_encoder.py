@@ -9,7 +9,7 @@ from bandrank.models.hf.limits import most_tokens
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.pooling import read_pooling
 from bandrank.models.hf.prompts import wordings
-from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame
+from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, frame, require_no_code
 from bandrank.models.hf.similarity import read_similarity
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN
@@ -28,6 +28,8 @@ def read(model: Model, modules: list[str]) -> Scorer:
     plain = ["Transformer", "Pooling", *["Dense"] * layers]
     if modules not in (plain, [*plain, "Normalize"]):
         raise model.refuse(f"modules {modules} are not supported, only Transformer, Pooling, Dense and Normalize")
+    if encoder.causal:
+        require_no_code(model)
     paths = [folder / module["path"] for module in read_json(folder / "modules.json")]
     library = read_object(folder / "config_sentence_transformers.json", optional=True)
     pooling = read_object(paths[1] / "config.json")

@@ -22,7 +22,7 @@ from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, rendered
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
-from bandrank.models.hf.qwen import MOST_DECODER_TOKENS
+from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, require_no_code
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN, Wording
 
@@ -156,12 +156,10 @@ def read(model: Model, modules: list[str]) -> Scorer:
 
 def _prompt(model: Model) -> PromptText:
     """The prompt that the model was trained with. Raises BadCheckpoint for one that is put together by unknown code."""
-    if not model.settings.get("auto_map"):
-        return PROMPTS[model.settings["model_type"]]
-    if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is None:
-        code = ", ".join(sorted(map(str, dict(model.settings["auto_map"]).values())))
-        raise model.refuse(f"a decoder that computes by code of its own ({code}), which is not run, is not supported")
-    return prompt
+    if (prompt := PROMPTS_OF_CODE.get(own_class(model.settings))) is not None:
+        return prompt
+    require_no_code(model)
+    return PROMPTS[model.settings["model_type"]]
 
 
 def _require_known_template(model: Model, text: PromptText, task: str) -> None:

@@ -73,6 +73,13 @@ def decoder_weights(weights: Weights, config: Any) -> Weights:
     return translated | layer_weights(weights, config, LayerNames("layers", PARTS | norms))
 
 
+def require_no_code(model: Model) -> None:
+    """Raises BadCheckpoint for a decoder with code of its own, in which tokens may see those behind them."""
+    if own := model.settings.get("auto_map"):
+        code = ", ".join(sorted(map(str, dict(own).values())))
+        raise model.refuse(f"a decoder that computes by code of its own ({code}), which is not run, is not supported")
+
+
 def frame(model: Model) -> dict[str, int | None]:
     """The tokens that the tokenizer puts around a text, as fields of a bi-encoder's config: none, or one at the end.
 
