@@ -35,7 +35,7 @@ FENCES = {
         f"{HF}/files.py",
         *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "modernbert", "roberta")),
     },
-    "huggingface_hub": {f"{HF}/files.py", f"{HF}/modernbert.py"},
+    "huggingface_hub": {f"{HF}/files.py", f"{HF}/load.py"},
     "tokenizers": {
         f"{HF}/files.py",
         f"{MODELS}/loading.py",

@@ -39,6 +39,14 @@ def test_other_modules_are_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
+def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
+    """In the library's words, and not with a traceback."""
+    folder = save_bi_encoder(tmp_path)
+    edit_json(folder / "config.json", {"layer_norm_eps": "1e-12"})
+    with pytest.raises(BadCheckpoint, match=r"config\.json: .*'layer_norm_eps'(.|\n)*expected float, got str"):
+        load_model(str(folder))
+
+
 @pytest.mark.parametrize(
     "kinds",
     [

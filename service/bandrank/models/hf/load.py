@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
+
 from bandrank.models.architectures.bi_encoder import Similarity
 from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker, pylate, sequence_cross_encoder
@@ -69,6 +71,8 @@ def load(folder: Path, *, name: str = "", similarity: Similarity | None = None) 
         return _in_its_role(model, bi_encoder.modules(folder))
     except KeyError as error:
         raise BadCheckpoint(f"{folder}: the weights have no tensor {error}") from error
+    except StrictDataclassError as error:  # of transformers' own classes, in which some families read their settings
+        raise BadCheckpoint(f"{folder / 'config.json'}: {error}; {SUPPORTED}") from error
     except ValueError as error:
         raise error if isinstance(error, BadCheckpoint) else BadCheckpoint(f"{folder}: {error}") from error
 
