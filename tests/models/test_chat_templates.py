@@ -127,7 +127,20 @@ def test_without_modules_it_is_for_chats(folder: Path) -> None:
     load_model(str(folder))
 
 
-def test_a_classifier_does_without_it(tmp_path: Path) -> None:
+def test_a_prompt_that_the_library_leaves_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever fine-tuned a decoder without one hears why it ranks badly."""
+    load_model(str(folder))
+    [warning] = caplog.messages
+    assert "joins a query and a document without a prompt; here they stand in that of the published qwen3" in warning
+    caplog.clear()
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    load_model(str(folder))
+    (folder / "modules.json").unlink()
+    load_model(str(folder))
+    assert not caplog.messages
+
+
+def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """sentence-transformers gives it no messages, so that its template may say anything."""
     theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
     folder = save_decoder(tmp_path, theirs)
@@ -135,3 +148,4 @@ def test_a_classifier_does_without_it(tmp_path: Path) -> None:
     expected = scores(folder)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     assert scores(folder) == expected
+    assert len(caplog.messages) == 2

@@ -9,6 +9,7 @@ zeroentropy/zerank-1-small brings code of its own, which is not run: the query i
 its user's, both without white space around them, and the score is a fifth of the logit of "Yes".
 """
 
+import logging
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -25,6 +26,8 @@ from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, require_no_code
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN, Wording
+
+log = logging.getLogger(__name__)
 
 TASK = "Given a web search query, retrieve relevant passages that answer the query"
 
@@ -134,14 +137,24 @@ PROMPTS_OF_CODE = {  # by the class of an author's own code that reads config.js
 def read(model: Model, modules: list[str]) -> Scorer:
     """The re-ranker of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
 
+    Logs a warning if sentence-transformers, which saved it, asks it without a prompt: whoever fine-tuned it may have
+    done so too, or have put the prompt into the texts, as tomaarsen/Qwen3-Reranker-0.6B-seq-cls is used.
     modules: those of sentence-transformers; Transformer and LogitScore may name the two tokens.
     """
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
         raise model.refuse(f"modules {modules} are not supported for a decoder that re-ranks")
     text = _prompt(model)
     task = require_no_prompt(model, text.task)
+    templated = False
     if "LogitScore" in modules or own_class(model.settings):  # else pairs are put together without a template
-        _require_known_template(model, text, task)
+        templated = _require_known_template(model, text, task)
+    if modules and not templated:
+        log.warning(
+            "%s: sentence-transformers joins a query and a document without a prompt; here they stand in that of the "
+            "published %s re-rankers, and a model that was trained without it ranks badly",
+            model.folder,
+            model.settings["model_type"],
+        )
     max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
         encoder=model.encoder,
@@ -162,8 +175,8 @@ def _prompt(model: Model) -> PromptText:
     return PROMPTS[model.settings["model_type"]]
 
 
-def _require_known_template(model: Model, text: PromptText, task: str) -> None:
-    """Raises BadCheckpoint if the model's own template puts a pair in other words."""
+def _require_known_template(model: Model, text: PromptText, task: str) -> bool:
+    """Whether the model has a template of its own. Raises BadCheckpoint if that puts a pair in other words."""
     query, document = "which pair?", "This one."
     rendered = rendered_pair(model.folder, query, document, task, roles=text.roles)
     if rendered is not None and rendered != (known := text.around(query, document)):
@@ -172,6 +185,7 @@ def _require_known_template(model: Model, text: PromptText, task: str) -> None:
             f"a chat template that goes on with {rendered[end : end + 40]!r} where that of the published models has "
             f"{known[end : end + 40]!r} is not supported"
         )
+    return rendered is not None
 
 
 def _compared(model: Model) -> dict[str, Any]:
