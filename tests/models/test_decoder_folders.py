@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.decoders import PUBLISHED, save_decoder, tiny_decoder
+from sentence_transformers import SentenceTransformer
+from support.decoders import PUBLISHED, gemma_tokenizer, save_decoder, tiny_decoder
 from support.models import (
     as_served,
     change_weights,
@@ -17,7 +18,15 @@ from support.models import (
     write_json,
     write_modules,
 )
-from transformers import AutoConfig, GemmaForCausalLM, Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoConfig,
+    GemmaForCausalLM,
+    GemmaModel,
+    Qwen3ForCausalLM,
+    Qwen3ForSequenceClassification,
+    Qwen3Model,
+)
 
 from bandrank.models import checkpoint
 from bandrank.models.architectures import BiEncoder, DecoderReranker
@@ -201,9 +210,8 @@ def test_a_classifier_of_several_labels_is_refused(tmp_path: Path, labels: dict[
 def embedding_folder(folder: Path, model: Any) -> Path:
     """A folder like that of Qwen/Qwen3-Embedding-0.6B."""
     save_decoder(folder, model, end=True)
-    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
-    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds]
-    write_json(folder / "modules.json", modules)
+    kinds = {"": "models.Transformer", "1_Pooling": "models.Pooling", "2_Normalize": "models.Normalize"}
+    write_modules(folder, kinds)
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True, "pooling_mode_cls_token": False})
     prompts = {"query": PROMPT, "document": ""}
@@ -242,6 +250,27 @@ def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
     assert isinstance(model.scorer, BiEncoder)
     assert "query_wording" not in model.scorer.candidate_side().config
     assert model.scorer.precomputes
+
+
+@pytest.mark.parametrize("template", ["<bos> $A", "<bos> $A <eos>", "$A <eos>", "$A"])
+def test_tokens_around_the_texts_of_an_embedding_model(template: str, tmp_path: Path) -> None:
+    """Where the tokenizer has them: Gemma's puts one before a text. Means of states, as the library computes them."""
+    theirs = tiny_decoder(GemmaModel, PUBLISHED[GEMMA])
+    folder = embedding_folder(tmp_path, theirs)
+    write_json(folder / "1_Pooling" / "config.json", {"embedding_dimension": 128, "pooling_mode": "mean"})
+    (folder / "config_sentence_transformers.json").unlink()
+    tokenizer = gemma_tokenizer()
+    special = [(token, tokenizer.token_to_id(token)) for token in ("<bos>", "<eos>")]
+    tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "TokenizersBackend", "pad_token": "<pad>"})
+    query, texts = "where do bees live?", ["In hives.", "bees " * 30, "?"]
+    library = SentenceTransformer(str(folder), device="cpu")
+
+    scores = similarities(load_model(str(folder)), query, texts)
+
+    expected = library.encode(texts) @ library.encode(query)
+    assert scores == pytest.approx(expected.tolist(), abs=CLOSE)
 
 
 def test_an_embedding_model_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -81,14 +81,20 @@ def require_no_code(model: Model) -> None:
 
 
 def frame(model: Model) -> dict[str, int | None]:
-    """The tokens that the tokenizer puts around a text, as fields of a bi-encoder's config: none, or one at the end.
+    """The tokens that the tokenizer puts around a text, as fields of a bi-encoder's config: at most one before it, as
+    Gemma's does, and one behind it.
 
     Raises BadCheckpoint if there are others.
     """
-    added = load_tokenizer(model.folder).encode("", add_special_tokens=True).ids
-    if len(added) > 1:
-        raise model.refuse(f"the tokenizer adds {len(added)} tokens to a text; a decoder's adds one at most")
-    return {"cls_id": None, "sep_id": added[0] if added else None}
+    text = load_tokenizer(model.folder).encode("a", add_special_tokens=True)
+    is_added = text.special_tokens_mask
+    if sum(is_added) > sum(ends := (is_added[0], is_added[-1])):
+        raise model.refuse(
+            f"the tokenizer adds {sum(is_added)} tokens to a text; a decoder's adds one before it and one behind it at "
+            "most"
+        )
+    before, behind = (token if added else None for token, added in zip((text.ids[0], text.ids[-1]), ends, strict=True))
+    return {"cls_id": before, "sep_id": behind}
 
 
 QWEN = Family(prefixes=("model.",), tokens={}, read_config=read_config, encoder_weights=decoder_weights, head={})
