@@ -32,7 +32,6 @@ class CrossEncoderConfig(JointConfig):
     """The settings of a cross-encoder, saved in config.json.
 
     token_types: whether candidates have token type 1; if False, all rows have type 0.
-    query_separators: how many [SEP] stand between query and candidate.
     lexical: evidence of shared words that is added to the score, or None.
     sentence_token: the token id before each sentence of a candidate, whose rows join the query's (QDS-Transformer).
     Raises ValueError as JointConfig does, and for a sentence token that is not in the vocabulary, or that has no rows
@@ -41,7 +40,6 @@ class CrossEncoderConfig(JointConfig):
 
     pattern: AttentionPattern = FULL
     token_types: bool = True
-    query_separators: int = 1
     sentence_token: int | None = None
     lexical: LexicalConfig | None = None
 
@@ -68,7 +66,6 @@ class CrossEncoder(JointScorer):
         super().__init__(config)
         self.config: CrossEncoderConfig = config
         self.attention = config.pattern
-        self.query_template = replace(self.query_template, suffix=(config.sep_id,) * config.query_separators)
         self.candidate_template = replace(self.candidate_template, sentence_token=config.sentence_token)
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
 

@@ -20,6 +20,7 @@ class JointConfig:
     max_tokens: the most token ids of [CLS], query and candidate together.  max_query_tokens: of the query with [SEP].
     max_candidate_tokens: of a long candidate, before it is split into passages.
     long_candidates: a candidate that does not fit is scored by its best passage ("maxp") or is cut ("truncate").
+    query_separators: how many [SEP] stand between query and candidate.
     Raises ValueError if max_tokens does not fit the encoder's positions or leaves no room beside the longest query.
     """
 
@@ -30,6 +31,7 @@ class JointConfig:
     max_query_tokens: int = 256
     max_candidate_tokens: int = 16384
     long_candidates: Literal["maxp", "truncate"] = "maxp"
+    query_separators: int = 1
 
     def __post_init__(self) -> None:
         if not self.max_query_tokens + 3 <= self.max_tokens <= self.encoder.max_positions:
@@ -47,7 +49,7 @@ class JointScorer(Scorer):
 
     def __init__(self, config: JointConfig) -> None:
         super().__init__()
-        self.query_template = TokenTemplate((), (config.sep_id,), config.max_query_tokens)
+        self.query_template = TokenTemplate((), (config.sep_id,) * config.query_separators, config.max_query_tokens)
         longest = config.max_candidate_tokens if config.long_candidates == "maxp" else config.max_tokens - 2
         self.candidate_template = TokenTemplate((), (config.sep_id,), longest)
         self.encoder = build_encoder(config.encoder)

@@ -26,7 +26,7 @@ def read(model: Model) -> Scorer:
         pattern=pattern,
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
-        query_separators=model.family.query_separators if frame is None else frame.query_separators,
+        query_separators=model.query_separators,
         token_types=model.settings.get("token_type_embedding", has_types),
     )
     head_weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}

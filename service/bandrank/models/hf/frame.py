@@ -2,6 +2,7 @@
 intfloat/multilingual-e5-small is a BERT that reads XLM-RoBERTa's tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -16,14 +17,14 @@ UNTYPED = {"DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend"
 
 @dataclass(frozen=True)
 class Frame:
-    """A text stands between `cls_id` and `sep_id`; between a query and a candidate there are `query_separators`.
+    """A text stands between `cls_id` and `sep_id`.
 
-    token_types: whether a candidate's tokens have another type than the query's.
+    pair: the tokens around two texts.  token_types: whether those of the second have another type than the first's.
     """
 
     cls_id: int
     sep_id: int
-    query_separators: int
+    pair: Sequence[int]
     token_types: bool
 
     @classmethod
@@ -36,14 +37,27 @@ class Frame:
         text, pair = tokenizer.encode("").ids, tokenizer.encode("", "")
         if not text:
             return None
-        separators = len(pair.ids) - 2
-        if len(text) != 2 or separators < 1 or pair.ids != [text[0], *[text[1]] * (separators + 1)]:
-            raise ValueError(
-                f"the tokenizer puts the tokens {text} around a text and {pair.ids} around two; supported are one "
-                "before, and one that separates and ends them"
-            )
+        if len(text) != 2:
+            raise _another(text, pair.ids)
         settings = read_object(folder / "tokenizer_config.json", optional=True)
         inputs = settings.get("model_input_names")
         typed = "token_type_ids" in inputs if inputs else settings.get("tokenizer_class") not in UNTYPED
         cls_id, sep_id = text
-        return cls(cls_id, sep_id, separators, typed and pair.type_ids[-1] == 1)
+        return cls(cls_id, sep_id, pair.ids, typed and pair.type_ids[-1:] == [1])
+
+    @property
+    def query_separators(self) -> int:
+        """How many `sep_id` stand between a query and a candidate, which bi-encoders need not know. Raises ValueError
+        for a template of another form.
+        """
+        count = len(self.pair) - 2
+        if count < 1 or self.pair != [self.cls_id, *[self.sep_id] * (count + 1)]:
+            raise _another([self.cls_id, self.sep_id], self.pair)
+        return count
+
+
+def _another(text: Sequence[int], pair: Sequence[int]) -> ValueError:
+    return ValueError(
+        f"the tokenizer puts the tokens {text} around a text and {pair} around two; supported are one before, and one "
+        "that separates and ends them"
+    )

@@ -98,6 +98,11 @@ class Model:
             f"{name}_id": frame[name] if name in frame else self.token_id(self.family.tokens[name]) for name in names
         }
 
+    @property
+    def query_separators(self) -> int:
+        """How many separators a cross-encoder reads between a query and a candidate. Raises ValueError, as `frame`."""
+        return self.family.query_separators if self.frame is None else self.frame.query_separators
+
     @cached_property
     def frame(self) -> Frame | None:
         """The tokens that the tokenizer puts around texts; None if it puts none. Raises ValueError as `Frame.of`."""

@@ -80,6 +80,7 @@ def _assemble(model: Model, pooling: Any, head: Weights) -> Scorer:
         pooling=pooling,
         max_tokens=max_tokens,
         max_query_tokens=min(256, max_tokens // 2),
+        query_separators=model.query_separators,
     )
     weights = {f"head.{name}": tensor.float() for name, tensor in head.items()}
     return assemble(SequenceCrossEncoder, config, model.encoder_weights | weights, source=str(model.folder))
