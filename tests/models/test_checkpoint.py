@@ -1,6 +1,7 @@
 """Our own checkpoints: what is written, and which damage is told in words."""
 
 import json
+import resource
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -97,6 +98,32 @@ def test_saving_over_a_checkpoint(folder: Path) -> None:
 
     assert checkpoint.load(folder).architecture == "bi_encoder"
     assert load_model(str(folder)).tokenizer.get_vocab_size() == tiny_tokenizer().get_vocab_size()
+
+
+def test_a_process_keeps_the_weights_that_it_loaded(folder: Path) -> None:
+    """When others are saved into the folder: they are mapped, and a service would rank by a mixture, or crash."""
+    scorer = checkpoint.load(folder)
+    loaded = {name: weight.clone() for name, weight in scorer.state_dict().items()}
+    other = checkpoint.assemble(type(scorer), scorer.config, {name: -each for name, each in loaded.items()}, source="")
+
+    checkpoint.save(other, folder, tokenizer=TOKENIZER_FILE)
+
+    assert all(torch.equal(weight, loaded[name]) for name, weight in scorer.state_dict().items())
+    assert all(torch.equal(weight, -loaded[name]) for name, weight in checkpoint.load(folder).state_dict().items())
+
+
+def test_what_cannot_be_written_leaves_the_checkpoint_as_it_was(folder: Path) -> None:
+    """Where there is no room for another."""
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            checkpoint.save(tiny_bi_encoder(), folder, tokenizer=TOKENIZER_FILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -62,6 +62,14 @@ def test_one_tokenizer_is_stored_once(folder: Path) -> None:
     assert not other.exists()
 
 
+def test_a_tokenizer_may_be_stored_two_checkpoints_on(folder: Path) -> None:
+    """As that of the shipped one whose weights are shared is, where it shares those of another."""
+    checkpoint.save(tiny_cross_encoder(), folder / "third", tokenizer=TOKENIZER_FILE, int8=INT8, share="beside")
+
+    assert not (folder / "third" / "tokenizer.json").exists()
+    assert load_model(str(folder / "third")).tokenizer.get_vocab() == load_model("fast").tokenizer.get_vocab()
+
+
 def test_other_weights_under_the_same_name_are_refused(folder: Path) -> None:
     """A later version may ship another scorer of that name, whose words would be silently wrong."""
     changed = tiny_bi_encoder()

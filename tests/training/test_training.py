@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -119,6 +120,20 @@ def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: d
 
     with pytest.raises(BadRecipe, match=rf"state\.pt is of another run: {names}.*choose another `out`"):
         Trainer(recipe(toy, tmp_path / "out", **changes), device=CPU)
+
+
+def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """When there is no room for the state of a run, in place of what torch says."""
+    file = tmp_path / "recipe.toml"
+    file.write_text(toml(values(toy, tmp_path / "out")), encoding="utf-8")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        assert main(["train", str(file)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert "state.pt.partial cannot be written; the disk may be full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("patience", "steps"), [(0, 1), (2, 3), (None, 5)])

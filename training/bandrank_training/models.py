@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
-from bandrank.models.checkpoint import assemble
+from bandrank.models.checkpoint import assemble, write_whole
 from bandrank.models.layers.positions import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
@@ -80,7 +80,7 @@ def tokenizer_file(model: LoadedModel, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tokenizer.json"
-    model.tokenizer.save(str(path))
+    write_whole(path, model.tokenizer.to_str(pretty=True).encode())
     return path
 
 

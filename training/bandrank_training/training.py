@@ -253,7 +253,11 @@ class Trainer:
             "optimiser": self.optimiser.state_dict(),
         }
         partial = self.out / f"{STATE}.partial"
-        torch.save(state, partial)
+        try:
+            torch.save(state, partial)
+        except RuntimeError as error:  # torch's, which does not say why
+            partial.unlink(missing_ok=True)
+            raise OSError(f"{partial} cannot be written; the disk may be full ({error})") from error
         partial.replace(self.out / STATE)
         lines = "".join(json.dumps(entry) + "\n" for entry in self.progress.log)
         (self.out / LOG).write_text(lines, encoding="utf-8")

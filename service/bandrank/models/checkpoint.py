@@ -4,7 +4,6 @@ Another layout is written here, with a new FORMAT.
 """
 
 import json
-import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,14 +72,26 @@ def save(
     if share is not None:
         weights, shared = leave_out(weights, share)
         config["shared"] = asdict(shared)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     # Not save_file, which writes files that only their owner may read: a container serves as another user.
-    (folder / "model.safetensors").write_bytes(serialise({name: each.contiguous() for name, each in weights.items()}))
+    write_whole(folder / "model.safetensors", serialise({name: each.contiguous() for name, each in weights.items()}))
+    write_whole(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
     written = folder / TOKENIZER
-    if share is not None and (folder_of(share) / TOKENIZER).read_bytes() == tokenizer.read_bytes():
+    if share is not None and (tokenizer_folder(folder_of(share)) / TOKENIZER).read_bytes() == tokenizer.read_bytes():
         written.unlink(missing_ok=True)
     elif tokenizer != written:
-        shutil.copyfile(tokenizer, written)
+        write_whole(written, tokenizer.read_bytes())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Puts a new file in the place of the old one, which stays as it is until the new one is complete, and for as long
+    as a process has it mapped: one that serves the weights of a file that is written over would change or crash.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def tokenizer_folder(folder: Path) -> Path:
@@ -93,7 +104,7 @@ def tokenizer_folder(folder: Path) -> Path:
         return folder
     of_config = f"{folder / 'config.json'}: shared"
     try:
-        return folder_of(_parse(Shared, shared, of_config).checkpoint)
+        return tokenizer_folder(folder_of(_parse(Shared, shared, of_config).checkpoint))
     except ValueError as error:
         raise BadCheckpoint(f"{of_config}: {error}") from error
 
@@ -154,7 +165,7 @@ def save_precision(folder: Path, precision: Precision) -> None:
     path = folder / "config.json"
     config = {name: value for name, value in read_object(path).items() if name not in MEASURED}
     config |= {name: list(values) for name, values in asdict(precision).items() if values}
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, (json.dumps(config, indent=2) + "\n").encode())
 
 
 def assemble(architecture: type[AnyScorer], config: Any, weights: dict[str, torch.Tensor], *, source: str) -> AnyScorer:
