@@ -47,6 +47,33 @@ def test_a_title_comes_before_the_text(tmp_path: Path) -> None:
     assert list(open_collection(tmp_path).documents()) == [("7", "Men a man"), ("8", "she"), ("9", "he")]
 
 
+def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
+    """As a table with a missing cell is exported; it is not the word None."""
+    write_lines(write_collection(tmp_path) / "corpus.jsonl", '{"_id": "d1", "title": null, "text": null}')
+
+    assert list(open_collection(tmp_path).documents()) == [("d1", "")]
+
+
+def test_judgements_without_a_header_are_all_read(tmp_path: Path) -> None:
+    """The first line too."""
+    write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", "q1\td1\t2", "q1\td2\t0")
+
+    assert open_collection(tmp_path).qrels("test") == {"q1": {"d1": 2, "d2": 0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("corpus.jsonl", '{"_id": "1", "text": ""}'), ("run.trec.gz", "q Q0 d 1 1 t")]
+)
+def test_a_mark_of_unicode_is_no_part_of_a_file(tmp_path: Path, name: str, line: str) -> None:
+    """As editors on Windows write it: with it, the first document of a run belonged to no query."""
+    write_collection(tmp_path)
+    write_lines(tmp_path / name, line)
+    expected = READ[name](tmp_path)
+    write_lines(tmp_path / name, "\ufeff" + line)
+
+    assert READ[name](tmp_path) == expected
+
+
 def test_only_the_wanted_documents_are_kept(tmp_path: Path) -> None:
     """One that the corpus lacks is left out."""
     collection = open_collection(write_collection(tmp_path, documents=DOCUMENTS))
@@ -69,6 +96,7 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("corpus.jsonl", '["d1", "text"]'),
         ("corpus.jsonl", '{"_id": "d1", "text": "the'),
         ("corpus.jsonl", ""),
+        ("corpus.jsonl", r'{"_id": "d1", "text": "\ud800"}'),
         ("queries.jsonl", '{"text": "who"}'),
         ("queries.jsonl.gz", "who"),
         ("qrels/test.tsv", "q1\td1"),
@@ -76,6 +104,8 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("qrels/test.tsv", "q1 d1 1"),
         ("run.trec", "q1 Q0 d1 1 2.5"),
         ("run.trec", "q1 Q0 d1 1 high bm25"),
+        ("run.trec", "q1 Q0 d1 1 nan bm25"),
+        ("run.trec", "q Q0 d 2 0 bm25"),
         ("run.trec.gz", ""),
     ],
 )

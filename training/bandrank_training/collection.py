@@ -8,6 +8,7 @@ A line of the corpus may have a "page" too, as mixtures do: passages of one page
 import gzip
 import importlib
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -90,13 +91,15 @@ class BeirFolder:
         qrels: Qrels = {}
         path = self._find(f"qrels/{split}.tsv")
         for number, line in numbered_lines(path):
-            if number == 1:
-                continue
             try:
                 query_id, document_id, relevance = line.split("\t")
-                qrels.setdefault(query_id, {})[document_id] = int(relevance)
+                label = int(relevance)
             except ValueError as error:
-                raise BadCollection(f"{path}, line {number}: {error}") from error
+                if number == 1:
+                    continue  # the header, which some files lack
+                expected = "expected a query id, a document id and a whole number, with tabs between"
+                raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
+            qrels.setdefault(query_id, {})[document_id] = label
         return qrels
 
     def _json_lines(self, name: str) -> Iterator[dict[str, Any]]:
@@ -104,10 +107,14 @@ class BeirFolder:
         for number, line in numbered_lines(path):
             try:
                 row = json.loads(line)
-                read = {"_id": str(row["_id"]), "text": str(row["text"])}
-                yield read | {name: row.get(name) for name in ("title", "page")}
+                read = {"_id": str(row["_id"]), "text": "" if row["text"] is None else str(row["text"])}
+                read |= {name: row.get(name) for name in ("title", "page")}
+                " ".join(
+                    map(str, read.values())
+                ).encode()  # JSON can escape half of a surrogate pair, which no text can hold
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadCollection(f"{path}, line {number}: {type(error).__name__}: {error}") from error
+            yield read
 
     def _find(self, name: str) -> Path:
         for path in (self.folder / name, self.folder / f"{name}.gz"):
@@ -159,9 +166,14 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
     for number, line in numbered_lines(path):
         try:
             query_id, _, document_id, _, score, _ = line.split()
-            run.setdefault(query_id, {})[document_id] = float(score)
+            ranked, value = run.setdefault(query_id, {}), float(score)
         except ValueError as error:
             raise BadCollection(f"{path}, line {number}: not a line of a TREC run: {error}") from error
+        if math.isnan(value):
+            raise BadCollection(f"{path}, line {number}: nothing can be ranked by a score that is {score}")
+        if document_id in ranked:
+            raise BadCollection(f"{path}, line {number}: query {query_id} has document {document_id} twice")
+        ranked[document_id] = value
     return run
 
 
@@ -179,7 +191,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def open_text(path: Path) -> TextIO:
-    """Opens a UTF-8 text file, which is decompressed if its name ends in .gz."""
+    """Opens a UTF-8 text file, which may begin with a mark and is decompressed if its name ends in .gz."""
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="\n")
-    return path.open(encoding="utf-8", newline="\n")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
+    return path.open(encoding="utf-8-sig", newline="\n")
