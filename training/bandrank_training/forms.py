@@ -21,6 +21,11 @@ def keywords(query: str) -> str:
     return " ".join(words) or query
 
 
+def asked_for(query: str) -> str:
+    """What is the same of queries that differ in function words, punctuation or case alone."""
+    return keywords(query).casefold()
+
+
 def request(questions: Sequence[str]) -> str:
     """Several questions as one text of as many sentences."""
     return " ".join(map(_sentence, questions))

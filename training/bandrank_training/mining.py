@@ -26,7 +26,7 @@ from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, Collection, open_collection
 from bandrank_training.contents import digest, of_documents, of_judgements, of_model
 from bandrank_training.dense import DenseIndex
-from bandrank_training.forms import keywords
+from bandrank_training.forms import asked_for, keywords
 from bandrank_training.groups import Group, read_groups, write_groups
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import read_recipe
@@ -57,7 +57,8 @@ class MiningRecipe:
     """How a file of groups is made.
 
     depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
-    into a group beside the judged ones, of which at most `max_judged` do.  teachers: scorers by the name that their
+    into a group beside the judged ones, of which at most `max_judged` do; others that are judged irrelevant are taken as
+    a search finds them.  teachers: scorers by the name that their
     scores get; "bm25" is always there, and "bm25_share", its share of the most that BM25 could give to the query,
     which a long query does not raise.  retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose
     cosines are the scores named "retriever".  max_tokens: what teachers and the retriever read of a document.
@@ -163,8 +164,8 @@ def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group
         if room[group.collection] > 0:
             room[group.collection] -= 1
             dev.append(group)
-    asked = {keywords(group.query) for group in dev}
-    return dev, [group for group in groups if keywords(group.query) not in asked]
+    asked = {asked_for(group.query) for group in dev}
+    return dev, [group for group in groups if asked_for(group.query) not in asked]
 
 
 class _Files:
@@ -228,7 +229,7 @@ class _Corpus:
         self.number = {document_id: number for number, document_id in enumerate(self.ids)}
         self.bm25 = BM25(self.texts)
         pages = collection.pages()
-        self.page = [pages.get(document_id, document_id) for document_id in self.ids]
+        self.page = [pages.get(document_id, text) for document_id, text in documents.items()]  # copies answer alike
 
 
 def _mine_source(
@@ -256,9 +257,9 @@ def _mine_source(
         answered = {corpus.page[number] for number, label in known.items() if label > 0}
         found = [*by_search, *others]
         judged.append(kept)
-        # A judged document that was left out is not a negative, and neither is another of a page that answers.
-        unjudged = [each for each in dict.fromkeys(found) if each not in known and corpus.page[each] not in answered]
-        pools.append([*kept, *unjudged])
+        # A relevant document that was left out is no negative, and neither is another of its page, unless judged so.
+        negatives = [each for each in dict.fromkeys(found) if known.get(each) == 0 or corpus.page[each] not in answered]
+        pools.append([*kept, *(each for each in negatives if each not in kept)])
         cosines.append(near[1][pools[-1]].tolist() if near else [])
     columns = [
         tqdm(

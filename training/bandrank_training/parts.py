@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bandrank_training.collection import BadCollection, BeirFolder
-from bandrank_training.forms import keywords, request, split_opening
+from bandrank_training.forms import asked_for, keywords, request, split_opening
 
 SPLITS = ("train", "dev")
 FORMS = ("questions", "keywords", "requests", "openings", "titles")
@@ -102,8 +102,8 @@ def draw(part: Part, collection: BeirFolder, seed: int) -> Drawn:
             for query_id, labels in judged.items()
             if query_id in queries and (relevant := _relevant(labels, now_in))
         }
-    measured = {keywords(text) for text in known["dev"]}
-    known["train"] = {text: each for text, each in known["train"].items() if keywords(text) not in measured}
+    measured = {asked_for(text) for text in known["dev"]}
+    known["train"] = {text: each for text, each in known["train"].items() if asked_for(text) not in measured}
     for split, asked in known.items():
         drawer.asked(asked, split)
     drawer.unasked({each for asked in known.values() for relevant in asked.values() for each in relevant})

@@ -1,0 +1,57 @@
+"""Mining: what is a negative of a query, and what of the queries set apart is trained on."""
+
+from pathlib import Path
+
+from support.collections import write_collection
+
+from bandrank_training.groups import Group, read_groups
+from bandrank_training.mining import MiningRecipe, Source, mine
+
+DOCUMENTS = {f"d{n}": f"the castle by river {n}" for n in range(8)}
+QUERY = {"q0": "which castle"}
+
+
+def mined(folder: Path, documents: dict[str, str], qrels: dict[str, int]) -> dict[str, int]:
+    """The labels in the group of the only query, by document."""
+    write_collection(folder / "col", documents=documents, queries=QUERY, qrels={"q0": qrels}, split="train")
+    out = folder / "groups.jsonl"
+    assert mine(MiningRecipe(str(out), (Source(str(folder / "col")),), hard=20, random=0, max_judged=2)) == 1
+    (group,) = read_groups(out)
+    assert group.labels is not None
+    return dict(zip(group.candidates, group.labels, strict=True))
+
+
+def test_what_was_judged_irrelevant_is_a_negative(tmp_path: Path) -> None:
+    """However much of what the search finds was judged: these are the negatives that nobody has to doubt."""
+    qrels = {"d0": 2} | {f"d{n}": 0 for n in range(1, 6)} | {"d6": -1}
+
+    assert mined(tmp_path, DOCUMENTS, qrels) == dict.fromkeys(DOCUMENTS, 0) | {"d0": 2}
+
+
+def test_a_relevant_document_that_was_left_out_is_none(tmp_path: Path) -> None:
+    """Nor one with its text, nor one with that of a relevant one that is there, unless it was judged irrelevant."""
+    documents = DOCUMENTS | {"copy": DOCUMENTS["d0"], "of the third": DOCUMENTS["d2"], "irrelevant": DOCUMENTS["d1"]}
+    qrels = {"d0": 3, "d1": 2, "d2": 1, "irrelevant": 0}
+
+    expected = {"d0": 3, "d1": 2} | {f"d{n}": 0 for n in range(3, 8)} | {"irrelevant": 0}
+    assert mined(tmp_path, documents, qrels) == expected
+
+
+def test_a_query_set_apart_is_not_trained_on_in_another_case(tmp_path: Path) -> None:
+    """As a log of what people typed holds it."""
+    texts = [text for n in range(4) for text in (f"Which Castle by {n}?", f"which castle BY {n}")]
+    queries = {f"q{n}": text for n, text in enumerate(texts)}
+    qrels = {name: {f"d{n // 2}": 1} for n, name in enumerate(queries)}
+    write_collection(tmp_path / "col", documents=DOCUMENTS, queries=queries, qrels=qrels, split="train")
+    out, dev = tmp_path / "groups.jsonl", tmp_path / "dev.jsonl"
+    mine(MiningRecipe(str(out), (Source(str(tmp_path / "col")),), dev_out=str(dev), dev_groups=1))
+
+    (apart,), trained = read_groups(dev), list(read_groups(out))
+
+    assert len(trained) == 6
+    assert not {words(group) for group in trained} & {words(apart)}
+
+
+def words(group: Group) -> str:
+    """Of the group's query, without case and punctuation."""
+    return group.query.lower().strip("?")
