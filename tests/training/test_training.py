@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import tiny_cross_encoder
+from support.tokenizer import TOKENIZER_FILE
 from support.training import CPU, recipe, toml, train, values
 
+from bandrank.models import checkpoint
+from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.dev import DevSet
@@ -136,6 +141,17 @@ def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "state.pt.partial cannot be written; the disk may be full" in capsys.readouterr().err
 
 
+def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
+    """Under the same name, also at the end of a run, which would be taken for one from the new weights."""
+    shutil.copytree(toy / "cross_encoder", tmp_path / "start")
+    model = {"start": str(tmp_path / "start")}
+    train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
+    checkpoint.save(tiny_cross_encoder(pattern=sparse(4), seed=1), tmp_path / "start", tokenizer=TOKENIZER_FILE)
+
+    with pytest.raises(BadRecipe, match="of another run: the weights of model.start or of a teacher differ"):
+        train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
+
+
 @pytest.mark.parametrize(("patience", "steps"), [(0, 1), (2, 3), (None, 5)])
 def test_a_run_that_gets_no_better_ends(toy: Path, tmp_path: Path, patience: int | None, steps: int) -> None:
     """With a rate of 0 the start stays the best; `patience` more measurements may pass, and one ends the run."""
@@ -197,18 +213,20 @@ def test_a_start_that_is_the_best_stays(toy: Path, tmp_path: Path, capsys: pytes
 
 def test_another_dev_set_starts_its_own_best(toy: Path, tmp_path: Path) -> None:
     """A measure of other groups cannot be beaten, or is beaten too easily. A run at its end has no use for one."""
-    trained = train(toy, tmp_path / "out", dev={"groups": str(toy / "dev.jsonl.gz")}).progress
+    dev = tmp_path / "dev.jsonl"
+    write_groups(dev, read_groups(toy / "dev.jsonl.gz"))
+    trained = train(toy, tmp_path / "out", dev={"groups": str(dev)}).progress
     longer = {"steps": trained.step + 2}
-    same = Trainer(
-        recipe(toy, tmp_path / "out", dev={"groups": str(toy / "dev.jsonl.gz")}, optimiser=longer), device=CPU
-    )
+    same = Trainer(recipe(toy, tmp_path / "out", dev={"groups": str(dev)}, optimiser=longer), device=CPU)
     other = Trainer(
         recipe(toy, tmp_path / "out", dev={"groups": str(toy / "groups.jsonl")}, optimiser=longer), device=CPU
     )
     ended = Trainer(recipe(toy, tmp_path / "out", dev={"groups": str(toy / "groups.jsonl")}), device=CPU)
+    shutil.copy(toy / "groups.jsonl", dev)
+    written_over = Trainer(recipe(toy, tmp_path / "out", dev={"groups": str(dev)}, optimiser=longer), device=CPU)
 
     assert same.progress.best == trained.best > 0
-    assert other.progress.best == -torch.inf
+    assert other.progress.best == written_over.progress.best == -torch.inf
     assert ended.run().best == trained.best
 
 

@@ -1,7 +1,7 @@
 """Makes batches of token ids from groups, in an order that depends on the recipe alone."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -89,10 +89,8 @@ class GroupReader:
 
     @cached_property
     def contents(self) -> str:
-        """The digest of all that is read: groups, with their labels and scores, and texts."""
-        lines = (line for path in self._files for _, line in numbered_lines(path))
-        texts = chain.from_iterable((*place, text) for place, text in sorted(self.documents.items()))
-        return digest(chain(lines, texts))
+        """The digest of all that is read."""
+        return of_groups(self._files, self.documents)
 
     def batches(self, groups_read: int = 0) -> Iterator[TrainingBatch]:
         """Yields batches without end, starting after the first `groups_read` groups."""
@@ -135,6 +133,12 @@ class GroupReader:
             labels=[UNKNOWN if group.labels is None else group.labels[index] for index in indices],
             teachers={name: [scores[index] for index in indices] for name, scores in group.scores.items()},
         )
+
+
+def of_groups(files: Sequence[Path], documents: Mapping[tuple[str, str], str]) -> str:
+    """The digest of the files' groups, with their labels and scores, and of the texts that `read_documents` read."""
+    lines = (line for path in files for _, line in numbered_lines(path))
+    return digest(chain(lines, chain.from_iterable((*place, text) for place, text in sorted(documents.items()))))
 
 
 def read_documents(files: Sequence[Path]) -> dict[tuple[str, str], str]:

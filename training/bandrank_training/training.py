@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any, NoReturn
@@ -19,10 +20,12 @@ from tqdm import tqdm
 
 from bandrank.models import checkpoint
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.hashing import parts_of_weights
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
-from bandrank_training.batches import GroupReader, TrainingBatch
+from bandrank_training.batches import GroupReader, TrainingBatch, of_groups
+from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe
@@ -63,6 +66,7 @@ class Trainer:
         self.out = Path(recipe.out)
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = build(recipe.model, seed=recipe.seed)
+        of_start = of_model(self.model)
         # float32, whatever the start was saved in: small steps are lost in half precision.
         self.scorer = self.model.scorer.train().to(self.device, torch.float32)
         self.progress = Progress()
@@ -80,6 +84,12 @@ class Trainer:
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
+        of_teachers = (parts_of_weights(teacher.state_dict()) for _, teacher in sorted(self._teachers.items()))
+        self._made_of = {
+            "weights": digest(chain([of_start], *of_teachers)),
+            "contents": self.reader.contents,
+            "dev": of_groups([Path(recipe.dev.groups)], self.dev.texts) if recipe.dev and self.dev else "",
+        }
         self._representations: dict[str, Ragged] = {}
         self._resume()
 
@@ -247,7 +257,7 @@ class Trainer:
         """Saves all that another process needs to resume; a complete file replaces the old one."""
         state = {
             "recipe": asdict(self.recipe),
-            "contents": self.reader.contents,
+            **self._made_of,
             "progress": asdict(self.progress),
             "scorer": self.scorer.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -268,8 +278,10 @@ class Trainer:
             return
         state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
         changed = _changed(state["recipe"], asdict(self.recipe))
-        if state.get("contents", self.reader.contents) != self.reader.contents:
-            changed.append("what data.groups hold")
+        same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
+        if not same["weights"] and not changed:  # other settings of the model are told by their names
+            changed.append("the weights of model.start or of a teacher")
+        changed += [] if same["contents"] else ["what data.groups hold"]
         if changed:
             raise BadRecipe(
                 f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
@@ -278,7 +290,7 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         self.progress = Progress(**state["progress"])
         steps_left = self.progress.step < self.recipe.optimiser.steps  # a finished run keeps its best measure
-        if self.recipe.dev and steps_left and (state["recipe"]["dev"] or {}).get("groups") != self.recipe.dev.groups:
+        if self.recipe.dev and steps_left and not same["dev"]:
             self.progress.best, self.progress.since_best = float("-inf"), 0  # they were measured on other groups
 
 
