@@ -22,7 +22,7 @@ from bandrank_training.scoring import Question
 DOCUMENTS = {f"d{number}": random_text(random.Random(number), 5 + number) for number in range(12)}
 # Words of the documents themselves, so that BM25 finds some; q9 has none, and is not judged.
 QUERIES = {f"q{number}": " ".join(DOCUMENTS[f"d{number}"].split()[:3]) for number in range(1, 6)} | {"q9": "zzzz"}
-QRELS = {f"q{number}": {f"d{number}": 1} for number in range(1, 6)}
+QRELS = {f"q{number}": {f"d{number}": 1} for number in range(1, 6)} | {"q8": {"d8": 1}}  # which has no text
 
 
 @pytest.fixture

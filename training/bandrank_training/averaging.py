@@ -6,6 +6,7 @@ from it, which often ranks better than each of them, above all on collections th
 """
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     weights = args.weights or [1.0] * len(models)
     if len(weights) != len(models):
         raise BadInput(f"--weights: {len(weights)} of them for {len(models)} models")
-    if min(weights) < 0 or sum(weights) <= 0:
+    if not all(map(math.isfinite, weights)) or min(weights) < 0 or sum(weights) <= 0:
         raise BadInput(f"--weights must be at least 0, and not all 0, got {weights}")
     scorer = averaged(models, weights)
     first = models[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from bandrank_training.arguments import positive
 from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
 from bandrank_training.measures import judged, means, measure
@@ -28,11 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--run", type=Path, metavar="FILE", help="re-rank a TREC run file")
     source.add_argument("--pool", action="store_true", help="re-rank the judged documents of each query")
     source.add_argument("--candidates", type=Path, metavar="FILE", help="re-rank candidate lists")
-    parser.add_argument("--depth", type=_positive, default=100, help="candidates of each query of a run (default: 100)")
+    parser.add_argument("--depth", type=positive, default=100, help="candidates of each query of a run (default: 100)")
     parser.add_argument(
-        "--min-relevance", type=_positive, default=1, help="the least relevance of a hit, for MRR and R@1 (default: 1)"
+        "--min-relevance", type=positive, default=1, help="the least relevance of a hit, for MRR and R@1 (default: 1)"
     )
-    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N queries")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N queries")
     parser.add_argument("--tag", help="the system's name in the results (default: the last part of MODEL)")
     Placement.add_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("evaluations"), help="a folder (default: evaluations)")
@@ -115,9 +116,3 @@ def _source(args: argparse.Namespace) -> str:
 def _short_name(args: argparse.Namespace) -> str:
     """The tag by default: "bm25" for `run --run bm25.test.trec.gz`, "b" for the folder or hub id a/b."""
     return args.run.name.split(".")[0] if args.model == FIRST_STAGE else Path(args.model).resolve().name
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number

@@ -19,6 +19,7 @@ from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.loading import LoadedModel
 from bandrank.models.scorer import Scorer
+from bandrank_training.arguments import positive
 from bandrank_training.averaging import averaged
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, default=Path("runs/fine-tuned"), help="the folder to write (default: runs/fine-tuned)"
     )
     parser.add_argument(
-        "--most-queries", type=int, default=MOST_QUERIES, metavar="N", help=f"(default: {MOST_QUERIES:,})"
+        "--most-queries", type=positive, default=MOST_QUERIES, metavar="N", help=f"(default: {MOST_QUERIES:,})"
     )
     parser.add_argument(
         "--precision",

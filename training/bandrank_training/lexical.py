@@ -27,6 +27,7 @@ from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank_kernels.arrays import offsets
+from bandrank_training.arguments import positive
 from bandrank_training.collection import open_collection
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what evidence counts, as a share of what is best for the groups; less for a model to whose scores "
         "another adds its own, which know the words too (default: 1)",
     )
-    parser.add_argument("--most", type=int, default=1000, help="groups that are read (default: 1000)")
+    parser.add_argument("--most", type=positive, default=1000, help="groups that are read (default: 1000)")
     Placement.add_arguments(parser)
 
 

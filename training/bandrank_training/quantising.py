@@ -20,6 +20,7 @@ from bandrank.models.checkpoint import BadCheckpoint, Precision, is_checkpoint, 
 from bandrank.models.loading import LoadedModel
 from bandrank.models.quantised import why_not_quantised
 from bandrank.models.shipped import shipped
+from bandrank_training.arguments import positive
 from bandrank_training.bm25 import BM25
 from bandrank_training.calibrating import changes_of_layers, losing, said_of
 from bandrank_training.candidates import Candidates, Ranking, ids_of
@@ -97,8 +98,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=(INT8, "bfloat16"), default=INT8, help="what to measure (default: int8)")
     parser.add_argument("--split", default="test", help="qrels/SPLIT.tsv (default: test)")
-    parser.add_argument("--depth", type=int, default=100, help="candidates of each query, by BM25 (default: 100)")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N queries of each collection")
+    parser.add_argument("--depth", type=positive, default=100, help="candidates of each query, by BM25 (default: 100)")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N queries of each collection")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -162,8 +163,10 @@ class _Judgements:
 
     @classmethod
     def of(cls, collection: Collection, args: argparse.Namespace) -> Self:
-        """Raises BadEvaluation for a collection without candidates."""
-        qrels = dict(islice(judged(collection.qrels(args.split), 1).items(), args.limit))
+        """Of the queries that have a text. Raises BadEvaluation for a collection without candidates."""
+        queries = collection.queries()
+        known = (item for item in judged(collection.qrels(args.split), 1).items() if item[0] in queries)
+        qrels = dict(islice(known, args.limit))
         candidates = _candidates(collection, qrels, args.depth)
         if not candidates:
             raise BadEvaluation(f"{collection.name} {args.split}: BM25 finds no candidate of a judged query")

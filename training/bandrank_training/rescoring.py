@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from bandrank_training.arguments import positive
 from bandrank_training.batches import read_documents
 from bandrank_training.errors import BadInput
 from bandrank_training.groups import Group, read_groups, write_groups
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="the file with the scores added")
     parser.add_argument("--name", help="the name that the scores get in the file (default: the last part of MODEL)")
     parser.add_argument(
-        "--max-tokens", type=int, default=MAX_TOKENS, help=f"token ids to read of a candidate (default: {MAX_TOKENS})"
+        "--max-tokens", type=positive, default=MAX_TOKENS, help=f"token ids to read of a candidate (default: {MAX_TOKENS})"
     )
     Placement.add_arguments(parser)
 
