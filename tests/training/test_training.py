@@ -148,7 +148,7 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
     train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
     checkpoint.save(tiny_cross_encoder(pattern=sparse(4), seed=1), tmp_path / "start", tokenizer=TOKENIZER_FILE)
 
-    with pytest.raises(BadRecipe, match="of another run: the weights of model.start or of a teacher differ"):
+    with pytest.raises(BadRecipe, match=r"of another run: the weights of model\.start or of a teacher differ"):
         train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
 
 

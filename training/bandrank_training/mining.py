@@ -57,10 +57,10 @@ class MiningRecipe:
     """How a file of groups is made.
 
     depth: candidates that BM25 gives a query.  hard, random: how many of them, and how many of any other documents, go
-    into a group beside the judged ones, of which at most `max_judged` do; others that are judged irrelevant are taken as
-    a search finds them.  teachers: scorers by the name that their
-    scores get; "bm25" is always there, and "bm25_share", its share of the most that BM25 could give to the query,
-    which a long query does not raise.  retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose
+    into a group beside the judged ones, of which at most `max_judged` do; further ones that were judged irrelevant are
+    found like any other.  teachers: scorers by the name that their scores get; "bm25" is always there, and
+    "bm25_share", its share of the most that BM25 could give to the query, which a long query does not raise.
+    retriever: a bi-encoder whose `depth` nearest join those of BM25, and whose
     cosines are the scores named "retriever".  max_tokens: what teachers and the retriever read of a document.
     found_only: judged candidates that no search found are left out, so that a group is a list as a search gives it.
     drawn: so many of a group's other candidates stay, chosen at random: a large teacher has less to score, and they are

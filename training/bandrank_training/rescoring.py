@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="the file with the scores added")
     parser.add_argument("--name", help="the name that the scores get in the file (default: the last part of MODEL)")
     parser.add_argument(
-        "--max-tokens", type=positive, default=MAX_TOKENS, help=f"token ids to read of a candidate (default: {MAX_TOKENS})"
+        "--max-tokens",
+        type=positive,
+        default=MAX_TOKENS,
+        help=f"token ids to read of a candidate (default: {MAX_TOKENS})",
     )
     Placement.add_arguments(parser)
 
