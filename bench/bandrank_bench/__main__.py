@@ -10,7 +10,7 @@ host          the host's part of a request on a GPU, without one: docs/benchmark
 services      beside infinity and TEI over HTTP, with many clients: docs/benchmarks-services.md
 overload      goodput, latency and refusals beyond capacity: the section on overload of docs/operations.md
 fine-tuning   what `fine-tune` gains by the number of judged queries: docs/fine-tuning.md
-reproduction  systems trained alike, compared on collections that no training saw: docs/reproduction.md
+reproduction  systems trained alike, compared on test splits that no training saw: docs/reproduction-*.md
 registers     registers and spilled bytes of every CUDA kernel, without a GPU: kernels/results/registers.json
 gpu           everything that needs a GPU, correctness before speed: kernels/results
 """

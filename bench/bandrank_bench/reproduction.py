@@ -1,9 +1,10 @@
-"""The papers' comparison at our scale: systems trained alike, then compared on test splits that no training saw.
+"""The papers' comparisons at our scale: systems trained alike, then compared on test splits that no training saw.
 
-Run as `python -m bandrank_bench reproduction --data FOLDER --groups FILE`: a folder of collections in BEIR layout, and
-groups of their training splits from `python -m bandrank_training mine`. A run that is stopped continues where it was;
-its files stay in --runs. Writes two tables: cross-encoders by window, fine-tuned from one with full attention as
-the paper has it (Schlatt et al. 2024, section 3.5), and scorers that precompute, all from all-MiniLM-L6-v2.
+Run as `python -m bandrank_bench reproduction windows|precomputing --data FOLDER --groups FILE`: a folder of collections
+in BEIR layout, and groups of their training splits (`python -m bandrank_training mine
+training/recipes/mine-reproduction.toml`). `windows`: cross-encoders by window, fine-tuned from one with full attention
+as the paper has it (Schlatt et al. 2024, section 3.5). `precomputing`: scorers that precompute, each from
+all-MiniLM-L6-v2. A run that is stopped continues where it was; its files stay in --runs.
 """
 
 import argparse
@@ -61,6 +62,7 @@ TEST_SETS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Trains and measures the systems that are missing, and writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("table", choices=("windows", "precomputing"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--groups", type=Path, required=True)
     parser.add_argument("--start-steps", type=int, default=800, help="with full attention (default: 800)")
@@ -72,14 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of training and evaluation"
     )
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduction"))
-    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    parser.add_argument("--out", type=Path, help="(default: docs/reproduction-TABLE.md)")
     args = parser.parse_args(arguments)
-    tables = [
-        list(measured(args, list(cross_encoders(args)))),
-        list(measured(args, list(precomputing(args)))),
-    ]
-    args.out.write_text(report(args, *map(compare, tables)), encoding="utf-8")
-    say(f"wrote {args.out}")
+    train_all, describe = (cross_encoders, of_windows) if args.table == "windows" else (precomputing, of_precomputing)
+    table = compare(list(measured(args, list(train_all(args)))))
+    out = args.out or Path(f"docs/reproduction-{args.table}.md")
+    out.write_text(describe(args, table), encoding="utf-8")
+    say(f"wrote {out}")
     return 0
 
 
@@ -135,30 +136,40 @@ def measured(args: argparse.Namespace, folders: Sequence[str]) -> Iterator[Evalu
             yield read_evaluation(result)
 
 
-def report(args: argparse.Namespace, windows: str, light: str) -> str:
+def of_windows(args: argparse.Namespace, table: str) -> str:
     """The page."""
-    return f"""# Windows and interaction, trained alike
+    return f"""# Windows, trained alike
 
-Written by `python -m bandrank_bench reproduction`: at most {args.queries} queries of each collection, {args.depth}
-candidates of each query of a run, the judged ones of selqa; trained and measured in {args.dtype}. Budgets are small,
-the papers train for 100,000 steps: the figures are for comparison with each other, not with what these architectures
-can do.
-
-## Cross-encoders by window
-
+{how(args)}
 From all-MiniLM-L6-v2: {args.start_steps} steps with full attention, then {args.steps} steps with each pattern, all on
 the same groups, 4,096 rows a step. `full` goes on with the pattern it knows; the others have so many steps to learn
 theirs: `w` is sparse and asymmetric, queries see neither [CLS] nor candidates.
 
-{windows}
-## Scorers that precompute
-
-From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
-random; the bi-encoder has nothing new. `mix-a`, `mix-b` and `mix-c` are the paper's MixEncoders: interaction in the last
-layer, in the last three, and in the last three with two context embeddings, of which the last is the hint. Of `mix-b`,
-`k4` has four context embeddings, `codes` makes its one by learnt codes (strategy C instead of S), and `all` has
-interaction in all six layers.
-
-{light}
+{table}
 {bullets(machine.describe())}
+"""
+
+
+def of_precomputing(args: argparse.Namespace, table: str) -> str:
+    """The page."""
+    return f"""# Scorers that precompute, trained alike
+
+{how(args)}
+From all-MiniLM-L6-v2, {args.light_steps} steps each on the same groups. What is new in an architecture starts at
+random; the bi-encoder has nothing new. `mix-a`, `mix-b` and `mix-c` are the paper's MixEncoders: interaction in the
+last layer, in the last three, and in the last three with two context embeddings, of which the last is the hint. Of
+`mix-b`, `k4` has four context embeddings, `codes` makes its one by learnt codes (strategy C instead of S), and `all`
+has interaction in all six layers.
+
+{table}
+{bullets(machine.describe())}
+"""
+
+
+def how(args: argparse.Namespace) -> str:
+    """What was done, in sentences."""
+    return f"""Written by `python -m bandrank_bench reproduction {args.table}`: at most {args.queries} queries of each
+collection, {args.depth} candidates of each query of a run, the judged ones of selqa; trained and measured in
+{args.dtype}. Budgets are small, the papers train for 100,000 steps: the figures are for comparison with each other, not
+with what these architectures can do.
 """
