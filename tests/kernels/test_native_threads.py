@@ -43,6 +43,23 @@ def test_parts_cover_everything_once(count: int, parts: int) -> None:
 
 
 @pytest.mark.usefixtures("three_threads")
+def test_parts_of_any_number_share_the_same_threads() -> None:
+    """A machine with many processors has no threads for each number of parts, with all that they keep for later."""
+    threads = set()
+
+    for parts in (2, 3):
+        together = threading.Barrier(parts, timeout=20)
+
+        def run(_begin: int, _end: int, together: threading.Barrier = together) -> None:
+            together.wait()
+            threads.add(threading.get_ident())
+
+        in_parts(10 * parts, 10, run)
+
+    assert len(threads) == 3
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_an_error_of_a_part_is_raised() -> None:
     """Of any of them."""
 

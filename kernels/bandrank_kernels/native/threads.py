@@ -11,13 +11,15 @@ def in_parts(count: int, fewest: int, run: Callable[[int, int], None]) -> None:
     """Calls run(begin, end) for runs that cover 0 .. count - 1, at least `fewest` each, on up to as many threads as
     torch has for the caller. `run` writes its own results, and lets other threads run meanwhile.
     """
-    parts = min(torch.get_num_threads(), count // fewest)
+    threads = torch.get_num_threads()
+    parts = min(threads, count // fewest)
     if parts < 2:
         run(0, count)
         return
     # Whole multiples of `fewest`, so that blocks are full.
     bounds = [count * part // parts // fewest * fewest for part in range(parts)] + [count]
-    futures = [_pool(parts - 1).submit(run, bounds[part], bounds[part + 1]) for part in range(1, parts)]
+    pool = _pool(threads - 1)
+    futures = [pool.submit(run, bounds[part], bounds[part + 1]) for part in range(1, parts)]
     try:
         run(bounds[0], bounds[1])
     finally:  # whatever happens, nobody writes into the caller's memory any more
