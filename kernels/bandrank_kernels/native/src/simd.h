@@ -112,12 +112,25 @@ inline void store_levels(Level* to, const Ints (&x)[4]) {
 #endif
 }
 
+// The lanes of two registers with these numbers; those of the second follow those of the first. One instruction, as the
+// compiler knows the numbers.
+inline Floats shuffle(Floats a, Floats b, Ints order) {
+#if defined(__clang__)
+    Floats result;
+#pragma unroll
+    for (int lane = 0; lane < LANES; ++lane) result[lane] = order[lane] < LANES ? a[order[lane]] : b[order[lane] - LANES];
+    return result;
+#else
+    return __builtin_shuffle(a, b, order);
+#endif
+}
+
 // Sums, minima and maxima over the lanes, always in the same order: halves, quarters, and so on.
 template <int WIDTH = LANES / 2, class Combine>
 inline float across(Floats x, Combine combine) {
     Ints other;
     for (int lane = 0; lane < LANES; ++lane) other[lane] = (lane + WIDTH) % LANES;
-    Floats combined = combine(x, __builtin_shuffle(x, other));
+    Floats combined = combine(x, shuffle(x, x, other));
     if constexpr (WIDTH > 1)
         return across<WIDTH / 2>(combined, combine);
     else
@@ -138,8 +151,8 @@ inline void transpose(Floats* rows) {
         for (int i = 0; i < LANES; ++i) {
             if (i & step) continue;
             Floats a = rows[i], b = rows[i + step];
-            rows[i] = __builtin_shuffle(a, b, low);
-            rows[i + step] = __builtin_shuffle(a, b, high);
+            rows[i] = shuffle(a, b, low);
+            rows[i + step] = shuffle(a, b, high);
         }
     }
 }
