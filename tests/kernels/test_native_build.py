@@ -1,5 +1,6 @@
 """How the CPU kernels are built and found, and that they touch no memory that is not theirs."""
 
+import os
 import platform
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ from support.native import needs_native
 
 from bandrank_kernels.native import build, library, variants
 from bandrank_kernels.native.variants import AMX, AVX2, AVX512, VARIANTS, buildable_variants, usable_variants
+
+FOUND = library.load()  # before the tests, which find another
 
 
 @pytest.fixture(autouse=True)
@@ -39,11 +42,22 @@ def test_they_are_built_once() -> None:
 
 
 @needs_native
-def test_a_library_in_the_package_goes_first() -> None:
-    """As in an image, where there is no compiler."""
-    path = build.build(usable_variants()[0], build.BUILT)
+def test_a_library_in_the_package_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an image, where there is no compiler; a user without a home has it too."""
+    assert isinstance(FOUND, library.Library)
+    shutil.copytree(FOUND.path.parent, build.BUILT)
+    assert library.native().path == build.BUILT / FOUND.path.name
+    library.load.cache_clear()
+    without_home(monkeypatch)
 
-    assert library.native().path == path
+    assert library.native().path == build.BUILT / FOUND.path.name
+
+
+def without_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes this process one of a user whom the system does not know."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
 
 
 @pytest.mark.slow
@@ -69,6 +83,26 @@ def test_without_a_compiler_the_reason_says_what_to_install(monkeypatch: pytest.
         library.native()
 
 
+def test_the_compiler_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the words behind it, as in CXX="ccache g++"; one that is not there is named."""
+    monkeypatch.setenv("CXX", "env -u LANG g++")
+    assert build.find_compiler() == [shutil.which("env"), "-u", "LANG", "g++"]
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    with pytest.raises(build.CannotBuild, match="there is no no-such-compiler, which the environment variable CXX"):
+        build.find_compiler()
+
+
+@pytest.mark.slow
+@needs_native
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="no clang++ (Debian: clang)")
+def test_clang_builds_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no g++."""
+    monkeypatch.setenv("CXX", "clang++")
+    best = usable_variants()[0]
+
+    assert library.Library(build.build(best, tmp_path), best.name).variant == best.name
+
+
 def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first line that says error."""
     broken = tmp_path / "broken"
@@ -80,13 +114,39 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
         build.build(VARIANTS[0], tmp_path / "folder")
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """A file where the folder should be."""
-    if build.find_compiler() is None:
-        pytest.skip("there is no compiler")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file where the folder should be; and that of a user whose home cannot even be looked into is no crash."""
+    monkeypatch.setenv("CXX", "true")
     (tmp_path / "file").write_text("")
     with pytest.raises(build.CannotBuild, match="cannot be written"):
         build.build(VARIANTS[0], tmp_path / "file" / "folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / (300 * "x")))  # refused by the system, as others' folders are
+    with pytest.raises(build.CannotBuild, match="cannot be written"):
+        build.find(VARIANTS[0])
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing fails that does not need the kernels."""
+    without_home(monkeypatch)
+    with pytest.raises(build.CannotBuild, match="no home folder to build them in; XDG_CACHE_HOME may name another"):
+        build.find(VARIANTS[0])
+
+
+@needs_native
+def test_part_of_a_library_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a crash or a full disk left: to load it would kill the process."""
+    assert isinstance(FOUND, library.Library)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    whole, best = FOUND.path.read_bytes(), usable_variants()[0]
+    path = build.user_cache() / FOUND.path.name
+    path.parent.mkdir(parents=True)
+    for size in (0, 60, 1000, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(build.CannotBuild, match="no-such-compiler"):
+            build.find(best)
+    path.write_bytes(whole)
+
+    assert build.find(best) == path
 
 
 @needs_native
@@ -95,7 +155,7 @@ def test_a_file_that_cannot_be_loaded_is_named(caplog: pytest.LogCaptureFixture)
     best, *others = usable_variants()
     damaged = build.user_cache() / build.file_name(best)
     damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"not a library")
+    damaged.write_bytes(b"\x7fELF" + bytes(60))
 
     if others:
         assert library.native().variant == others[0].name
@@ -167,7 +227,7 @@ def test_the_command_builds_every_variant(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "bandrank_kernels.native.build"],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "PATH": str(Path(str(build.find_compiler())).parent)},
+        env={"PYTHONPATH": str(tmp_path), "PATH": str(Path(build.find_compiler()[0]).parent)},
         capture_output=True,
         text=True,
         check=True,
@@ -187,7 +247,7 @@ def test_sanitizers_find_nothing(variant: variants.Variant, tmp_path: Path) -> N
     source = Path(__file__).with_name("native_sanitised.cpp")
     flags = ["-std=c++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run(
-        [str(build.find_compiler()), *flags, *variant.options, f"-I{build.SOURCES}", "-o", str(program), str(source)],
+        [*build.find_compiler(), *flags, *variant.options, f"-I{build.SOURCES}", "-o", str(program), str(source)],
         check=True,
     )
 
@@ -212,14 +272,14 @@ def test_arm_computes_the_same(tmp_path: Path) -> None:
     """In an emulator, to rounding; where that moves a number of a row to the next of its 255 steps, to about a step."""
     source = Path(__file__).with_name("native_sanitised.cpp")
     ours, arms = usable_variants()[0], next(variant for variant in VARIANTS if variant.name == "dotprod")
-    for compiler, variant in ((str(build.find_compiler()), ours), ("aarch64-linux-gnu-g++", arms)):
+    for compiler, variant in ((build.find_compiler(), ours), (["aarch64-linux-gnu-g++"], arms)):
         flags = [
             *(option for option in build.OPTIONS if option not in {"-shared", "-fPIC"}),
             "-static",
             *variant.options,
         ]
         program = tmp_path / variant.name
-        subprocess.run([compiler, *flags, f"-I{build.SOURCES}", "-o", str(program), str(source)], check=True)
+        subprocess.run([*compiler, *flags, f"-I{build.SOURCES}", "-o", str(program), str(source)], check=True)
 
     arm, here = numbers_of(tmp_path / arms.name, "qemu-aarch64"), numbers_of(tmp_path / ours.name)
 

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,10 +38,18 @@ def file_name(variant: Variant) -> str:
     return f"{variant.name}-{digest()}.so"
 
 
-def find_compiler() -> str | None:
-    """The C++ compiler: $CXX, or the first of g++ and clang++."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
-    return next((found for name in names if (found := shutil.which(name))), None)
+def find_compiler() -> list[str]:
+    """The C++ compiler, as the first words of its command: $CXX, or else the first of g++ and clang++.
+
+    Raises CannotBuild if there is none.
+    """
+    if asked := os.environ.get("CXX", "").split():
+        if found := shutil.which(asked[0]):
+            return [found, *asked[1:]]
+        raise CannotBuild(f"there is no {asked[0]}, which the environment variable CXX names")
+    if found := next(filter(None, map(shutil.which, ("g++", "clang++"))), None):
+        return [found]
+    raise CannotBuild("there is no C++ compiler (Debian: apt-get install g++)")
 
 
 def build(variant: Variant, folder: Path) -> Path:
@@ -49,17 +58,17 @@ def build(variant: Variant, folder: Path) -> Path:
     Raises CannotBuild if there is no compiler, if it fails, or if the folder cannot be written.
     """
     compiler = find_compiler()
-    if compiler is None:
-        raise CannotBuild("there is no C++ compiler (Debian: apt-get install g++)")
     target = folder / file_name(variant)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             made = Path(scratch) / target.name
-            command = [compiler, *OPTIONS, *variant.options, "-o", str(made), str(SOURCES / "exports.cpp")]
+            command = [*compiler, *OPTIONS, *variant.options, "-o", str(made), str(SOURCES / "exports.cpp")]
             result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own words
             if result.returncode:
-                raise CannotBuild(f"{compiler} fails: {_first_error(result.stderr)}")
+                raise CannotBuild(f"{compiler[0]} fails: {_first_error(result.stderr)}")
+            with made.open("rb") as content:  # on the disk before its name: a crash leaves no part of a library there
+                os.fsync(content.fileno())
             made.replace(target)
     except OSError as error:
         raise CannotBuild(f"{folder} cannot be written: {error.strerror or error}") from error
@@ -73,13 +82,34 @@ def find(variant: Variant) -> Path:
     Raises CannotBuild.
     """
     name = file_name(variant)
-    existing = (path for path in (BUILT / name, user_cache() / name) if path.is_file())
-    return next(existing, None) or build(variant, user_cache())
+    if _is_whole(BUILT / name):
+        return BUILT / name
+    cache = user_cache()
+    return cache / name if _is_whole(cache / name) else build(variant, cache)
 
 
 def user_cache() -> Path:
-    """The folder of this user's builds."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bandrank" / "kernels"
+    """The folder of this user's builds. Raises CannotBuild if there is none."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bandrank" / "kernels"
+    except RuntimeError as error:
+        raise CannotBuild("this user has no home folder to build them in; XDG_CACHE_HOME may name another") from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is a library, up to the table of sections at its end: the system kills a process that loads part
+    of one.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(64)
+            size = os.fstat(file.fileno()).st_size
+    except OSError:
+        return False
+    if len(header) < 64 or not header.startswith(b"\x7fELF"):
+        return False
+    table, entry, entries = *struct.unpack_from("<Q", header, 0x28), *struct.unpack_from("<HH", header, 0x3A)
+    return bool(table + entry * entries <= size)
 
 
 def _first_error(output: str) -> str:
