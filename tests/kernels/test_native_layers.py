@@ -154,6 +154,18 @@ def test_long_candidates_are_taken_in_chunks(window: int | None) -> None:
     assert_whole_is_its_parts(rows, AttentionPattern.sparse(window))
 
 
+def test_a_window_of_any_width_is_one_over_all_rows() -> None:
+    """One that 32 bits do not hold too."""
+    rows, layer = packed_rows([7], [[5, 300, 40]], shared=True), some_layer()
+    hidden = some(rows.num_rows, SIZE)
+    plain, *wide = (plan_of(rows, AttentionPattern.sparse(w)).layer(hidden, layer) for w in (300, 2**31, 2**32 + 1))
+
+    assert plain is not None
+    for each in wide:
+        assert each is not None
+        assert torch.equal(each, plain)
+
+
 def test_full_attention_brings_the_rows_of_a_sequence_together() -> None:
     """Around a chunk, with empty queries and candidates, and single rows of both."""
     lengths = [[5], [0], [126], [127], [128], [300], [60], [60], [1], [1], [2]]

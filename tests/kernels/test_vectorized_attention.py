@@ -74,7 +74,7 @@ def test_vectorized_equals_reference_at_the_borders(window: int | None, shared: 
         ([300], [[40, 2]]),  # a query longer than its candidates
     ],
 )
-@pytest.mark.parametrize("window", [0, 4, 64, None])
+@pytest.mark.parametrize("window", [0, 4, 64, 2**31, None])
 def test_vectorized_equals_reference_on_odd_layouts(
     query_lengths: list[int], candidate_lengths: list[list[int]], window: int | None
 ) -> None:

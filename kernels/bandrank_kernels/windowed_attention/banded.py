@@ -7,7 +7,7 @@ MAX_CHUNK_KEYS keys at a time.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -92,8 +92,9 @@ def plan_blocks(
     first_row = rows.first_candidate_row if first_row is None else first_row
     total = int(rows.cu_candidates[-1])
     owner = np.repeat(np.arange(rows.num_candidates), rows.candidate_lengths)
-    window = pattern.window
-    assert window is not None, "a band without a window. This is a bug."
+    assert pattern.window is not None, "a band without a window. This is a bug."
+    window = min(pattern.window, int(rows.candidate_lengths.max(initial=0)))  # no row has others farther away
+    pattern = replace(pattern, window=window)
     block_rows = max(BLOCK_ROWS, window)
     whole = total // block_rows
     block_sets = [

@@ -195,7 +195,8 @@ class NativePlan(AttentionPlan):
         """
         rows, pattern = self._rows, self._pattern
         own, query, cls = candidate_spans(rows), query_spans(rows).take(rows.candidate_query), cls_spans(rows).starts
-        window = -1 if pattern.window is None else pattern.window
+        # The kernels take distances in 32 bits.
+        window = -1 if pattern.window is None else min(pattern.window, int(own.lengths.max(initial=0)))
         if rows.num_candidates == 0:
             own, none = query_spans(rows), np.zeros((rows.num_queries, 1), np.int64)
             query, cls, window = Spans(none, none), none - 1, -1
