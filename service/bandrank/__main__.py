@@ -22,6 +22,7 @@ from bandrank.api.hardening import hardening
 from bandrank.api.keys import KeyFile
 from bandrank.api.service import Service
 from bandrank.api.tls import over_tls, tls_context
+from bandrank.cpus import limit_threads
 from bandrank.engine.precompute import Precomputed
 from bandrank.engine.precompute import precompute as precompute_corpus
 from bandrank.errors import BadSetting, BandrankError, InvalidInput
@@ -74,6 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.read(rest)
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
+        limit_threads()
         serves = command in {"serve", "proxy"}
         if serves:
             preflight(settings, proxy=command == "proxy")

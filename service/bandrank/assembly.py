@@ -1,9 +1,8 @@
 """Makes a loaded model a text scorer of an engine."""
 
-import os
-
 import torch
 
+from bandrank.cpus import usable_processors
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import fingerprint
 from bandrank.engine.cache.redis_client import RedisClient
@@ -72,7 +71,7 @@ def add_prepared(  # noqa: PLR0917
     tokenizer = RequestTokenizer(
         encoder,
         cache_bytes=settings.token_cache_bytes,
-        num_threads=settings.tokenizer_threads or max(1, (os.cpu_count() or 1) // 2),
+        num_threads=settings.tokenizer_threads or max(1, usable_processors() // 2),
         metrics=engine.metrics,
         limits=TextLimits(
             settings.max_query_characters, settings.max_candidate_characters, settings.max_tokenizing_characters

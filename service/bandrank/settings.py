@@ -131,7 +131,7 @@ class Settings(BaseModel):
     token_cache_bytes: NonNegativeInt = 64 << 20
     """Size of the cache of token ids of recent texts, for each scorer."""
     tokenizer_threads: NonNegativeInt = 0
-    """Threads of the tokenizer; 0: one per two cores."""
+    """Threads of the tokenizer; 0: one per two processors that the process may use."""
     redis_url: str = Field(default="", repr=False)
     """URL of the Redis that replicas share, for representations and registered candidates: `redis://`, `rediss://`,
     `unix://`, `redis+cluster://`, `redis+sentinel://`; `?password_file=PATH` keeps the password out of it."""

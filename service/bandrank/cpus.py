@@ -1,0 +1,72 @@
+"""How many processors the process may use at once, and as many threads of torch.
+
+torch counts the processors of the machine that the process may run on. Where control groups limit its time as well
+(`docker run --cpus`, limits of Kubernetes), so many threads would use up a period's time at its beginning, and all of
+them would then stop until the next one.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+THREADS = "OMP_NUM_THREADS"  # who sets it has decided
+
+log = logging.getLogger(__name__)
+
+
+def limit_threads() -> None:
+    """Gives torch no more threads than there are processors to use, unless the environment says how many."""
+    wanted, usable = torch.get_num_threads(), usable_processors()
+    if usable < wanted and THREADS not in os.environ:
+        log.info("%d threads instead of %d: what the process may use of the processors' time", usable, wanted)
+        torch.set_num_threads(usable)
+
+
+def usable_processors() -> int:
+    """Those that the process may run on, and no more than its control groups give it the time of, rounded up."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, quota())))
+
+
+def quota(groups: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> float:
+    """The processors whose time the least of the process's control groups gives it, of either version; inf: all.
+
+    groups: the groups that the process is in, as Linux lists them.  mounts: where their files are. In a container the
+    files of its own group may be those at the top.
+    """
+    least = math.inf
+    with suppress(OSError):
+        for line in groups.read_text(encoding="utf-8").splitlines():
+            _, controllers, group = line.split(":", 2)
+            if not controllers:
+                least = min(least, *map(_of_version_2, _upwards(mounts, group)))
+            elif "cpu" in controllers.split(","):
+                for mount in (mounts / controllers, mounts / "cpu"):
+                    least = min(least, *map(_of_version_1, _upwards(mount, group)))
+    return least
+
+
+def _upwards(mount: Path, group: str) -> Iterator[Path]:
+    """The folder of a group and those above it, up to the mount."""
+    folder = mount / group.lstrip("/")
+    return (each for each in (folder, *folder.parents) if each.is_relative_to(mount))
+
+
+def _of_version_2(folder: Path) -> float:
+    with suppress(OSError, ValueError):
+        time_us, period_us = (folder / "cpu.max").read_text(encoding="ascii").split()
+        return int(time_us) / int(period_us)  # "max" is no number
+    return math.inf
+
+
+def _of_version_1(folder: Path) -> float:
+    with suppress(OSError, ValueError):
+        time_us = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        if time_us > 0:  # -1: as much as there is
+            return time_us / int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
+    return math.inf
