@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -172,7 +173,7 @@ class TaskQueue:
         wait: False gives the empty list at once if nothing waits.
         """
         with self._changed:
-            may_pause = wait
+            pause_s = PAUSE_S if wait else 0.0
             while True:
                 self._drop_dead()
                 behind = self._behind()
@@ -182,9 +183,10 @@ class TaskQueue:
                     if len(self._background) and not self._in_use:
                         return self._hand_out(take([self._background], max(1, max_batch_rows // BACKGROUND_FINER)))
                     self._changed.wait()
-                elif may_pause and not any(map(len, behind)) and any(line.expected[0] for line in behind):
-                    self._changed.wait(PAUSE_S)  # for the next task of a request that is under way
-                    may_pause = False
+                elif pause_s > 0 and not any(map(len, behind)) and any(line.expected[0] for line in behind):
+                    began = time.monotonic()
+                    self._changed.wait(pause_s)  # for the next task of a request that is under way, whatever else comes
+                    pause_s -= time.monotonic() - began
                 else:
                     break
             if any(map(len, behind)):
