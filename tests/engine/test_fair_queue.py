@@ -1,14 +1,12 @@
 """Clients in the queue: each gets its part of the work, and nobody waits for what another asks too much."""
 
 import math
-import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
+from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine import batching
 from bandrank.engine.batching import AHEAD, DEMAND, EXPECTED_PART, FINER, MOST_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.tasks import Task, TaskSlice
@@ -326,24 +324,3 @@ def test_a_task_keeps_the_turn_of_its_request() -> None:
         queue.put(again)
 
     assert queue.take_batch(10)[0].task is again
-
-
-def test_between_two_tasks_of_a_polite_request_no_other_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread waits for the next one, which comes from the event loop, for a moment, whatever others put meanwhile."""
-    queue = queue_of()
-    for _ in range(100):
-        queue.put(task_of([1] * BATCH, client=GREEDY))
-    for _ in range(AHEAD):
-        queue.take_batch(BATCH)
-    first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
-    second.ticket = first.ticket
-    with queue.admitted(first.ticket, {LANE: 6}):
-        queue.put(first)
-        assert queue.take_batch(BATCH) == [TaskSlice(first, 0, 3)]
-        monkeypatch.setattr(batching, "PAUSE_S", HANG_S)
-        for moment, task in ((0.02, task_of([1] * BATCH, client=GREEDY)), (0.05, second)):
-            threading.Timer(moment, queue.put, [task]).start()
-        assert queue.take_batch(BATCH) == [TaskSlice(second, 0, 3)]
-    monkeypatch.setattr(batching, "PAUSE_S", 0.001)
-    with queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}):
-        assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY

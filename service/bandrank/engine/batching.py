@@ -170,10 +170,10 @@ class TaskQueue:
     def take_batch(self, max_batch_rows: int, *, wait: bool = True) -> list[AnySlice]:
         """The next batch, as soon as anything waits; the empty list once the queue is closed and empty.
 
-        wait: False gives the empty list at once if nothing waits.
+        wait: False gives the empty list at once if nothing waits, or if that should wait for a request under way.
         """
         with self._changed:
-            pause_s = PAUSE_S if wait else 0.0
+            pause_s = PAUSE_S
             while True:
                 self._drop_dead()
                 behind = self._behind()
@@ -184,6 +184,8 @@ class TaskQueue:
                         return self._hand_out(take([self._background], max(1, max_batch_rows // BACKGROUND_FINER)))
                     self._changed.wait()
                 elif pause_s > 0 and not any(map(len, behind)) and any(line.expected[0] for line in behind):
+                    if not wait:
+                        return []
                     began = time.monotonic()
                     self._changed.wait(pause_s)  # for the next task of a request that is under way, whatever else comes
                     pause_s -= time.monotonic() - began

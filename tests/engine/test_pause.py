@@ -1,0 +1,56 @@
+"""Between two tasks of a polite client's request no batch of a greedy one begins."""
+
+import math
+import threading
+
+import pytest
+from support.tasks import HANG_S, LANE, Clock, task_of
+
+from bandrank.engine import batching
+from bandrank.engine.batching import AHEAD, TaskQueue
+from bandrank.engine.clients import Client
+from bandrank.engine.tasks import TaskSlice
+from bandrank.engine.tickets import Ticket
+
+BATCH = 40
+POLITE, GREEDY = Client("polite"), Client("greedy")
+
+
+@pytest.fixture
+def queue() -> TaskQueue:
+    """One in which a client has much, and was handed some of it."""
+    queue = TaskQueue(max_waiting_rows=math.inf, max_wait_s=math.inf, clock=Clock(), max_batch_rows=BATCH)
+    for _ in range(100):
+        queue.put(task_of([1] * BATCH, client=GREEDY))
+    for _ in range(AHEAD):
+        queue.take_batch(BATCH)
+    return queue
+
+
+def test_the_thread_waits_for_the_next_task(queue: TaskQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes from the event loop; for a moment, whatever others put meanwhile."""
+    first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
+    second.ticket = first.ticket
+    with queue.admitted(first.ticket, {LANE: 6}):
+        queue.put(first)
+        assert queue.take_batch(BATCH) == [TaskSlice(first, 0, 3)]
+        monkeypatch.setattr(batching, "PAUSE_S", HANG_S)
+        for moment, task in ((0.02, task_of([1] * BATCH, client=GREEDY)), (0.05, second)):
+            threading.Timer(moment, queue.put, [task]).start()
+        assert queue.take_batch(BATCH) == [TaskSlice(second, 0, 3)]
+    monkeypatch.setattr(batching, "PAUSE_S", 0.001)
+    with queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}):
+        assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY
+
+
+def test_no_batch_is_taken_ahead_of_the_next_task(queue: TaskQueue) -> None:
+    """While the first is being scored; else the next would wait for that batch."""
+    first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
+    second.ticket = first.ticket
+    with queue.admitted(first.ticket, {LANE: 6}):
+        queue.put(first)
+        assert queue.take_batch(BATCH) == [TaskSlice(first, 0, 3)]
+        assert queue.take_batch(BATCH, wait=False) == []
+        queue.put(second)
+        assert queue.take_batch(BATCH, wait=False) == [TaskSlice(second, 0, 3)]
+        assert queue.take_batch(BATCH, wait=False)[0].task.ticket.client is GREEDY
