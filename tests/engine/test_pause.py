@@ -7,7 +7,7 @@ import pytest
 from support.tasks import HANG_S, LANE, Clock, task_of
 
 from bandrank.engine import batching
-from bandrank.engine.batching import AHEAD, TaskQueue
+from bandrank.engine.batching import AHEAD, FINER, PAUSE_PART, PAUSE_S, TaskQueue
 from bandrank.engine.clients import Client
 from bandrank.engine.tasks import TaskSlice
 from bandrank.engine.tickets import Ticket
@@ -41,6 +41,18 @@ def test_the_thread_waits_for_the_next_task(queue: TaskQueue, monkeypatch: pytes
     monkeypatch.setattr(batching, "PAUSE_S", 0.001)
     with queue.admitted(Ticket(POLITE, math.inf), {LANE: 6}):
         assert queue.take_batch(BATCH)[0].task.ticket.client is GREEDY
+
+
+def test_the_thread_waits_longer_where_the_batch_would_be_long(queue: TaskQueue) -> None:
+    """As one candidate may be; the request would wait for it."""
+    queue.throughput.report(LANE.name, BATCH, HANG_S / PAUSE_PART * FINER)
+    first, second = task_of([1] * 3, client=POLITE), task_of([1] * 3, client=POLITE)
+    second.ticket = first.ticket
+    with queue.admitted(first.ticket, {LANE: 6}):
+        queue.put(first)
+        assert queue.take_batch(BATCH) == [TaskSlice(first, 0, 3)]
+        threading.Timer(10 * PAUSE_S, queue.put, [second]).start()
+        assert queue.take_batch(BATCH) == [TaskSlice(second, 0, 3)]
 
 
 def test_no_batch_is_taken_ahead_of_the_next_task(queue: TaskQueue) -> None:

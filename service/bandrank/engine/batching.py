@@ -18,8 +18,9 @@ STOPPING = "the service is stopping; try another replica"
 
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
 # While clients compete, the batches of those that ask too much are so many times smaller, so that others do not wait
-# long for one that has begun; and the thread pauses for so many seconds between two tasks of a request of the others.
-FINER, PAUSE_S = 8, 0.005
+# long for one that has begun; and the thread pauses between two tasks of a request of the others, for so many seconds,
+# or for that part of the time of the batch that would begin: a candidate may be a batch of seconds.
+FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
 # In full batches: what a client that has been away may be handed ahead of the others, for how much of their work it is
 # remembered as competing, and how much of what is queued counts as handed out where it shows who asks too much.
@@ -172,30 +173,29 @@ class TaskQueue:
 
         wait: False gives the empty list at once if nothing waits, or if that should wait for a request under way.
         """
+        paused_at: float | None = None
         with self._changed:
-            pause_s = PAUSE_S
             while True:
                 self._drop_dead()
                 behind = self._behind()
-                if not any(map(len, self._lines.values())):
-                    if self._refusal is not None or not wait:
-                        return []
-                    if len(self._background) and not self._in_use:
-                        return self._hand_out(take([self._background], max(1, max_batch_rows // BACKGROUND_FINER)))
-                    self._changed.wait()
-                elif pause_s > 0 and not any(map(len, behind)) and any(line.expected[0] for line in behind):
+                if any(map(len, behind)):
+                    return self._hand_out(take(behind, max_batch_rows))  # alone: others' rows would only take its time
+                if any(map(len, self._lines.values())):
+                    batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if behind else max_batch_rows)
+                    if not any(line.expected[0] for line in behind):
+                        return self._hand_out(batch)
                     if not wait:
                         return []
-                    began = time.monotonic()
-                    self._changed.wait(pause_s)  # for the next task of a request that is under way, whatever else comes
-                    pause_s -= time.monotonic() - began
+                    paused_at = paused_at or time.monotonic()
+                    if (left_s := paused_at + self._pause_s(batch) - time.monotonic()) <= 0:
+                        return self._hand_out(batch)
+                    self._changed.wait(left_s)
+                elif self._refusal is not None or not wait:
+                    return []
+                elif len(self._background) and not self._in_use:
+                    return self._hand_out(take([self._background], max(1, max_batch_rows // BACKGROUND_FINER)))
                 else:
-                    break
-            if any(map(len, behind)):
-                batch = take(behind, max_batch_rows)  # alone, as the others' rows would only take its time
-            else:
-                batch = take(self._lines.values(), max(1, max_batch_rows // FINER) if behind else max_batch_rows)
-            return self._hand_out(batch)
+                    self._changed.wait()
 
     def discard(self, task: AnyTask, reason: str) -> None:
         """Abandons an unfinished task; its queued rows are freed at once."""
@@ -213,6 +213,11 @@ class TaskQueue:
             self._changed.notify_all()
 
     # The lock is held by callers of what follows.
+
+    def _pause_s(self, batch: list[AnySlice]) -> float:
+        """How long the next task of a request under way is waited for before this batch begins."""
+        rows = sum(part.rows for part in batch)
+        return max(PAUSE_S, PAUSE_PART * self.throughput.seconds(batch[0].task.lane.name, rows))
 
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
