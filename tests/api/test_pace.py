@@ -4,8 +4,10 @@ import asyncio
 import time
 
 import pytest
+from support.tasks import CLIENT, until
 
 from bandrank.api.pace import QUANTUM_S, Pace
+from bandrank.engine.clients import Client
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +20,7 @@ async def test_the_loop_goes_round_between_pieces_of_work() -> None:
 
     async def work() -> None:
         nonlocal done
-        await pace.turn()
+        await pace.turn(CLIENT)
         time.sleep(2 * QUANTUM_S)  # noqa: ASYNC251 - the loop is to be held
         done += 1
 
@@ -37,7 +39,7 @@ async def test_short_pieces_do_not_wait_for_each_other() -> None:
     done: list[int] = []
 
     async def work(number: int) -> None:
-        await pace.turn()
+        await pace.turn(CLIENT)
         done.append(number)
 
     asked = [asyncio.ensure_future(work(number)) for number in range(20)]
@@ -52,7 +54,7 @@ async def test_what_waits_comes_before_newcomers() -> None:
     order: list[str] = []
 
     async def work(name: str, *, seconds: float = 0.0) -> None:
-        await pace.turn()
+        await pace.turn(CLIENT)
         time.sleep(seconds)  # noqa: ASYNC251 - the loop is to be held
         order.append(name)
 
@@ -76,9 +78,28 @@ async def test_a_request_that_is_begun_does_not_wait_for_all_new_ones_with_each_
 
     async def request(name: str, pieces: int) -> None:
         for piece in range(pieces):
-            await pace.turn(new=piece == 0)
+            await pace.turn(CLIENT, new=piece == 0)
             time.sleep(2 * QUANTUM_S)  # noqa: ASYNC251 - the loop is to be held
             order.append(name)
 
     await asyncio.gather(request("first", 1), request("several", 3), *(request("new", 1) for _ in range(4)))
     assert order == ["first", *["several"] * 3, *["new"] * 4]
+
+
+async def test_nobody_waits_for_all_that_another_client_has_begun() -> None:
+    """Of each piece of a flood one goes before a piece of somebody else, and the flood before its own new requests."""
+    pace = Pace()
+    order: list[str] = []
+
+    async def request(name: str, pieces: int) -> None:
+        for piece in range(pieces):
+            await pace.turn(Client(name), new=piece == 0)
+            time.sleep(2 * QUANTUM_S if name == "greedy" else 0.0)  # noqa: ASYNC251 - the loop is to be held
+            order.append(name)
+
+    greedy = [asyncio.ensure_future(request("greedy", 2)) for _ in range(10)]
+    await until(lambda: len(order) > 2)
+    before = len(order)
+    await request("polite", 3)
+    assert order.count("greedy") <= before + 4
+    await asyncio.gather(*greedy)

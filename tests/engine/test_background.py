@@ -155,7 +155,7 @@ async def test_background_texts_are_tokenised_last() -> None:
 
     async def tokenise(client: Client, size: int) -> None:
         with turns.admit(client, size) as turn:
-            async with turns.slot(turn, size):
+            async with turns.slot(client, turn, size):
                 order.append(client.name)
                 await asyncio.sleep(0)
 

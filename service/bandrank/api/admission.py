@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from bandrank.api.addresses import is_loopback, network_of
+from bandrank.api.addresses import is_loopback
 from bandrank.api.keys import Key, KeyFile, Scope
+from bandrank.api.places import client_at
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account, Memory
 from bandrank.errors import Forbidden, Overloaded, Unauthorized
@@ -93,7 +94,7 @@ class Admission:
         host = request.client.host if request.client is not None else ""
         if scope is Scope.REGISTER:
             self._check_registering(request.headers, host)
-        return Client(f"address:{network_of(host)}")
+        return client_at(request.client)
 
     def _check_registering(self, headers: Headers, host: str) -> None:
         # A page may have the browser send requests to this machine, as to its own site: its name is then resolved to

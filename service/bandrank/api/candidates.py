@@ -106,7 +106,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
         account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
         return await _register_lines(service.registry, _lines(request, service.max_line_bytes), account.client)
     content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(parse, RegisterRequest, content)
+    body = await service.pace.run(account.client, parse, RegisterRequest, content)
     for candidate in body.candidates:
         _check_text(candidate.text, service.max_line_bytes)
     return await _register(service.registry, body.candidates, account.client)
@@ -122,7 +122,7 @@ async def delete(request: Request, service: ServiceOfApp, account: Registering) 
     """Deletes registered candidates."""
     media_type(request)
     content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(parse, DeleteRequest, content)
+    body = await service.pace.run(account.client, parse, DeleteRequest, content)
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 

@@ -115,7 +115,7 @@ async def embed_texts(
     """Embeds texts with a served bi-encoder, as it does to rank them; they share its queue and its cache."""
     media_type(request)
     content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(parse, EmbeddingsRequest, content)
+    body = await service.pace.run(account.client, parse, EmbeddingsRequest, content)
     if len(body.texts) > service.max_candidates:
         raise InputTooLarge(f"too many texts: {len(body.texts)} (limit {service.max_candidates})")
     embedding = embed(
@@ -140,7 +140,7 @@ async def _write(embedded: Embeddings, encoding: Encoding, service: Service, acc
     step = max(1, PART_NUMBERS // vectors.shape[1])
     answer = bytearray(b'{"object":"list","data":')
     for start in range(0, len(vectors), step):
-        part = await service.pace.run(_part, vectors[start : start + step], start, encoding)
+        part = await service.pace.run(account.client, _part, vectors[start : start + step], start, encoding)
         account.hold(ANSWER_BYTES * len(part))
         answer += (b"," if start else b"[") + part
         if len(answer) > service.max_answer_bytes:

@@ -193,9 +193,9 @@ async def explain_score(
     start = time.monotonic()
     media_type(request)
     content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(parse, ExplainRequest, content)
+    body = await service.pace.run(account.client, parse, ExplainRequest, content)
     text, explained = await unless_gone(request, _explain(body, service, account))
-    answer = await service.pace.run(_write, body.query, text, explained, time.monotonic() - start)
+    answer = await service.pace.run(account.client, _write, body.query, text, explained, time.monotonic() - start)
     return JsonInParts(answer)
 
 

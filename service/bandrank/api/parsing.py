@@ -71,7 +71,7 @@ async def read_body(request: Request, max_bytes: int, account: Account, pace: Pa
                 break
     if size > max_bytes:
         raise InputTooLarge(f"the body is larger than {max_bytes} bytes; send fewer or shorter candidates per request")
-    await pace.turn()
+    await pace.turn(account.client)
     account.hold(TEXT_BYTES * len(body) + VALUE_BYTES * check_values(body, most_values))
     return body
 

@@ -59,4 +59,4 @@ class Places:
 
 def client_at(peer: object) -> Client:
     """Whom a connection counts for, by its peer's address; Unix sockets and what has no address count as one."""
-    return Client(network_of(peer[0] if isinstance(peer, tuple) else ""))
+    return Client(f"address:{network_of(peer[0] if isinstance(peer, tuple) else '')}")

@@ -70,7 +70,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         media_type(request)
         header_s = _budget_of_header(request)
         body = await read_body(request, service.max_body_bytes, account, service.pace)
-        dialect, wanted, call = await service.pace.run(_read, dialects, body, service.max_candidates)
+        dialect, wanted, call = await service.pace.run(account.client, _read, dialects, body, service.max_candidates)
         budget_s = call.budget_s if call.budget_s is not None else header_s
         call = replace(
             call,
@@ -81,9 +81,9 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         )
         answered = await unless_gone(request, answer(call, service.models, service.registry))
         exchange = Exchange(wanted, call, answered, time.monotonic() - start)
-        size = await service.pace.run(_documents_size, dialect, exchange, service.max_answer_bytes)
+        size = await service.pace.run(account.client, _documents_size, dialect, exchange, service.max_answer_bytes)
         account.hold(ANSWER_BYTES * size)
-        content = await service.pace.run(dialect.write, exchange)
+        content = await service.pace.run(account.client, dialect.write, exchange)
         when_sent = partial(service.when_answered, call, answered)
         return JsonInParts(content, dialect.headers(exchange), when_sent=when_sent)
 

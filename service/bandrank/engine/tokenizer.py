@@ -105,15 +105,16 @@ class RequestTokenizer:
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
             first, *rest = slices(sizes, SLICE_CHARACTERS)
 
-            async def run(part: slice, work: Callable[[], Result]) -> Result:
-                async with self._turns.slot(turn, sum(sizes[part])):
+            async def run(size: int, work: Callable[[], Result]) -> Result:
+                async with self._turns.slot(client, turn, size):
                     return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-            request = await run(first, partial(self.tokenize_now, query, candidates[first], options))
+            size = query_size + sum(sizes[first])
+            request = await run(size, partial(self.tokenize_now, query, candidates[first], options))
             applied = [(request.candidates, request.truncated_candidate_tokens)]
             for part in rest:
                 apply = partial(self._apply, candidates[part], len(request.query), options)
-                applied.append(await run(part, apply))
+                applied.append(await run(sum(sizes[part]), apply))
             return replace(
                 request,
                 candidates=RaggedIds.joined([ids for ids, _ in applied]),
@@ -129,7 +130,7 @@ class RequestTokenizer:
         found: list[Span] = []
         with self._turns.admit(client, sum(sizes)) as turn:
             for part in slices(sizes, SLICE_CHARACTERS) if sizes else ():
-                async with self._turns.slot(turn, sum(sizes[part])):
+                async with self._turns.slot(client, turn, sum(sizes[part])):
                     work = partial(places, self._encoder, read[part], tokens[part])
                     found += await asyncio.get_running_loop().run_in_executor(self._pool, work)
         return found
@@ -150,7 +151,7 @@ class RequestTokenizer:
             instruction=instruction,
         )
         with self._turns.admit(client, size) as turn:
-            async with self._turns.slot(turn, size):
+            async with self._turns.slot(client, turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def num_query_pieces(self, query: str, *, client: Client) -> int:
@@ -160,7 +161,7 @@ class RequestTokenizer:
         limit = self._limits.query
         read = query[:limit]
         with self._turns.admit(client, len(read)) as turn:
-            async with self._turns.slot(turn, len(read)):
+            async with self._turns.slot(client, turn, len(read)):
                 count = await asyncio.get_running_loop().run_in_executor(self._pool, self._encoder.num_pieces, read)
         return count + self._estimate_cut(len(query) - limit)
 

@@ -1,7 +1,6 @@
-"""Turns for work that is done in slices: bounded in size, and small requests pass large ones."""
+"""Turns for work that is done in slices: bounded in size, shared by clients, and small requests pass large ones."""
 
 import asyncio
-import heapq
 import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -9,24 +8,26 @@ from contextlib import asynccontextmanager, contextmanager
 from bandrank.engine.batching import MOST_RETRY_AFTER_S
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.throughput import Throughput
+from bandrank.engine.waiting import WaitingClients
 from bandrank.errors import InputTooLarge, Overloaded
 
 LANE = "tokenize"
 
 
 class Turns:
-    """Hands out `num_at_once` slots, each for a slice of a request, in the order of the requests' turns.
+    """Hands out `num_at_once` slots, each for a slice of a request: to the client whose slices took least time, and of
+    its requests in the order of their turns.
 
     A turn is the size of the work that had been handed out when the request arrived, plus its own size, as in the task
-    queue: nothing starves, and a small request waits for no more than the slices that are being worked on. Background
-    work comes after all others, and takes none of their room; whoever asks for it bounds it. Used from one event loop.
+    queue: nothing starves, and a small request passes large ones. Background work comes after all others, and takes
+    none of their room; whoever asks for it bounds it. Used from one event loop.
     """
 
     def __init__(self, num_at_once: int, *, max_size: float) -> None:
         self._free = num_at_once
         self._sizes = Shares(max_size)
-        self._handed_out = self._arrivals = 0
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap by turn, then by arrival
+        self._handed_out = 0
+        self._waiting = WaitingClients()
         self._speed = Throughput()
 
     @contextmanager
@@ -54,14 +55,12 @@ class Turns:
             sizes.release(client, size)
 
     @asynccontextmanager
-    async def slot(self, turn: float, size: int) -> AsyncIterator[None]:
-        """A slot for a slice of this size, as soon as the turn comes."""
+    async def slot(self, client: Client, turn: float, size: int) -> AsyncIterator[None]:
+        """A slot for a slice of this size, as soon as the client's turn comes."""
         if self._free:
             self._free -= 1
         else:
-            self._arrivals += 1
-            ready = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (turn, self._arrivals, ready))
+            ready = self._waiting.wait(client, turn)
             try:
                 await ready
             except asyncio.CancelledError:
@@ -73,13 +72,11 @@ class Turns:
         try:
             yield
         finally:
-            self._speed.report(LANE, size, asyncio.get_running_loop().time() - start)
+            seconds = asyncio.get_running_loop().time() - start
+            self._speed.report(LANE, size, seconds)
+            self._waiting.charge(client, seconds)
             self._hand_over()
 
     def _hand_over(self) -> None:
-        while self._waiting:
-            _, _, ready = heapq.heappop(self._waiting)
-            if not ready.done():
-                ready.set_result(None)
-                return
-        self._free += 1
+        if self._waiting.serve_next() is None:
+            self._free += 1

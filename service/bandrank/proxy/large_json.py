@@ -34,9 +34,9 @@ class LargeJson:
     async def run(self, client: Client, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work` on so many bytes. Raises what it raises."""
         if size <= SMALL_BYTES:
-            return await self._pace.run(work, *args, **kwargs)
+            return await self._pace.run(client, work, *args, **kwargs)
         with self._turns.admit(client, size) as turn:
-            async with self._turns.slot(turn, size):
+            async with self._turns.slot(client, turn, size):
                 return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *args, **kwargs))
 
     def close(self) -> None:

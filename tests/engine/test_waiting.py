@@ -1,0 +1,88 @@
+"""What waits is served by client: nobody is kept waiting by how much another one has waiting."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.tasks import until
+
+from bandrank.engine.clients import SHADOW, Client
+from bandrank.engine.turns import Turns
+from bandrank.engine.waiting import WaitingClients
+
+pytestmark = pytest.mark.anyio
+
+POLITE, GREEDY = Client("polite"), Client("greedy")
+
+
+async def test_a_newcomer_waits_for_one_piece_of_another_client() -> None:
+    """However many of those were there before it, and with each piece of its own."""
+    waiting = WaitingClients()
+    for _ in range(100):
+        waiting.wait(GREEDY, 0.0)
+    served = []
+    for _ in range(3):
+        served.append(waiting.serve_next())
+        waiting.charge(GREEDY, 1.0)
+        waiting.wait(POLITE, 1.0)
+        served.append(waiting.serve_next())
+        waiting.charge(POLITE, 0.001)
+
+    assert served == [GREEDY, POLITE] * 3
+
+
+@given(seconds=st.tuples(*[st.integers(1, 20)] * 3))
+def test_clients_get_time_by_their_shares(seconds: tuple[int, int, int]) -> None:
+    """Whatever a piece of theirs takes, it differs by a piece at most."""
+
+    async def run() -> None:
+        waiting, clients = WaitingClients(), (Client("a"), Client("b"), Client("c", share=2 / 3))
+        took: Counter[Client] = Counter()
+        for client in clients:
+            for _ in range(200):
+                waiting.wait(client, 0.0)
+        for _ in range(200):
+            client = waiting.serve_next()
+            assert client is not None
+            amount = seconds[clients.index(client)]
+            waiting.charge(client, amount)
+            took[client] += amount
+        by_weight = [took[client] / client.weight for client in clients]
+        assert max(by_weight) - min(by_weight) <= max(seconds)
+
+    asyncio.run(run())
+
+
+async def test_of_one_client_the_earliest_turn_is_served_and_what_was_cancelled_is_not() -> None:
+    """Of equal turns the one that came first; background clients last of all."""
+    waiting = WaitingClients()
+    turns = [(SHADOW, 0.0), (GREEDY, 2.0), (GREEDY, 1.0), (GREEDY, 1.0), (POLITE, 0.0)]
+    futures = [waiting.wait(client, turn) for client, turn in turns]
+    futures[2].cancel()
+    futures[4].cancel()
+    order = []
+    while waiting.serve_next() is not None:
+        order += [number for number, future in enumerate(futures) if future.done() and number not in {2, 4, *order}]
+
+    assert order == [3, 1, 0]
+    assert not waiting
+
+
+async def test_the_tokenizer_is_shared_by_clients() -> None:
+    """A request does not wait for all the texts that another client sent before, be they long ago."""
+    turns, order = Turns(1, max_size=10**9), list[str]()
+
+    async def tokenise(client: Client) -> None:
+        with turns.admit(client, 1000) as turn:
+            async with turns.slot(client, turn, 1000):
+                order.append(client.name)
+                await asyncio.sleep(0.001)
+
+    greedy = [asyncio.ensure_future(tokenise(GREEDY)) for _ in range(20)]
+    await until(lambda: len(order) > 2)
+    before = len(order)
+    await tokenise(POLITE)
+    assert order.index("polite") <= before + 1
+    await asyncio.gather(*greedy)
