@@ -196,7 +196,7 @@ async def test_a_request_that_is_late_is_not_scored() -> None:
 async def test_a_request_beyond_the_bound_is_refused() -> None:
     """The requests admitted before it are answered."""
     gate = Gate()
-    settings = Settings(device="cpu", max_waiting_rows=4)
+    settings = Settings(device="cpu", max_waiting_rows=8)
     async with served(WatchedScorer(lookup(man=1.0), gate), settings=settings) as model:
         admitted = [asyncio.ensure_future(model.rank("who", ["man"]))]
         await asyncio.to_thread(gate.wait_for_batch)

@@ -245,6 +245,17 @@ def test_cost_grows_with_the_candidate(variant: str) -> None:
 
 
 @every_variant
+def test_cost_grows_with_the_query(variant: str) -> None:
+    """Its tokens are encoded as well, however short the candidates are."""
+    """However short the candidates are, at least as many rows count as the query has tokens, which are encoded too."""
+    scorer = scorer_of(variant)
+    longest = scorer.query_template.max_tokens
+
+    assert sum(scorer.rows_of(longest, [1, 1])) >= longest
+    assert scorer.rows_of(longest, []) == []
+
+
+@every_variant
 def test_gradients_reach_every_weight(variant: str) -> None:
     """Before `prepare`, a scorer can be trained: each weight that a score depends on gets a gradient."""
     scorer = VARIANTS[variant]()

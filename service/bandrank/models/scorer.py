@@ -187,10 +187,19 @@ class Scorer(nn.Module, ABC):
         del query_tokens
         return candidate_rows
 
+    def query_rows(self, query_tokens: int) -> float:
+        """The cost of encoding a query, once for all of its candidates in a batch, in the same rows; by default the
+        number of its tokens.
+        """
+        return query_tokens
+
     def rows_of(self, query_tokens: int, lengths: Sequence[int]) -> list[float]:
-        """`num_rows` of each of several candidates."""
+        """`num_rows` of each of several candidates of a query, whose own rows count with the first."""
         cost = {length: self.num_rows(query_tokens, length) for length in set(lengths)}
-        return [cost[length] for length in lengths]
+        rows = [cost[length] for length in lengths]
+        if rows:
+            rows[0] += self.query_rows(query_tokens)
+        return rows
 
     def initialise(self, encoder: Encoder) -> Self:
         """Copies the weights of a trained encoder, as a start for training; other weights keep their random values."""

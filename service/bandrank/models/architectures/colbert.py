@@ -78,8 +78,11 @@ class ColBERT(LateInteractionScorer):
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The products of MaxSim, as a fraction of those of a row in the encoder."""
-        query_rows = self.config.max_query_tokens if self.config.augment else query_tokens
-        return self.rows_worth(query_rows * candidate_rows * self.config.dim)
+        return self.rows_worth(self.query_rows(query_tokens) * candidate_rows * self.config.dim)
+
+    def query_rows(self, query_tokens: int) -> float:
+        """With the [MASK] tokens that fill it up, where there are any."""
+        return self.config.max_query_tokens if self.config.augment else query_tokens
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(total, dim) a vector of unit length for each token that is not skipped."""

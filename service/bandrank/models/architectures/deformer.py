@@ -59,6 +59,10 @@ class Deformer(TwoTowerScorer):
         """The rows of query and candidate, each counted by the share of the upper layers."""
         return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
 
+    def query_rows(self, query_tokens: int) -> float:
+        """Its rows by the share of the lower layers."""
+        return query_tokens * self.config.split / self.config.encoder.num_layers
+
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """(total, hidden_size) each token's state between the lower and the upper layers."""
         states = tower.read(self.encoder, tokens, token_type=1, layers=slice(self.config.split))

@@ -96,6 +96,10 @@ class JointScorer(Scorer):
         added_seps = len(bounds) - 1
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps
 
+    def query_rows(self, query_tokens: int) -> float:
+        """Those of the one copy that candidates share; else each passage has counted its own."""
+        return query_tokens if self.attention.shares_queries else 0
+
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """The token ids themselves: nothing is computed before the query is known."""
         return tokens
