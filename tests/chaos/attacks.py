@@ -1,6 +1,7 @@
 """Attacks of more than one request, or of more than a body."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -37,6 +38,18 @@ def a_flood_of_small_requests(url: str) -> set[int]:
 def a_flood_of_large_requests(url: str) -> set[int]:
     """Twenty, of two thousand candidates each."""
     return together([lambda: post(url, {"query": "x", "candidates": [f"{n} man" for n in range(2000)]})] * 20)
+
+
+@attack(422, 429)
+def fields_that_take_long_over_three_hundred_connections(url: str) -> set[int]:
+    """Each is refused, after a fortieth of a second of work; 150 KB."""
+    deep: object = {"0": "man"}
+    for _ in range(7):
+        deep = {"a": deep}
+    fields = ["a." * 7 + str(n) for n in range(16)]
+    body = json.dumps({"query": "x", "documents": [*[deep] * 2047, {}], "rank_fields": fields}).encode()
+    ask = functools.partial(status_of, url, "POST", "/v1/rerank", content=body, headers=JSON)
+    return together([ask] * 300)
 
 
 @attack(200, 403, 404, 413, 422, 429, 507)
