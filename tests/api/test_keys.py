@@ -2,6 +2,8 @@
 
 import logging
 import os
+import sys
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -266,6 +268,33 @@ async def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
     assert keys.find(KEYS["rank"].encode()) is not None
     now = 1.0
     assert keys.find(KEYS["rank"].encode()) is None
+
+
+@pytest.mark.parametrize("key", ["none", "tenant 999"])
+def test_a_key_is_found_in_as_many_steps_among_many(key: str, tmp_path: Path) -> None:
+    """Whoever sends requests with keys that do not exist would hold everybody up by as much as there are keys."""
+
+    def steps(count: int) -> int:
+        tables = {
+            f"tenant-{number}": f'sha256 = "{sha256(b"tenant %d" % number).hexdigest()}"\nscopes = ["rank"]\n'
+            for number in range(1000 - count, 1000)
+        }
+        keys = KeyFile(write_keys(tmp_path / f"{count}.toml", **tables))
+        taken = 0
+
+        def count_step(*_: object) -> None:
+            nonlocal taken
+            taken += 1
+
+        sys.setprofile(count_step)
+        try:
+            found = keys.find(key.encode())
+        finally:
+            sys.setprofile(None)
+        assert (found is None) == (key == "none")
+        return taken
+
+    assert steps(300) == steps(1)
 
 
 async def test_the_rate_of_a_key_survives_a_change_of_others(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ and nobody guesses one of 2**256. The file does not give the keys away, and a re
 """
 
 import hashlib
-import hmac
 import logging
 import re
 import time
@@ -72,23 +71,20 @@ class KeyFile:
         """Raises BadSetting, which names the file, the table and the fault, and never repeats a value."""
         self._path, self._clock = Path(path), clock
         self._stamp = _stamp(self._path)
-        self._keys = self._in_use(read_keys(self._path), {})
+        self._by_digest = self._in_use(read_keys(self._path), {})
         self._look_at = clock() + LOOK_EVERY_S
 
     @property
     def names(self) -> Sequence[str]:
         """Those of the keys, in the order of the file."""
-        return [key.name for key in self._keys]
+        return [key.name for key in self._by_digest.values()]
 
     def find(self, presented: bytes) -> Key | None:
-        """The key that was presented; None if there is no such key. How long it takes does not depend on either."""
+        """The key that was presented; None if there is no such key. How long it takes says nothing of a key: who tries
+        some cannot choose their hashes.
+        """
         self._look()
-        digest = hashlib.sha256(presented).digest()
-        found = None
-        for key in self._keys:
-            if hmac.compare_digest(digest, bytes.fromhex(key.table.sha256)):
-                found = key
-        return found
+        return self._by_digest.get(hashlib.sha256(presented).digest())
 
     def _look(self) -> None:
         """Reads the file if it has changed; where that fails, the keys of before stay, and the log says so once."""
@@ -104,20 +100,22 @@ class KeyFile:
         except BadSetting as error:
             log.error("the keys of before stay in use: %s", error)  # noqa: TRY400 - the message says it all
             return
-        self._keys = self._in_use(tables, {key.name: key for key in self._keys})
+        self._by_digest = self._in_use(tables, {key.name: key for key in self._by_digest.values()})
         log.info("the keys were read again: %s", ", ".join(self.names))
 
-    def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> list[Key]:
-        """The keys of tables. One that has not changed stays, with what is left of its rate."""
+    def _in_use(self, tables: Mapping[str, KeyTable], before: Mapping[str, Key]) -> dict[bytes, Key]:
+        """The keys of tables by their hashes. One that has not changed stays, with what is left of its rate."""
 
         def key(name: str, table: KeyTable) -> Key:
             rate = table.requests_per_s
             return Key(name, table, None if rate is None else TokenBucket(rate, self._clock))
 
-        return [
-            before[name] if name in before and before[name].table == table else key(name, table)
+        return {
+            bytes.fromhex(table.sha256): (
+                before[name] if name in before and before[name].table == table else key(name, table)
+            )
             for name, table in tables.items()
-        ]
+        }
 
 
 def read_keys(path: Path) -> dict[str, KeyTable]:
