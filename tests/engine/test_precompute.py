@@ -135,6 +135,15 @@ class WideScorer(EncodedLookupScorer):
         return Ragged(torch.zeros(len(tokens), self.representation_size), np.arange(len(tokens) + 1))
 
 
+@pytest.mark.parametrize("title", [None, ""])
+def test_a_title_may_be_null(server: RedisServer, tmp_path: Path, title: str | None) -> None:
+    """As where a program wrote a column without a value: the text alone is registered."""
+    path = write(tmp_path / "corpus.jsonl", [{"id": "1", "title": title, "text": "man"}, {"id": "2", "text": "she"}])
+
+    assert precompute(path, models(), settings(server)) == 0
+    assert asyncio.run(best_by_id(server, ["2", "1"])) == ("1", 0)
+
+
 def test_large_representations_wait_for_redis(server: RedisServer, tmp_path: Path) -> None:
     """70 MiB are computed faster than they are written, and more than are held for that: all are stored."""
     path = write(tmp_path / "corpus.jsonl", records()[:70])

@@ -30,7 +30,7 @@ async def precompute(path: Path, registry: CandidateRegistry) -> Precomputed:
     """Registers every candidate of a corpus by id and puts its representation into the cache.
 
     path: JSON lines with `id` (or `_id`), `text`, and optionally `title`, which goes before the text, with a space
-    between them; .gz is unpacked.
+    between them, unless it is empty or null; .gz is unpacked.
     Cached representations are not encoded again, so that an interrupted run can be repeated.
     Raises InvalidInput with the number of a line that cannot be read, or for a file that cannot be unpacked, once the
     lines before that are stored, and what `CandidateRegistry.register` raises.
@@ -81,7 +81,8 @@ def _candidate(number: int, line: bytes) -> tuple[str, str]:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"line {number}: not JSON: {error}") from None
     fields = record if isinstance(record, dict) else {}
-    name, text, title = fields.get("id", fields.get("_id")), fields.get("text"), fields.get("title", "")
+    name, text, title = fields.get("id", fields.get("_id")), fields.get("text"), fields.get("title")
+    title = "" if title is None else title
     if not isinstance(name, str) or not name or not isinstance(text, str) or not isinstance(title, str):
         raise InvalidInput(f"line {number}: expected an object with strings id (or _id) and text, and perhaps title")
     try:
