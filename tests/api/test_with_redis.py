@@ -165,6 +165,21 @@ async def test_registering_without_redis_is_refused_and_texts_still_rank(server:
     assert "Redis" in mixed["unresolved"][0]["error"]
 
 
+async def test_registering_in_a_full_redis_is_refused_as_such(server: RedisServer) -> None:
+    """To send it again would be in vain. What was registered before is ranked, and what is deleted makes room."""
+    large = {"candidates": [{"id": str(number), "text": "man " * 50_000} for number in range(20)]}
+    async with running_app(encoded_lookup(man=3.0), settings=settings(server)) as running:
+        await running.client.put("/candidates", json={"candidates": [{"id": "a", "text": "man"}]})
+        server.do("CONFIG", "SET", "maxmemory", server.do("INFO", "memory")["used_memory"] + 1_000_000)
+        refused = await running.client.put("/candidates", json=large)
+        by_id = await running.rerank({"query": "who", "candidates": [{"id": "a"}]})
+        await running.client.request("DELETE", "/candidates", json={"ids": [str(number) for number in range(20)]})
+        small = await running.client.put("/candidates", json={"candidates": [{"id": "b", "text": "man"}]})
+
+    assert "of 20 candidates and is full; delete some" in assert_error(refused, 507, "store_full")
+    assert (by_id.status_code, small.status_code) == (200, 200)
+
+
 async def test_many_large_texts_are_read_in_time(server: RedisServer) -> None:
     """A request that names forty megabytes is answered, though Redis cannot send as much within its time at once; so
     Redis is not taken for dead, and other requests go on.

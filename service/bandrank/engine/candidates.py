@@ -31,7 +31,7 @@ class CandidateStore:
         self._bytes = 0
 
     async def put_many(self, texts: Mapping[str, str]) -> None:
-        """Registers texts; a known id gets the new text. Raises StoreFull, and NotReady if Redis does not answer.
+        """Registers texts; a known id gets the new text. Raises StoreFull, and NotReady if Redis does not store them.
 
         After an error some of the texts may be registered, each of them whole.
         """
@@ -41,7 +41,12 @@ class CandidateStore:
                 num_set = await self._redis.set_many({_key(name): part[name].encode() for name in part}, ttl_s=None)
                 num_stored += num_set
                 if num_set < len(part):
-                    raise NotReady(f"Redis stored {num_stored} of {len(texts)} candidates; send them again")
+                    stored = f"Redis stored {num_stored} of {len(texts)} candidates"
+                    if self._redis.full:
+                        raise StoreFull(
+                            f"{stored} and is full; delete some, or ask the operator to give it more memory"
+                        )
+                    raise NotReady(f"{stored}; send them again")
             return
         size = self._bytes + sum(_size(name, text) for name, text in texts.items())
         size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, AnyStr, Literal, Self, TypeVar
 
 from bandrank.engine.cache.breaker import BreakerState, CircuitBreaker
-from bandrank.engine.cache.redis_commands import RedisCommands, connect
+from bandrank.engine.cache.redis_commands import RedisCommands, connect, lacks_room
 from bandrank.engine.cache.redis_url import RedisAddress, parse_redis_url
 from bandrank.errors import NotReady
 from bandrank.metrics import Metrics
@@ -75,6 +75,7 @@ class RedisClient:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._logged_down = self._logged_refusal = False
+        self._full = False
         self._read_failed = False
         self._last_answer = -math.inf  # when a read was last answered in time, in monotonic seconds
         metrics.redis_breaker_state.set_function(lambda: self._breaker.state.value)
@@ -100,6 +101,11 @@ class RedisClient:
     def available(self) -> bool:
         """Whether a call made now would reach Redis."""
         return not (self._closed or self._breaker.cooling)
+
+    @property
+    def full(self) -> bool:
+        """Whether Redis had no room for some of what was last written to it."""
+        return self._full
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
         """The value of each key, None where there is none; None in all if Redis did not answer in time."""
@@ -222,6 +228,7 @@ class RedisClient:
 
     def _log_refusals(self, refusals: Sequence[Exception]) -> None:
         self._metrics.redis_errors.labels("set").inc(bool(refusals))
+        self._full = any(map(lacks_room, refusals))
         if refusals and not self._logged_refusal:
             log.warning("%s refuses to store: %s", self._address, type(refusals[0]).__name__)
         elif self._logged_refusal and not refusals:

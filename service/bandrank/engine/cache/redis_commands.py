@@ -12,9 +12,14 @@ from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 
 from bandrank.engine.cache.redis_url import RedisAddress
+
+
+def lacks_room(refusal: Exception) -> bool:
+    """Whether a server refused a key because its memory is full."""
+    return isinstance(refusal, OutOfMemoryError)
 
 
 class RedisCommands(Protocol):
