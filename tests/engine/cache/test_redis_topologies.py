@@ -189,3 +189,29 @@ async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:
             assert await one.store(texts)
             assert (await other.fetch(texts)).redis_hits == 300
         assert nodes[1].do("DBSIZE") == 0
+
+
+async def test_a_cluster_whose_slots_are_on_their_way(tmp_path: Path) -> None:
+    """Half of their keys are there already: all are found, set and deleted, and Redis is not taken for dead."""
+    rng = random.Random(6)
+    with redis_cluster(tmp_path, nodes=2) as nodes:
+        async with replica(f"redis+cluster://127.0.0.1:{nodes[0].port}") as one:
+            texts, more = texts_of(rng, 300), texts_of(rng, 300)
+            assert one.redis is not None
+            assert await one.store(texts)
+            await asyncio.gather(*[one.redis.get_many([b"%d" % number for number in range(99)]) for _ in range(4)])
+            heir, giver = nodes
+            keys = giver.do("KEYS", "bandrank:*")
+            for slot in {key_slot(key) for key in keys}:
+                heir.do("CLUSTER", "SETSLOT", slot, "IMPORTING", giver.do("CLUSTER", "MYID"))
+                giver.do("CLUSTER", "SETSLOT", slot, "MIGRATING", heir.do("CLUSTER", "MYID"))
+            for key in keys[::2]:
+                giver.do("MIGRATE", "127.0.0.1", heir.port, key, 0, 1000)
+            values = await one.redis.get_many([*keys, *(b"%b none" % key for key in keys)])
+            assert await one.store(more)
+            deleted = await one.redis.delete_many(keys)
+
+            assert values is not None
+            assert [value is not None for value in values] == [True] * len(keys) + [False] * len(keys)
+            assert deleted == len(keys) > 50
+            assert [one.sample("redis_errors_total", operation=name) for name in ("get", "set", "delete")] == [0, 0, 0]

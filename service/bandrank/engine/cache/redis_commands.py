@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
-from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.cluster import ClusterNode, PipelineCommand
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
+from redis.exceptions import AskError, MovedError, OutOfMemoryError, ReadOnlyError, ResponseError, TryAgainError
 
 from bandrank.engine.cache.redis_url import RedisAddress
 
@@ -127,17 +127,17 @@ class ServerCommands:
 
 
 class ClusterCommands:
-    """Commands on a cluster: keys of one slot share a command, and the commands of one node share a round trip."""
+    """Commands on a cluster: keys of one slot share a command, and the commands of one node share a round trip.
+
+    While a slot is on its way to another node, some of its keys are there already, and each takes a command of its own.
+    """
 
     def __init__(self, client: RedisCluster) -> None:
         self._client = client
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        groups = self._by_slot(keys)
-        replies = await self._do([("MGET", *group) for group in groups])
-        _raise_first(_refusals(replies))
         values: dict[bytes, bytes | None] = {}
-        for group, reply in zip(groups, replies, strict=True):
+        for group, reply in await self._do_grouped("MGET", keys):
             values |= zip(group, _values(reply, len(group)), strict=True)
         return [values[key] for key in keys]
 
@@ -149,14 +149,23 @@ class ClusterCommands:
         return _refusals(await self._do([("SET", key, value, *expiry) for key, value in entries.items()]))
 
     async def delete_many(self, keys: Sequence[bytes]) -> int:
-        replies = await self._do([("UNLINK", *group) for group in self._by_slot(keys)])
-        _raise_first(_refusals(replies))
-        return sum(replies)
+        return sum([reply for _, reply in await self._do_grouped("UNLINK", keys)])
 
     async def close(self) -> None:
         await self._client.aclose()
         for node in (*self._client.get_nodes(), *self._client.nodes_manager.startup_nodes.values()):
             await node.disconnect()  # a call may have opened connections after `aclose` was last called
+
+    async def _do_grouped(self, name: str, keys: Sequence[bytes]) -> list[tuple[list[bytes], Any]]:
+        """Keys, and the reply to a command for them: all those of a slot, or one whose slot is on its way."""
+        groups = self._by_slot(keys)
+        replies = [*zip(groups, await self._do([(name, *group) for group in groups]), strict=True)]
+        moving = [[key] for group, reply in replies if isinstance(reply, TryAgainError) for key in group]
+        if moving:
+            replies = [(group, reply) for group, reply in replies if not isinstance(reply, TryAgainError)]
+            replies += zip(moving, await self._do([(name, *key) for key in moving]), strict=True)
+        _raise_first(_refusals([reply for _, reply in replies]))
+        return replies
 
     def _by_slot(self, keys: Sequence[bytes]) -> list[list[bytes]]:
         groups: dict[int, list[bytes]] = {}
@@ -167,7 +176,7 @@ class ClusterCommands:
     async def _do(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The reply to each command, whose first argument is a key, or the server's error instead."""
         try:
-            replies = await self._scatter(commands)
+            replies = await self._followed(commands, await self._scatter(commands))
             _refusals(replies)
         except Exception:
             # Without retries redis-py would go on with the nodes that it knows; after closing it asks for them again.
@@ -198,7 +207,31 @@ class ClusterCommands:
         pipeline = self._client.pipeline()
         for command in commands:
             pipeline.execute_command(*command)
-        return await pipeline.execute(raise_on_error=False)
+        return await pipeline.execute(raise_on_error=False, allow_redirections=False)
+
+    async def _followed(self, commands: Sequence[tuple[Any, ...]], replies: list[Any]) -> list[Any]:
+        """The replies; of those that name another node, what that one replies.
+
+        redis-py follows a key on its way with an ASKING that may go over another connection than the command.
+        """
+        asking: dict[tuple[str, int], list[int]] = {}
+        for index, reply in enumerate(replies):
+            if isinstance(reply, MovedError):  # which is an AskError too
+                try:
+                    replies[index] = await self._client.execute_command(*commands[index])
+                except ResponseError as error:
+                    replies[index] = error
+            elif isinstance(reply, AskError):
+                asking.setdefault((reply.host, reply.port), []).append(index)
+        for (host, port), indices in asking.items():
+            node = self._client.get_node(host, port)
+            if node is None:  # it is new, and this slot its first
+                continue
+            asked = [PipelineCommand(0, *each) for index in indices for each in (("ASKING",), commands[index])]
+            await node.execute_pipeline(asked)
+            for index, command in zip(indices, asked[1::2], strict=True):
+                replies[index] = command.result
+        return replies
 
 
 def _values(reply: object, count: int) -> list[bytes | None]:
