@@ -14,6 +14,8 @@ from support.redis_server import RedisServer, free_port, redis_cluster, redis_se
 from support.replica import Replica, replica, texts_of
 from support.tasks import HANG_S
 
+from bandrank.errors import NotReady
+
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 PASSWORD = "sesame"  # noqa: S105  # of servers that live for seconds
@@ -166,6 +168,19 @@ async def test_a_cluster(tmp_path: Path) -> None:
 
             assert await one.store(texts)
             assert (await other.fetch(texts)).redis_hits == 300
+
+
+async def test_a_cluster_with_the_url_of_a_server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`bandrank check` and the log say so, whatever slots the node has."""
+    rng = random.Random(7)
+    with redis_cluster(tmp_path, nodes=1) as [node]:
+        async with replica(node.url) as one:
+            assert one.redis is not None
+            with pytest.raises(NotReady, match=r"its URL is redis\+cluster://"):
+                await one.redis.check()
+            for _ in range(3):
+                await one.fetch(texts_of(rng, 100))
+    assert "its URL is redis+cluster://" in caplog.text
 
 
 async def test_a_cluster_whose_slots_move(tmp_path: Path) -> None:

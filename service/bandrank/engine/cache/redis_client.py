@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, AnyStr, Literal, Self, TypeVar
 
 from bandrank.engine.cache.breaker import BreakerState, CircuitBreaker
-from bandrank.engine.cache.redis_commands import RedisCommands, connect, lacks_room
+from bandrank.engine.cache.redis_commands import RedisCommands, connect, lacks_room, reason
 from bandrank.engine.cache.redis_url import RedisAddress, parse_redis_url
 from bandrank.errors import NotReady
 from bandrank.metrics import Metrics
@@ -148,9 +148,10 @@ class RedisClient:
         """Returns once Redis has answered a read, however long its connection takes. Raises NotReady with the reason if
         it does not.
         """
-        answer = await self._run(partial(self._commands.get_many, [b"bandrank:check"]))
+        # In two slots: a node of a cluster may well have one of them, and then answers for that one alone.
+        answer = await self._run(partial(self._commands.get_many, [b"bandrank:check:{0}", b"bandrank:check:{1}"]))
         if isinstance(answer, Exception):
-            raise NotReady(f"{self._address} does not answer: {type(answer).__name__}")
+            raise NotReady(f"{self._address} does not answer: {reason(answer)}")
 
     async def close(self) -> None:
         """Ends all calls and closes all connections."""
@@ -215,7 +216,7 @@ class RedisClient:
             self._breaker.abandoned(permit)
         state = self._breaker.state
         if state is BreakerState.OPEN and not self._logged_down:
-            log.warning("%s does not answer, going on without it: %s", self._address, type(answer).__name__)
+            log.warning("%s does not answer, going on without it: %s", self._address, reason(answer))
         elif state is BreakerState.CLOSED and self._logged_down:
             log.warning("%s answers again", self._address)
         self._logged_down = state is not BreakerState.CLOSED
@@ -230,7 +231,7 @@ class RedisClient:
         self._metrics.redis_errors.labels("set").inc(bool(refusals))
         self._full = any(map(lacks_room, refusals))
         if refusals and not self._logged_refusal:
-            log.warning("%s refuses to store: %s", self._address, type(refusals[0]).__name__)
+            log.warning("%s refuses to store: %s", self._address, reason(refusals[0]))
         elif self._logged_refusal and not refusals:
             log.warning("%s stores again", self._address)
         self._logged_refusal = bool(refusals)

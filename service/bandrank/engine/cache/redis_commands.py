@@ -12,7 +12,15 @@ from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode, PipelineCommand
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, MovedError, OutOfMemoryError, ReadOnlyError, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    MovedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
 
 from bandrank.engine.cache.redis_url import RedisAddress
 
@@ -20,6 +28,13 @@ from bandrank.engine.cache.redis_url import RedisAddress
 def lacks_room(refusal: Exception) -> bool:
     """Whether a server refused a key because its memory is full."""
     return isinstance(refusal, OutOfMemoryError)
+
+
+def reason(error: object) -> str:
+    """What went wrong, in words that repeat none of the server's, which may have a secret in them."""
+    name = type(error).__name__
+    of_cluster = isinstance(error, MovedError | ClusterCrossSlotError)
+    return f"{name}, as of a cluster: its URL is redis+cluster:// or rediss+cluster://" if of_cluster else name
 
 
 class RedisCommands(Protocol):
