@@ -153,7 +153,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
         service.drain()
         connections.draining = True
 
-    server = DrainingServer(config, drain_s=settings.drain_s, on_drain=drain)
+    server = DrainingServer(config, drain_s=settings.drain_s, on_drain=drain, on_close=service.stop)
     server.should_exit = stopped
     scheme = "http" if tls is None else "https"
     what = f"{settings.proxy_upstream}, re-ranked by" if proxy else ""

@@ -62,6 +62,23 @@ async def test_a_line_is_bounded(end: bytes) -> None:
     assert assert_error(beyond, 413, "input_too_large").startswith("a line is longer than 100 bytes;")
 
 
+async def test_a_stop_ends_a_stream_and_says_what_is_stored() -> None:
+    """It may have hours to go, for which no stop waits."""
+    async with running_app(lookup()) as running:
+
+        async def endless() -> AsyncIterator[bytes]:
+            for number in range(10_000):
+                if number == 300:
+                    running.service.stop()
+                yield line(f"{number}", "man")
+
+        response = await running.client.put("/candidates", content=endless(), headers=NDJSON)
+        stored = await running.service.registry.store.get_many(["300", "301"])
+
+    assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 301 lines are registered)")
+    assert stored == ["man", None]
+
+
 async def test_a_failure_midway_says_what_is_stored() -> None:
     """The client can go on behind these lines."""
     settings = Settings(device="cpu", max_line_bytes=1000)

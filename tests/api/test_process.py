@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import httpx
+from support.app import assert_error
 from support.gated_service import DIE
 from support.gates import gated_service
 from support.models import save_cross_encoder
@@ -40,14 +43,28 @@ def refuses(address: str) -> bool:
 
 
 def test_sigterm_answers_what_was_admitted_and_takes_no_more(tmp_path: Path) -> None:
-    """One request is being scored and two wait when it comes: all three are answered, and the exit code is 0."""
-    with gated_service(tmp_path) as gated, ThreadPoolExecutor(3) as clients:
+    """One request is being scored and two wait when it comes: all three are answered, and the exit code is 0. An upload
+    without an end is told how far it got.
+    """
+    begun = Event()
+
+    def lines() -> Iterator[bytes]:
+        for number in count():
+            yield b'{"id": "%d", "text": "man"}\n' % number
+            if number == 1000:
+                begun.set()
+
+    with gated_service(tmp_path) as gated, ThreadPoolExecutor(4) as clients:
+        request = {"headers": {"content-type": "application/x-ndjson"}, "timeout": HANG_S, "trust_env": False}
+        upload = clients.submit(httpx.put, f"{gated.service.url}/candidates", content=lines(), **request)
+        assert begun.wait(HANG_S)
         answers = [clients.submit(gated.rerank)]
         gated.wait_for_batch()
         answers += [clients.submit(gated.rerank) for _ in range(2)]
         wait_until(lambda: gated.waiting_tasks() == 2)
         gated.service.terminate()
         wait_until(lambda: refuses(gated.service.url))
+        assert_error(upload.result(HANG_S), 503, "not_ready")
         assert not any(answer.done() for answer in answers)
         gated.let_through(batches=3)
 

@@ -12,11 +12,12 @@ from bandrank.api.description import errors
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, check_values, media_type, parse, read_body
 from bandrank.api.schemas import body_schema
-from bandrank.api.service import ServiceOfApp
+from bandrank.api.service import Service, ServiceOfApp
+from bandrank.engine.batching import STOPPING
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
 from bandrank.engine.registry import CandidateRegistry
-from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, Overloaded
+from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded
 
 router = APIRouter()
 
@@ -104,7 +105,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     """
     if media_type(request, NDJSON) in NDJSON:
         account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
-        return await _register_lines(service.registry, _lines(request, service.max_line_bytes), account.client)
+        return await _register_lines(service, _lines(request, service.max_line_bytes), account.client)
     content = await read_body(request, service.max_body_bytes, account, service.pace)
     body = await service.pace.run(account.client, parse, RegisterRequest, content)
     for candidate in body.candidates:
@@ -134,7 +135,7 @@ async def _register(
     return RegisterResponse(registered=len(texts), encoded=await registry.register(texts, client=client))
 
 
-async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
+async def _register_lines(service: Service, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
     answer = RegisterResponse(registered=0, encoded=0)
     number = stored_lines = unreadable = queued_bytes = effort = 0
     queued: list[RegisteredCandidate] = []
@@ -143,9 +144,11 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
         nonlocal stored_lines, unreadable, queued_bytes, effort
         while True:
             try:
-                part = await _register(registry, queued, client)
+                part = await _register(service.registry, queued, client)
                 break
             except Overloaded as error:  # a stream can wait: meanwhile it is not read any further
+                if service.stopping:
+                    raise
                 await asyncio.sleep(max(0.1, error.retry_after_s))
         answer.registered += part.registered
         answer.encoded += part.encoded
@@ -168,8 +171,10 @@ async def _register_lines(registry: CandidateRegistry, lines: AsyncIterator[byte
                     answer.num_errors += 1
                     if len(answer.errors) < MAX_ERRORS:
                         answer.errors.append(LineError(line=number, error=str(error)))
-            if len(queued) == LINES_AT_ONCE or queued_bytes >= BYTES_AT_ONCE:
+            if len(queued) == LINES_AT_ONCE or queued_bytes >= BYTES_AT_ONCE or service.stopping:
                 await flush()
+            if service.stopping:
+                raise NotReady(STOPPING)
         await flush()
     except BandrankError as error:
         left_out = ""

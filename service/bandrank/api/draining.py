@@ -1,6 +1,7 @@
 """A server that goes on answering for a while after it was told to stop."""
 
 import math
+import socket
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -14,12 +15,16 @@ class DrainingServer(AcceptingServer):
     """Closes its port `drain_s` seconds after the first SIGTERM or SIGINT, or at the second.
 
     A load balancer that asks for readiness has this time to send requests elsewhere. on_drain: called when it begins.
+    on_close: called when the port is to be closed.
     """
 
-    def __init__(self, config: Config, *, drain_s: float, on_drain: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, *, drain_s: float, on_drain: Callable[[], None], on_close: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._drain_s = drain_s
         self._on_drain = on_drain
+        self._on_close = on_close
         self._told = False
         self._closes_at = math.inf
 
@@ -35,3 +40,7 @@ class DrainingServer(AcceptingServer):
         if time.monotonic() >= self._closes_at:
             self.should_exit = True
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._on_close()
+        await super().shutdown(sockets)

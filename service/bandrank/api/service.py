@@ -55,6 +55,7 @@ class Service:
             )
         self.created = int(time.time())
         self._draining = False
+        self.stopping = False
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
             self.metrics.build_info.labels(__version__, model.name, str(model.engine.device), dtype).set(1)
@@ -82,6 +83,10 @@ class Service:
         self._draining = True
         self.metrics.ready.set(0)
         log.info("stopping: /readyz fails, requests are still answered")
+
+    def stop(self) -> None:
+        """Ends streams of lines, which may come for hours, from now on; other requests are answered."""
+        self.stopping = True
 
     @property
     def draining(self) -> bool:
