@@ -35,7 +35,8 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 $(VENV)/runtime.stamp: pyproject.toml
-	@test -x $(VENV)/bin/python || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@test -x $(VENV)/bin/pip || $(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python %d.%d; bandrank needs 3.11 or newer: make ... PYTHON=python3.12" % sys.version_info[:2])'
+	@test -x $(VENV)/bin/pip || { echo "creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
 	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH) (once; the CUDA build is some gigabytes)"; $(PIP) install '$(TORCH)'; }
 	@echo "installing bandrank"
 	@$(PIP) install --editable .

@@ -1,0 +1,40 @@
+"""What `make` does before it installs anything: to an interpreter that is too old, and after a set-up that failed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def script(path: Path, *lines: str) -> Path:
+    """A new executable of these lines of shell."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]), encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def make(python: Path, environment: Path) -> subprocess.CompletedProcess[str]:
+    """Makes the environment, in another place than the checkout's, with this interpreter."""
+    target = [f"PYTHON={python}", f"VENV={environment}", str(environment / "runtime.stamp")]
+    return subprocess.run(["make", *target], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_an_interpreter_that_is_too_old_makes_no_environment(tmp_path: Path) -> None:
+    """One that stayed would be used again, also for an interpreter that is new enough."""
+    older = f'exec {sys.executable} -c "import sys; sys.version_info = (3, 10)\n$2"'
+    ended = make(script(tmp_path / "python3.10", '[ "$1" = -c ] || exit 0', older), tmp_path / "venv")
+
+    assert ended.returncode != 0
+    assert "python3.10 is Python 3.10; bandrank needs 3.11 or newer: make ... PYTHON=" in ended.stderr
+    assert "creating" not in ended.stdout
+
+
+def test_an_environment_without_pip_is_made_again(tmp_path: Path) -> None:
+    """Such as the half of one that is left where a distribution's package for `venv` is missing."""
+    asked = tmp_path / "asked"
+    script(tmp_path / "venv" / "bin" / "python", "exit 1")
+    make(script(tmp_path / "python3", f'echo "$@" >> {asked}', '[ "$1" != -m ]'), tmp_path / "venv")
+
+    assert f"-m venv {tmp_path / 'venv'}" in asked.read_text(encoding="utf-8")
