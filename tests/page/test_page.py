@@ -108,7 +108,7 @@ def test_the_words_of_a_result_are_those_of_its_text(page: Page, service: Runnin
 
 
 def test_json_and_what_is_wrong_with_it(page: Page) -> None:
-    """Objects with ids, an id that nobody registered, JSON lines, texts that begin like JSON, and a fault."""
+    """Objects with an id or none, an id that nobody registered, JSON lines, texts that begin like JSON, a fault."""
     rank(page, QUERY, json.dumps([{"id": "a-1", "text": TEXTS[1]}, TEXTS[2], {"id": "nobody"}]))
     assert page.run("document.querySelector('#after small').textContent") == "a-1"
     assert page.run("document.querySelectorAll('#before .unranked').length") == 1
@@ -116,12 +116,19 @@ def test_json_and_what_is_wrong_with_it(page: Page) -> None:
     rank(page, QUERY, '{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}')
     assert sorted(page.run("[...document.querySelectorAll('#after small')].map(id => id.textContent)")) == ["a", "b"]
 
+    rank(page, QUERY, json.dumps([{"text": TEXTS[0]}, {"text": TEXTS[1], "id": None, "score": 2.5}]))
+    assert sorted(page.run(SHOWN)) == sorted(TEXTS[:2])
+    assert '"score": 2.5' in page.run("document.querySelector('#sample').textContent")
+
+    rank(page, QUERY, '{"text": "one"}\n{"text": "two"}')
+    assert sorted(page.run(SHOWN)) == ["one", "two"]
+
     rank(page, QUERY, "[sic] the oldest\n{curly} photograph")
     assert sorted(page.run(SHOWN)) == ["[sic] the oldest", "{curly} photograph"]
 
     rank(page, QUERY, '["a", 7]')
     problem = page.run("document.querySelector('#problem').textContent")
-    assert problem == "candidate 2 is neither a text nor an object with an id"
+    assert problem == "candidate 2 is neither a text nor an object whose text or id is one"
 
 
 def test_a_refusal_is_shown(page: Page) -> None:
@@ -156,7 +163,8 @@ def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
 
 def test_the_current_request_runs_as_code(page: Page, service: RunningService) -> None:
     """By curl and in Python it gets the answer that the page shows; the other samples are Python."""
-    rank(page, QUERY, "\n".join([*TEXTS, "quotes ' \" \\ and $HOME `id`"]))
+    odd = ["quotes ' \" \\ and $HOME `id`", "null", "constructor"]
+    rank(page, QUERY, "\n".join([*TEXTS, *odd]))
 
     def sample(index: int) -> str:
         page.run(f"document.querySelector('#tab-{index}').click()")
@@ -170,7 +178,7 @@ def test_the_current_request_runs_as_code(page: Page, service: RunningService) -
     by_curl = json.loads(output(["bash"], sample(0)))
     by_python = output([sys.executable, "-"], sample(1))
     expected = [(result["relevance_score"], result["index"]) for result in by_curl["results"]]
-    assert page.run("document.querySelectorAll('#after > li').length") == len(expected) == len(TEXTS) + 1
+    assert page.run("document.querySelectorAll('#after > li').length") == len(expected) == len(TEXTS) + len(odd)
     assert [tuple(map(float, line.split())) for line in by_python.splitlines()] == expected
     for index in (2, 3):
         assert service.url in sample(index)

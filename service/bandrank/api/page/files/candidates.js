@@ -16,8 +16,8 @@ export function parseCandidates(typed) {
   }
   const list = Array.isArray(value) ? value : value.candidates ?? value.documents ?? [value];
   const wrong = Array.isArray(list) ? list.findIndex((each) => !isCandidate(each)) : 0;
-  if (wrong >= 0) throw new Error(`candidate ${wrong + 1} is neither a text nor an object with an id`);
-  return list.map((each) => (typeof each === "string" ? each : { id: each.id, ...("text" in each && { text: each.text }) }));
+  if (wrong >= 0) throw new Error(`candidate ${wrong + 1} is neither a text nor an object whose text or id is one`);
+  return list;
 }
 
 /** A candidate's text, or what stands for it. */
@@ -37,6 +37,6 @@ function asJson(line) {
 
 function isCandidate(value) {
   if (typeof value === "string") return true;
-  const texts = [undefined, null];
-  return Boolean(value) && typeof value.id === "string" && (texts.includes(value.text) || typeof value.text === "string");
+  const given = [value?.text, value?.id].filter((each) => each !== undefined && each !== null);
+  return given.length > 0 && given.every((each) => typeof each === "string");
 }

@@ -121,6 +121,7 @@ const apiKey = () => (secured ? 'os.environ["BANDRANK_KEY"]' : '"none"');
 
 /** A value in Python, at this depth of indentation. */
 function literal(value, depth = 0) {
+  if (typeof value === "string") return JSON.stringify(value);
   const [inner, outer] = ["    ".repeat(depth + 1), "    ".repeat(depth)];
   const block = (open, items, close) =>
     items.length ? `${open}\n${items.map((item) => `${inner}${item},\n`).join("")}${outer}${close}` : open + close;
@@ -129,5 +130,5 @@ function literal(value, depth = 0) {
     const pairs = Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${literal(item, depth + 1)}`);
     return block("{", pairs, "}");
   }
-  return { null: "None", true: "True", false: "False" }[value] ?? JSON.stringify(value);
+  return { null: "None", true: "True", false: "False" }[value] ?? String(value);
 }
