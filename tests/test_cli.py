@@ -42,9 +42,26 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["sevre"], ["--port", "8000"]])
 def test_an_unknown_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The usage goes to stderr, and the exit code is 2."""
+    """The usage goes to stderr, what is wrong comes last, where it is seen, and the exit code is 2."""
     assert main(arguments) == 2
-    assert USAGE in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith(USAGE)
+    assert told.removeprefix(USAGE).strip() == "".join(f"bandrank: there is no command {it}" for it in arguments[:1])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dtype", "int8", "corpus.jsonl"]])
+def test_precompute_without_a_file_in_its_place(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It says where the file goes, and not how all other commands are used."""
+    assert main(["precompute", *arguments]) == 2
+    assert re.fullmatch("bandrank: precompute needs a JSON-lines file right after it.*\n", capsys.readouterr().err)
+
+
+def test_precompute_lists_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the other commands do that have settings; it needs no file for that."""
+    with pytest.raises(SystemExit) as ended:
+        main(["precompute", "--help"])
+    assert ended.value.code == 0
+    assert "--redis-url" in capsys.readouterr().out
 
 
 def test_the_installed_command_is_this_one() -> None:

@@ -63,16 +63,18 @@ def main(arguments: list[str] | None = None) -> int:
     # Large buffers come and go with every layer; without huge pages a fifth of the CPU's time goes into mapping them.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or [""]
-    corpus = rest.pop(0) if command == "precompute" and rest and not rest[0].startswith("-") else None
     if command in {"version", "--version"}:
         print(__version__)
         return 0
     if command in COMMANDS:
         return COMMANDS[command](rest)
-    if command not in {"serve", "proxy", "check", "precompute"} or (command == "precompute" and corpus is None):
-        print(USAGE, file=sys.stderr)
-        return 0 if command in {"-h", "--help", "help"} else 2
+    if command not in {"serve", "proxy", "check", "precompute"}:
+        helped = command in {"-h", "--help", "help"}
+        wrong = "" if helped or not command else f"\n\nbandrank: there is no command {command}"
+        print(USAGE + wrong, file=sys.stderr)
+        return 0 if helped else 2
     try:
+        corpus = take_corpus(rest) if command == "precompute" else None
         settings = Settings.read(rest)
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
         limit_threads()
@@ -90,6 +92,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadSetting, BadCheckpoint) as error:
         print(f"bandrank: {explain(error) if isinstance(error, BadSetting) else error}", file=sys.stderr)
     return 2
+
+
+def take_corpus(arguments: list[str]) -> str | None:
+    """Takes the file from the arguments of `precompute`; None where they ask for help. Raises BadSetting."""
+    if {"-h", "--help"} & {*arguments}:
+        return None
+    if not arguments or arguments[0].startswith("-"):
+        raise BadSetting("precompute", "needs a JSON-lines file right after it, before any settings")
+    return arguments.pop(0)
 
 
 @contextmanager
@@ -247,6 +258,9 @@ def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> i
     async def run() -> Precomputed:
         serving = assemble(files, settings)
         try:
+            for engine in serving.models.engines:  # a write that fails does not say why
+                if engine.redis is not None:
+                    await engine.redis.check()
             return await precompute_corpus(path, serving.registry)
         finally:
             await serving.models.close()

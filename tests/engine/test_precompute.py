@@ -156,10 +156,22 @@ def test_a_redis_that_goes_away_ends_the_run_with_an_error(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No text is reported as stored that is not."""
-    server.kill()
+    scorers = watched(lambda _: server.kill())
 
-    assert precompute(write(tmp_path / "corpus.jsonl", records()), models(), settings(server)) == 1
+    assert precompute(write(tmp_path / "corpus.jsonl", records()), scorers, settings(server)) == 1
     assert "run it again" in capsys.readouterr().err
+
+
+def test_a_redis_that_is_not_there_is_named_before_anything_is_encoded(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An address with a slip in it is told from one that stored too little."""
+    server.kill()
+    encoded: list[int] = []
+
+    assert precompute(write(tmp_path / "corpus.jsonl", records()), models(encoded), settings(server)) == 1
+    assert encoded == []
+    assert f"{server.url}/0 does not answer: ConnectionError" in capsys.readouterr().err
 
 
 def test_without_a_scorer_that_precomputes(server: RedisServer, tmp_path: Path) -> None:

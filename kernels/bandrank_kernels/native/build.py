@@ -71,7 +71,8 @@ def build(variant: Variant, folder: Path) -> Path:
                 os.fsync(content.fileno())
             made.replace(target)
     except OSError as error:
-        raise CannotBuild(f"{folder} cannot be written: {error.strerror or error}") from error
+        elsewhere = "" if folder == BUILT else "; XDG_CACHE_HOME may name another folder"
+        raise CannotBuild(f"{folder} cannot be written: {error.strerror or error}{elsewhere}") from error
     log.info("CPU kernels built: %s", target)
     return target
 
