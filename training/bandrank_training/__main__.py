@@ -5,21 +5,25 @@ import sys
 from typing import Protocol
 
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training import (
-    averaging,
-    comparison,
-    evaluation,
-    exporting,
-    fine_tuning,
-    lexical,
-    mining,
-    mixture,
-    pairs,
-    quantising,
-    rescoring,
-    training,
-)
 from bandrank_training.errors import BadInput
+
+try:
+    from bandrank_training import (
+        averaging,
+        comparison,
+        evaluation,
+        exporting,
+        fine_tuning,
+        lexical,
+        mining,
+        mixture,
+        pairs,
+        quantising,
+        rescoring,
+        training,
+    )
+except ModuleNotFoundError as error:
+    sys.exit(f"bandrank_training: {error}; the extra `train` has it: pip install --editable '.[train]' in the checkout")
 
 
 class Command(Protocol):
