@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--start-steps", type=int, default=800, help="with full attention (default: 800)")
     parser.add_argument("--steps", type=int, default=500, help="with each window after that (default: 500)")
     parser.add_argument("--light-steps", type=int, default=200, help="of a scorer that precomputes (default: 200)")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, help="(default: 64 16 4 1 0)")
     parser.add_argument("--queries", type=int, default=300, help="of each collection, at most (default: 300)")
     parser.add_argument("--depth", type=int, default=30, help="candidates of a query of a run (default: 30)")
     parser.add_argument(
@@ -88,7 +89,7 @@ def cross_encoders(args: argparse.Namespace) -> Iterator[str]:
     """Trains them and gives their names, the baseline first."""
     start = train(args, "full-start", {"architecture": "cross_encoder", "config": {"pattern": FULL}}, args.start_steps)
     yield train(args, "full", {"start": start}, args.steps)
-    for window in WINDOWS:
+    for window in args.windows:
         pattern = {"window": window} | ASYMMETRIC
         yield train(args, f"w{window}", {"start": start, "config": {"pattern": pattern}}, args.steps)
 
