@@ -6,13 +6,13 @@ import pytest
 import torch
 from sentence_transformers import CrossEncoder
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder
-from support.models import as_served, edit_json, score_batch, write_json, write_modules
+from support.models import as_served, edit_json, write_json, write_modules
+from support.text_scores import scores_of_texts
 from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.decoder_reranker import TASK
 from bandrank.models.loading import load_model
-from bandrank.models.texts import TextEncoder
 
 KINDS = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
 CONTENT = '{{ messages | selectattr("role", "eq", "ROLE") | map(attribute="content") | first }}'
@@ -53,14 +53,8 @@ def folder(tmp_path: Path) -> Path:
 def scores(folder: Path) -> list[float]:
     """Ours, of the documents."""
     model = load_model(str(folder))
-    encoder = TextEncoder(model.tokenizer, model.scorer)
-    query, _ = encoder.query(QUERY)
-    candidates, _ = encoder.candidates(encoder.pieces(DOCUMENTS), query_tokens=len(query))
-    with torch.inference_mode():
-        ours: list[float] = as_served(model.scorer)(
-            score_batch([[*query]], [[[*each] for each in candidates]])
-        ).tolist()
-    return ours
+    as_served(model.scorer)
+    return scores_of_texts(model, QUERY, DOCUMENTS)
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, IN_PARTS])

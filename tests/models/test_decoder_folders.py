@@ -13,11 +13,11 @@ from support.models import (
     as_served,
     change_weights,
     edit_json,
-    score_batch,
     tiny_encoder_config,
     write_json,
     write_modules,
 )
+from support.text_scores import scores_of_texts
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     AutoConfig,
@@ -33,8 +33,7 @@ from bandrank.models.architectures import BiEncoder, DecoderReranker
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.decoder_reranker import TASK
-from bandrank.models.loading import LoadedModel, load_model
-from bandrank.models.texts import TextEncoder
+from bandrank.models.loading import load_model
 
 UNTIED, TIED = "Qwen/Qwen3-Reranker-8B", "Qwen/Qwen3-Reranker-0.6B"
 GEMMA = "BAAI/bge-reranker-v2-gemma"
@@ -219,15 +218,6 @@ def embedding_folder(folder: Path, model: Any) -> Path:
     return folder
 
 
-def similarities(model: LoadedModel, query: str, texts: list[str], instruction: str = "") -> list[float]:
-    """Our scores of texts for a query."""
-    encoder = TextEncoder(model.tokenizer, model.scorer)
-    ids, _ = encoder.query(query, instruction)
-    candidates, _ = encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))
-    with torch.inference_mode():
-        return model.scorer(score_batch([ids.tolist()], [candidates.tolist()])).tolist()  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("instruction", ["", "Find the opposite."])
 def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
     """Cosines of the states of <|endoftext|> behind each text, as in Qwen/Qwen3-Embedding-0.6B."""
@@ -244,7 +234,7 @@ def test_a_decoder_as_bi_encoder(tmp_path: Path, instruction: str) -> None:
 
     asked = vector((PROMPT if not instruction else f"Instruct: {instruction}\nQuery:") + query)
 
-    scores = similarities(model, query, texts, instruction)
+    scores = scores_of_texts(model, query, texts, instruction)
 
     assert scores == pytest.approx([float(asked @ vector(text)) for text in texts], abs=CLOSE)
     assert isinstance(model.scorer, BiEncoder)
@@ -267,7 +257,7 @@ def test_tokens_around_the_texts_of_an_embedding_model(template: str, tmp_path: 
     query, texts = "where do bees live?", ["In hives.", "bees " * 30, "?"]
     library = SentenceTransformer(str(folder), device="cpu")
 
-    scores = similarities(load_model(str(folder)), query, texts)
+    scores = scores_of_texts(load_model(str(folder)), query, texts)
 
     expected = library.encode(texts) @ library.encode(query)
     assert scores == pytest.approx(expected.tolist(), abs=CLOSE)

@@ -5,25 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from support.models import save_bi_encoder, score_batch, tiny_tokenizer, write_json
+from support.models import save_bi_encoder, tiny_tokenizer, write_json
 from support.modernbert import save_model, tiny_modernbert
+from support.text_scores import scores_of_texts
 from support.tokenizer import CLS_ID, SEP_ID
 from tokenizers.processors import TemplateProcessing
 
 from bandrank.models.loading import load_model
-from bandrank.models.texts import TextEncoder
 
 QUERY, TEXTS = "the man", ["the other king", "", "after the man " * 20]
-
-
-def scores(folder: Path) -> list[float]:
-    """Ours, of the texts."""
-    model = load_model(str(folder))
-    encoder = TextEncoder(model.tokenizer, model.scorer)
-    query, _ = encoder.query(QUERY)
-    candidates, _ = encoder.candidates(encoder.pieces(TEXTS), query_tokens=len(query))
-    with torch.inference_mode():
-        return model.scorer(score_batch([query.tolist()], [candidates.tolist()])).tolist()  # type: ignore[no-any-return]
 
 
 def frame_pairs(folder: Path, pair: str) -> None:
@@ -44,7 +34,7 @@ def test_separators_of_a_modernbert(separators: int, tmp_path: Path) -> None:
 
     expected = library.predict([(QUERY, text) for text in TEXTS], activation_fn=torch.nn.Identity())
 
-    assert scores(folder) == pytest.approx(expected.tolist(), abs=1e-5)
+    assert scores_of_texts(load_model(str(folder)), QUERY, TEXTS) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("pair", ["[CLS] $A [SEP] [CLS] $B [SEP]", "$A $B"])
@@ -56,4 +46,4 @@ def test_pairs_do_not_concern_a_bi_encoder(pair: str, tmp_path: Path) -> None:
 
     expected = library.encode(TEXTS) @ library.encode(QUERY)
 
-    assert scores(folder) == pytest.approx(expected.tolist(), abs=1e-5)
+    assert scores_of_texts(load_model(str(folder)), QUERY, TEXTS) == pytest.approx(expected.tolist(), abs=1e-5)

@@ -12,6 +12,7 @@ import torch
 from support.bert_likes import KNOWN, save, tiny
 from support.dense_bert import allowed
 from support.models import as_served, random_text, score_batch
+from support.text_scores import ids_of
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -20,7 +21,6 @@ from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.loading import LoadedModel, load_model
-from bandrank.models.texts import TextEncoder
 from bandrank.models.windowed import windowed
 
 CLOSE = 1e-5  # float32 in another order of summation; scores are of the order of 1
@@ -62,14 +62,6 @@ def score_of(model: PreTrainedModel, ids: list[int], types: list[int], seen: Ten
 def types_of(model: LoadedModel, query: list[int], candidate: list[int]) -> list[int]:
     """Token types of [CLS], query and candidate."""
     return [0] * (1 + len(query)) + [int(model.scorer.config.token_types)] * len(candidate)
-
-
-def ids_of(model: LoadedModel, query: str, texts: list[str]) -> tuple[list[int], list[list[int]]]:
-    """Token ids as the service makes them."""
-    encoder = TextEncoder(model.tokenizer, model.scorer)
-    ids, _ = encoder.query(query)
-    candidates, _ = encoder.candidates(encoder.pieces(texts), query_tokens=len(ids))
-    return ids.tolist(), candidates.tolist()
 
 
 def scores_of(model: LoadedModel, *, every_row: bool = False) -> list[float]:

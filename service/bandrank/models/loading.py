@@ -42,22 +42,22 @@ def load_model(model: str, revision: str | None = None, *, similarity: Similarit
         fusion = checkpoint.load_fusion(folder)
         fit = checkpoint.load_precision(folder).fit
         tokenizer = load_tokenizer(checkpoint.tokenizer_folder(folder))
-        scorer = checkpoint.load(folder)
-        _require_fitting(tokenizer, scorer, folder)
-        return LoadedModel(model, folder, scorer, tokenizer, fusion, fit)
-    scorer, tokenizer = hf.load(folder, name=model, similarity=similarity), load_tokenizer(folder)
-    _require_fitting(tokenizer, scorer, folder)
-    return LoadedModel(model, folder, scorer, tokenizer)
+        loaded = LoadedModel(model, folder, checkpoint.load(folder), tokenizer, fusion, fit)
+    else:
+        scorer = hf.load(folder, name=model, similarity=similarity)
+        loaded = LoadedModel(model, folder, scorer, load_tokenizer(folder))
+    _require_fitting(loaded)
+    return loaded
 
 
-def _require_fitting(tokenizer: Tokenizer, scorer: Scorer, folder: Path) -> None:
+def _require_fitting(model: LoadedModel) -> None:
     """Raises BadCheckpoint if the tokenizer has tokens without an embedding. A text with one would have no score, and
     would end the process on a GPU, where an index that is out of range leaves the device unusable.
     """
-    rows = scorer.config.encoder.vocab_size
+    rows, tokenizer = model.scorer.config.encoder.vocab_size, model.tokenizer
     last = max([tokenizer.get_vocab_size(with_added_tokens=False) - 1, *tokenizer.get_added_tokens_decoder()])
     if last >= rows:
         raise BadCheckpoint(
-            f"{folder}: the id of {tokenizer.id_to_token(last)!r} of the tokenizer is {last}, but the weights embed "
-            f"{rows} tokens; the tokenizer is another model's, or tokens were added to it alone"
+            f"{model.folder}: the id of {tokenizer.id_to_token(last)!r} of the tokenizer is {last}, but the weights "
+            f"embed {rows} tokens; the tokenizer is another model's, or tokens were added to it alone"
         )
