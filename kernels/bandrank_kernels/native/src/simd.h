@@ -141,20 +141,20 @@ inline float lowest(Floats x) { return across(x, smaller); }
 inline float highest(Floats x) { return across(x, larger); }
 
 // Turns LANES vectors of LANES numbers about: lane j of vector i becomes lane i of vector j.
+template <int STEP = 1>
 inline void transpose(Floats* rows) {
-    for (int step = 1; step < LANES; step *= 2) {
-        Ints low, high;  // lanes of a pair of rows, of which the second has LANES .. 2 * LANES - 1
-        for (int lane = 0; lane < LANES; ++lane) {
-            low[lane] = lane & step ? LANES + lane - step : lane;
-            high[lane] = lane & step ? LANES + lane : lane + step;
-        }
-        for (int i = 0; i < LANES; ++i) {
-            if (i & step) continue;
-            Floats a = rows[i], b = rows[i + step];
-            rows[i] = shuffle(a, b, low);
-            rows[i + step] = shuffle(a, b, high);
-        }
+    Ints low, high;  // lanes of a pair of rows, of which the second has LANES .. 2 * LANES - 1
+    for (int lane = 0; lane < LANES; ++lane) {
+        low[lane] = lane & STEP ? LANES + lane - STEP : lane;
+        high[lane] = lane & STEP ? LANES + lane : lane + STEP;
     }
+    for (int i = 0; i < LANES; ++i) {
+        if (i & STEP) continue;
+        Floats a = rows[i], b = rows[i + STEP];
+        rows[i] = shuffle(a, b, low);
+        rows[i + STEP] = shuffle(a, b, high);
+    }
+    if constexpr (2 * STEP < LANES) transpose<2 * STEP>(rows);
 }
 
 // GROUP weights of each lane, as add_products takes them.
