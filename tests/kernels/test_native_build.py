@@ -271,7 +271,9 @@ def numbers_of(program: Path, *emulator: str) -> np.ndarray:
 def test_arm_computes_the_same(tmp_path: Path) -> None:
     """In an emulator, to rounding; where that moves a number of a row to the next of its 255 steps, to about a step."""
     source = Path(__file__).with_name("native_sanitised.cpp")
-    ours, arms = usable_variants()[0], next(variant for variant in VARIANTS if variant.name == "dotprod")
+    # AMX's attention is in bfloat16.
+    ours = next(variant for variant in usable_variants() if variant.name != "amx")
+    arms = next(variant for variant in VARIANTS if variant.name == "dotprod")
     for compiler, variant in ((build.find_compiler(), ours), (["aarch64-linux-gnu-g++"], arms)):
         flags = [
             *(option for option in build.OPTIONS if option not in {"-shared", "-fPIC"}),

@@ -124,7 +124,8 @@ class Library:
 
     variant: its name.  panel: the outputs of a layer that are packed together.  depth: the bytes of a row that are
     multiplied together.  block_rows: the rows that go through a chain of layers together.  bias_room: the numbers
-    behind the biases of a head that may be read.
+    behind the biases of a head that may be read.  tiled: whether attention multiplies bfloat16 numbers, where no biases
+    are added.
     """
 
     def __init__(self, path: Path, variant: str) -> None:
@@ -140,6 +141,7 @@ class Library:
         self.depth: int = functions.bandrank_depth()
         self.block_rows: int = functions.bandrank_block_rows()
         self.bias_room: int = functions.bandrank_bias_room()
+        self.tiled = bool(functions.bandrank_tiled())
 
         def typed(name: str) -> Callable[..., None]:
             function = getattr(functions, f"bandrank_{name}")

@@ -22,10 +22,17 @@ class Variant:
 
 AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
-AMX = AVX512 | {"amx_tile", "amx_int8"}
+AMX = AVX512 | {"avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}
 # The best first.
 VARIANTS = (
-    Variant("amx", AMX, ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512")),
+    Variant(
+        "amx",
+        AMX,
+        (
+            *("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+            "-mprefer-vector-width=512",
+        ),
+    ),
     Variant("avx512_vnni", AVX512, ("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512")),
     Variant("avx_vnni", AVX2 | {"avx_vnni"}, ("-march=x86-64-v3", "-mavxvnni")),
     Variant("avx2", AVX2, ("-march=x86-64-v3",)),

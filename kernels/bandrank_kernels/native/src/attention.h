@@ -1,67 +1,12 @@
 // Attention of a few rows over a few runs of rows, with one softmax (Schlatt et al. 2024, section 3.2).
 #pragma once
-#include <algorithm>
 #include <cmath>
 
-#include "buffer.h"
-#include "simd.h"
+#include "tiled_attention.h"
 
 namespace bandrank {
 
-// Query rows first .. first + count - 1 attend to all rows of the runs in `keys`, and to those rows of the last run,
-// `band`, that are at most `window` away. window: negative without a band, for rows that are computed alike however few
-// of them are in the task.
-struct Run {
-    int64_t first, count;
-    int64_t end() const { return first + count; }
-};
-struct Task {
-    Run queries, keys[3], band;
-    int64_t window;
-
-    bool same_keys(const Task& other) const {
-        return !std::memcmp(keys, other.keys, sizeof keys) && !std::memcmp(&band, &other.band, sizeof band);
-    }
-};
-static_assert(sizeof(Task) == 11 * sizeof(int64_t), "a row of the table of tasks");
-
-// Rows of one head, `stride` numbers apart: those from `begin` on, and the ones before in another place.
-struct Rows {
-    const float* from_begin;
-    int64_t stride, begin = 0;
-    const float* from_zero = nullptr;
-    const float* operator[](int64_t row) const {
-        return row < begin ? from_zero + row * stride : from_begin + (row - begin) * stride;
-    }
-    Rows operator+(int64_t column) const {
-        return {from_begin + column, stride, begin, from_zero ? from_zero + column : nullptr};
-    }
-};
-
-// What a head adds to the logit of two rows for their distance, the query row's position less the key row's. of_zero:
-// what it adds for none; null for a head that adds nothing. Behind the last are so many more that lanes may be read.
-struct HeadBias {
-    const float* of_zero = nullptr;
-    const int64_t* positions = nullptr;  // of all rows; those of a run follow each other
-    const float* of(int64_t query_row, int64_t key_position) const {
-        return of_zero + (positions[query_row] - key_position);
-    }
-};
-// Those of all heads. table: (heads, stride); the first of a head is that of distance -reach.
-struct Biases {
-    const float* table;
-    int64_t stride, reach;
-    const int64_t* positions;
-    HeadBias head(int64_t index) const { return {table + index * stride + reach, positions}; }
-};
-
-struct AttentionScratch {
-    Buffer<float> keys, values, queries, weights, added;
-    Buffer<int64_t> positions;
-};
-
 constexpr int FEW = 4;           // fewer query rows are computed one by one, with keys in the lanes
-constexpr int MOST_NUMBERS = 256;  // of a head
 constexpr int MOST_TOGETHER = 8;  // keys whose products run side by side, and dimensions whose sums do
 
 inline void gather(Rows from, const Task& task, int64_t head_dim, float* to) {
@@ -81,9 +26,9 @@ struct Softmax {
     }
     Softmax(float* sums, float top, float norm) : top(top), norm(norm), sums(sums) {}
 
-    // keys, values: (count, head_dim), at least one.  weights: room for `count` and a register.  added: to the logits, as
-    // many, with -inf behind the last; or null.
-    void meet(const float* query, const float* keys, const float* values, int64_t count, int64_t head_dim,
+    // keys, values: rows of head_dim numbers, at least one.  weights: room for `count` and a register.  added: to the
+    // logits, as many, with -inf behind the last; or null.
+    void meet(const float* query, const float* const* keys, const float* const* values, int64_t count, int64_t head_dim,
               float* weights, const float* added = nullptr) {
         const float scale = 1.0f / std::sqrt((float)head_dim);
         Floats highest = all(top);
@@ -91,7 +36,7 @@ struct Softmax {
             Floats products[LANES];
             clear(products);
             for (int i = 0; i < LANES; ++i) {
-                const float* key = keys + std::min(j + i, count - 1) * head_dim;
+                const float* key = keys[std::min(j + i, count - 1)];
                 for (int64_t d = 0; d < head_dim; d += LANES)
                     products[i] += load<Floats>(query + d) * load<Floats>(key + d);
             }
@@ -109,15 +54,14 @@ struct Softmax {
         Floats total{}, none{};
         for (int64_t j = 0; j < count; j += LANES) {
             Floats w = exp_of_negative(load<Floats>(weights + j) - all(top));
-            for (int i = 0; i < LANES; ++i)
-                if (j + i >= count) w[i] = none[i];
+            w = lane_numbers() < (int32_t)(count - j) ? w : none;
             total += w;
             store(weights + j, w);
         }
         norm = norm * shrink + sum(total);
         for (int64_t d = 0; d < head_dim; d += LANES) {
             Floats weighted = load<Floats>(sums + d) * shrink;
-            for (int64_t j = 0; j < count; ++j) weighted += weights[j] * load<Floats>(values + j * head_dim + d);
+            for (int64_t j = 0; j < count; ++j) weighted += weights[j] * load<Floats>(values[j] + d);
             store(sums + d, weighted);
         }
     }
@@ -159,21 +103,16 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     constexpr int DIMENSIONS = std::min(KEYS, LANES);
     static_assert(LANES % DIMENSIONS == 0, "those of a block of values");
     const float scale = 1.0f / std::sqrt((float)head_dim);
-    const int64_t shared = task.keys[0].count + task.keys[1].count + task.keys[2].count;
+    const int64_t shared = task.shared();
     const int64_t lanes = std::min<int64_t>(WIDE, task.queries.end() - first);
     float *query = scratch.queries.data(), *weights = scratch.weights.data();
-    Ints lane_row;
-    for (int lane = 0; lane < LANES; ++lane) lane_row[lane] = lane;
 
     for (int group = 0; group < GROUPS; ++group)
         turn([&](int lane) { return q[first + std::min<int64_t>(group * LANES + lane, lanes - 1)]; }, head_dim,
              query + group * LANES, WIDE, scale);
-    // The keys of the band that any lane sees: behind the shared ones, from the one with index `near`.
-    const int64_t offset = first - task.band.first;
-    const int64_t near = std::max<int64_t>(0, offset - task.window);
-    const int64_t far = std::min(task.band.count, offset + lanes + task.window);
-    const int64_t count = shared + std::max<int64_t>(0, far - near);
-    auto place = [&](int64_t j) { return j < shared ? j : j + near; };
+    const InBand seen(task, first, lanes);  // behind the shared ones
+    const int64_t count = shared + seen.count;
+    auto place = [&](int64_t j) { return j < shared ? j : j + seen.near; };
 
     Floats highest[GROUPS];
     for (Floats& each : highest) each = all(-INFINITY);
@@ -193,11 +132,7 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
                 Floats logit = logits[i][group];
                 if (bias.of_zero)
                     logit += load<Floats>(bias.of(first, scratch.positions.data()[place(j + i)]) + group * LANES);
-                if (j + i >= shared) {
-                    Ints apart = lane_row - (int32_t)(place(j + i) - shared - offset - group * LANES);
-                    Ints outside = (apart > (int32_t)task.window) | (apart < -(int32_t)task.window);
-                    logit = outside ? all(-INFINITY) : logit;
-                }
+                if (j + i >= shared) logit = seen.of_those_who_see(j + i - shared, group, logit);
                 highest[group] = larger(logit, highest[group]);
                 store(weights + (j + i) * WIDE + group * LANES, logit);
             }
@@ -236,42 +171,50 @@ inline void attend_lanes(Rows q, const Task& task, int64_t first, const float* k
     }
 }
 
-// All query rows of a task, as many side by side as pay: in a narrow band each row sees few of the keys that its
-// neighbours see.
-inline void attend_rows(Rows q, const Task& task, const float* keys, const float* values, int64_t head_dim, Rows out,
-                        HeadBias bias, AttentionScratch& scratch) {
-    scratch.queries.room(MOST_NUMBERS * 2 * LANES);
+// Whether the query rows of a task are in lanes; if not, each is computed by itself.
+inline bool in_lanes(const Task& task) { return task.queries.count >= FEW || task.band.count || task.window < 0; }
+
+// Calls attend(first, wide) for all query rows of a task, as many side by side as pay: those of two registers where it is
+// `wide`, else of one. In a narrow band each row sees few of the keys that its neighbours see.
+template <class Attend>
+inline void each_lanes(const Task& task, Attend&& attend) {
     const bool narrow = task.band.count && task.window < 2 * LANES;
     for (int64_t first = task.queries.first, next; first < task.queries.end(); first = next) {
         const bool wide = !narrow && task.queries.end() - first > LANES;
         next = first + (wide ? 2 * LANES : LANES);
-        (wide ? attend_lanes<2> : attend_lanes<1>)(q, task, first, keys, values, head_dim, out, bias, scratch);
+        attend(first, wide);
     }
 }
 
-// Copies the keys and values of a task to where they are one behind the other, and returns their number.
-inline int64_t gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
-    const int64_t total = task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count;
-    scratch.keys.room(total * head_dim);
-    scratch.values.room(total * head_dim);
+// Copies the keys and values of a task to where they are one behind the other.
+inline void gather(Rows k, Rows v, int64_t head_dim, const Task& task, AttentionScratch& scratch) {
+    const int64_t total = task.shared() + task.band.count;
     scratch.weights.room((total + 1) * 2 * LANES);
-    gather(k, task, head_dim, scratch.keys.data());
-    gather(v, task, head_dim, scratch.values.data());
+    gather(k, task, head_dim, scratch.keys.room(total * head_dim));
+    gather(v, task, head_dim, scratch.values.room(total * head_dim));
+}
+
+// Finds the rows of a task's keys and values, where they are, and returns their number.
+inline int64_t find_rows(Rows k, Rows v, const Task& task, AttentionScratch& scratch) {
+    const int64_t total = task.shared() + task.band.count;
+    const float **key = scratch.key_rows.room(total), **value = scratch.value_rows.room(total);
+    scratch.weights.room(total + LANES);
+    for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
+        for (int64_t row = run.first; row < run.end(); ++row) *key++ = k[row], *value++ = v[row];
     return total;
 }
 
 // Lets the query row of a task without a band meet its keys.
 inline void meet(Rows q, Rows k, Rows v, int64_t head_dim, const Task& task, Softmax& softmax,
                  AttentionScratch& scratch) {
-    if (const int64_t total = gather(k, v, head_dim, task, scratch))
-        softmax.meet(q[task.queries.first], scratch.keys.data(), scratch.values.data(), total, head_dim,
+    if (const int64_t total = find_rows(k, v, task, scratch))
+        softmax.meet(q[task.queries.first], scratch.key_rows.data(), scratch.value_rows.data(), total, head_dim,
                      scratch.weights.data());
 }
 
 // The positions of a task's keys, one behind the other.
 inline void gather_positions(const int64_t* positions, const Task& task, AttentionScratch& scratch) {
-    int64_t* to =
-        scratch.positions.room(task.keys[0].count + task.keys[1].count + task.keys[2].count + task.band.count);
+    int64_t* to = scratch.positions.room(task.shared() + task.band.count);
     for (const Run& run : {task.keys[0], task.keys[1], task.keys[2], task.band})
         to = std::copy_n(positions + run.first, run.count, to);
 }
@@ -285,25 +228,59 @@ inline const float* added(HeadBias bias, int64_t row, int64_t total, AttentionSc
     return to;
 }
 
+// The rows of tasks with the same keys that are in lanes, for one head.
+inline void attend_by_lanes(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
+                            AttentionScratch& scratch, HeadBias bias) {
+    gather(k, v, head_dim, *tasks, scratch);
+    scratch.queries.room(MOST_NUMBERS * 2 * LANES);
+    for (const Task* task = tasks; task < last; ++task)
+        if (in_lanes(*task))
+            each_lanes(*task, [&](int64_t first, bool wide) {
+                (wide ? attend_lanes<2> : attend_lanes<1>)(q, *task, first, scratch.keys.data(), scratch.values.data(),
+                                                           head_dim, out, bias, scratch);
+            });
+}
+
+#if defined(__AMX_BF16__)
+constexpr bool TILED = true;
+
+// The same by tiles, without a bias.
+inline void attend_by_tiles(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
+                            AttentionScratch& scratch, HeadBias) {
+    const Tiles tiles;
+    const TiledKeys to = TiledKeys::of(k, v, *tasks, head_dim, scratch);
+    for (const Task* task = tasks; task < last; ++task)
+        if (in_lanes(*task))
+            each_lanes(*task, [&](int64_t first, bool wide) {
+                (wide ? attend_tiles<true> : attend_tiles<false>)(q, *task, first, to, head_dim, out, scratch);
+            });
+}
+#else
+constexpr bool TILED = false;
+constexpr auto attend_by_tiles = attend_by_lanes;
+#endif
+
+// The rows of tasks with the same keys that are not in lanes, for one head.
+inline void attend_one_by_one(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
+                              AttentionScratch& scratch, HeadBias bias) {
+    const int64_t total = find_rows(k, v, *tasks, scratch);
+    for (const Task* task = tasks; task < last; ++task)
+        for (int64_t row = task->queries.first; row < task->queries.end() && !in_lanes(*task); ++row) {
+            float sums[MOST_NUMBERS];
+            Softmax softmax(sums, head_dim);
+            softmax.meet(q[row], scratch.key_rows.data(), scratch.value_rows.data(), total, head_dim,
+                         scratch.weights.data(), added(bias, row, total, scratch));
+            softmax.finish(head_dim, (float*)out[row]);
+        }
+}
+
 // The rows of tasks with the same keys, for one head; with a bias, their positions are in scratch. head_dim: a multiple of
 // LANES, at most MOST_NUMBERS.
 inline void attend(Rows q, Rows k, Rows v, int64_t head_dim, const Task* tasks, const Task* last, Rows out,
                    AttentionScratch& scratch, HeadBias bias = {}) {
-    const int64_t total = gather(k, v, head_dim, *tasks, scratch);
-    const float *keys = scratch.keys.data(), *values = scratch.values.data();
-    for (const Task* task = tasks; task < last; ++task) {
-        if (task->queries.count >= FEW || task->band.count || task->window < 0) {
-            attend_rows(q, *task, keys, values, head_dim, out, bias, scratch);
-            continue;
-        }
-        for (int64_t row = task->queries.first; row < task->queries.end(); ++row) {
-            float sums[MOST_NUMBERS];
-            Softmax softmax(sums, head_dim);
-            softmax.meet(q[row], keys, values, total, head_dim, scratch.weights.data(),
-                         added(bias, row, total, scratch));
-            softmax.finish(head_dim, (float*)out[row]);
-        }
-    }
+    auto side_by_side = TILED && !bias.of_zero ? attend_by_tiles : attend_by_lanes;
+    if (std::any_of(tasks, last, in_lanes)) side_by_side(q, k, v, head_dim, tasks, last, out, scratch, bias);
+    if (!std::all_of(tasks, last, in_lanes)) attend_one_by_one(q, k, v, head_dim, tasks, last, out, scratch, bias);
 }
 
 // out (rows, heads, head_dim): the rows of tasks, for all heads. q, k, v: `stride` numbers from row to row. The keys of

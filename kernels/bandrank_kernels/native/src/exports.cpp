@@ -13,6 +13,7 @@ int bandrank_start() { return ask_for_tiles(); }
 int bandrank_panel() { return PANEL; }
 int bandrank_depth() { return DEPTH; }
 int bandrank_block_rows() { return CHAIN_ROWS; }
+int bandrank_tiled() { return TILED; }
 
 void bandrank_pack(const int8_t* weight, int64_t outputs, int64_t given, int64_t bytes, int8_t* panels,
                    int32_t* sums) {

@@ -71,10 +71,12 @@ inline void multiply_block(int64_t count, const Level* rows, int64_t bytes, cons
         next = std::min(from + share, amount);
         work(from, next);
     };
-    if (count > TILE)
-        multiply_tiles<true>(rows, bytes, weights, sums, meanwhile);
-    else
-        multiply_tiles<false>(rows, bytes, weights, sums, meanwhile);
+    const Operand x{[=](int64_t step) { return rows + step * DEPTH; }, bytes, TILE * bytes};
+    const Operand w{[=](int64_t step) { return weights + step * DEPTH * PANEL; }, DEPTH, DEPTH * TILE};
+    auto multiply = [&](auto two) {
+        multiply_tiles<Of::BYTES, two, true>(bytes / DEPTH, x, w, sums, BLOCK_OUTPUTS * sizeof *sums, meanwhile);
+    };
+    count > TILE ? multiply(std::true_type{}) : multiply(std::false_type{});
 }
 #else
 // The products of ROWS rows with a panel. A function of its own, so that all sums are in registers whatever the compiler

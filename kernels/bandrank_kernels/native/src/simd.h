@@ -181,15 +181,17 @@ inline Ints add_products(Ints total, Ints x, Ints w) {
 
 // exp(x) for x <= 0, to two units in the last place near zero; minus infinity gives zero.
 #if defined(__AVX512DQ__)
-// As 2^t = 2^floor(t) * 2^f, with a polynomial for 2^f over 0 <= f < 1 whose largest relative error is the smallest.
-inline Floats exp_of_negative(Floats x) {
+constexpr float LOG2_E = 1.44269504f;
+
+// 2^t for t <= 0, as 2^floor(t) * 2^f, with a polynomial for 2^f over 0 <= f < 1 whose largest relative error is the smallest.
+inline Floats power_of_two(Floats t) {
     constexpr float coefficients[] = {0.0018775766075f, 0.0089893402543f, 0.055826317916f,
                                       0.24015361709f,   0.69315307319f,   0.99999992506f};
-    Floats t = x * 1.44269504f, f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF);
-    Floats y = all(coefficients[0]);
+    Floats f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF), y = all(coefficients[0]);
     for (size_t i = 1; i < std::size(coefficients); ++i) y = y * f + coefficients[i];
     return (Floats)_mm512_scalef_ps((__m512)y, (__m512)t);
 }
+inline Floats exp_of_negative(Floats x) { return power_of_two(x * LOG2_E); }
 #else
 // Cody & Waite's reduction and a polynomial of degree 6; zero below -87.
 inline Floats exp_of_negative(Floats x) {

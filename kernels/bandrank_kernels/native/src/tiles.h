@@ -1,4 +1,4 @@
-// Products of bytes in AMX's registers: eight tiles of 16 rows of 64 bytes, which multiply each other.
+// Products in AMX's registers: eight tiles of 16 rows of 64 bytes, which multiply each other.
 #pragma once
 #include <atomic>
 
@@ -34,39 +34,60 @@ struct Tiles {
     Tiles(const Tiles&) = delete;
 };
 
-// The sums of products of TILE or 2 TILE rows with 2 TILE outputs of a panel, (rows, 2 TILE): each tile that is loaded is
-// multiplied with both of the other side. bytes: a multiple of 64.  meanwhile(): called whenever the products of the next 64
+// Sums of products: of the numbers in bytes, unsigned ones with signed ones, or of bfloat16 numbers.
+enum class Of { BYTES, HALVES };
+
+// Where the i-th 64 bytes of TILE rows are, `stride` bytes apart: at(i). next: bytes from there to TILE more of them.
+template <class At>
+struct Operand {
+    At at;
+    int64_t stride, next;
+};
+template <class At>
+Operand(At, int64_t, int64_t) -> Operand<At>;
+
+// The sums of products of the numbers in `steps` times 64 bytes of TILE rows, or of 2 TILE, with those of TILE outputs, or of
+// 2 TILE: each tile that is loaded is multiplied with all of the other side. Of the outputs, a row of a tile has four bytes of
+// each. sums: (rows, outputs), `sums_stride` bytes from row to row.  meanwhile(): called whenever the products of the next 64
 // bytes are under way.
-template <bool TWO, class Meanwhile>
-inline void multiply_tiles(const uint8_t* rows, int64_t bytes, const int8_t* weights, int32_t* sums,
+template <Of OF, bool TWO_BELOW, bool TWO_BESIDE, class Rows, class Outputs, class Meanwhile>
+inline void multiply_tiles(int64_t steps, const Rows& rows, const Outputs& outputs, void* sums, int64_t sums_stride,
                            Meanwhile&& meanwhile) {
+// The numbers of tiles are words of the assembler.
+#define MULTIPLY(sums, rows, outputs)      \
+    if constexpr (OF == Of::BYTES)         \
+        _tile_dpbusd(sums, rows, outputs); \
+    else                                   \
+        _tile_dpbf16ps(sums, rows, outputs)
     std::atomic_signal_fence(std::memory_order_seq_cst);  // compilers do not know that a tile is loaded from memory
     _tile_zero(0);
-    _tile_zero(1);
-    if (TWO) {
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (int64_t i = 0; i < bytes; i += 64) {
-        const int8_t* beside = weights + i * PANEL;
-        _tile_loadd(4, rows + i, bytes);
-        _tile_loadd(6, beside, 64);
-        _tile_dpbusd(0, 4, 6);
-        _tile_loadd(7, beside + 64 * TILE, 64);
-        _tile_dpbusd(1, 4, 7);
-        if (TWO) {
-            _tile_loadd(5, rows + TILE * bytes + i, bytes);
-            _tile_dpbusd(2, 5, 6);
-            _tile_dpbusd(3, 5, 7);
+    if (TWO_BESIDE) _tile_zero(1);
+    if (TWO_BELOW) _tile_zero(2);
+    if (TWO_BELOW && TWO_BESIDE) _tile_zero(3);
+    for (int64_t i = 0; i < steps; ++i) {
+        const char *above = (const char*)rows.at(i), *left = (const char*)outputs.at(i);
+        _tile_loadd(4, above, rows.stride);
+        _tile_loadd(6, left, outputs.stride);
+        MULTIPLY(0, 4, 6);
+        if constexpr (TWO_BESIDE) {
+            _tile_loadd(7, left + outputs.next, outputs.stride);
+            MULTIPLY(1, 4, 7);
+        }
+        if constexpr (TWO_BELOW) {
+            _tile_loadd(5, above + rows.next, rows.stride);
+            MULTIPLY(2, 5, 6);
+            if constexpr (TWO_BESIDE) {
+                MULTIPLY(3, 5, 7);
+            }
         }
         meanwhile();
     }
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + TILE, 128);
-    if (TWO) {
-        _tile_stored(2, sums + 2 * TILE * TILE, 128);
-        _tile_stored(3, sums + 2 * TILE * TILE + TILE, 128);
-    }
+    char* below = (char*)sums + TILE * sums_stride;
+    _tile_stored(0, sums, sums_stride);
+    if (TWO_BESIDE) _tile_stored(1, (char*)sums + 64, sums_stride);
+    if (TWO_BELOW) _tile_stored(2, below, sums_stride);
+    if (TWO_BELOW && TWO_BESIDE) _tile_stored(3, below + 64, sums_stride);
+#undef MULTIPLY
 }
 
 }  // namespace bandrank

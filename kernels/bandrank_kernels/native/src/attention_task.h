@@ -1,0 +1,93 @@
+// What attention is asked for: a few rows, and the runs of rows that they see.
+#pragma once
+#include <algorithm>
+
+#include "buffer.h"
+#include "simd.h"
+
+namespace bandrank {
+
+// Query rows first .. first + count - 1 attend to all rows of the runs in `keys`, and to those rows of the last run,
+// `band`, that are at most `window` away. window: negative without a band, for rows that are computed alike however few
+// of them are in the task.
+struct Run {
+    int64_t first, count;
+    int64_t end() const { return first + count; }
+};
+struct Task {
+    Run queries, keys[3], band;
+    int64_t window;
+
+    int64_t shared() const { return keys[0].count + keys[1].count + keys[2].count; }
+    bool same_keys(const Task& other) const {
+        return !std::memcmp(keys, other.keys, sizeof keys) && !std::memcmp(&band, &other.band, sizeof band);
+    }
+};
+static_assert(sizeof(Task) == 11 * sizeof(int64_t), "a row of the table of tasks");
+
+// Rows of one head, `stride` numbers apart: those from `begin` on, and the ones before in another place.
+struct Rows {
+    const float* from_begin;
+    int64_t stride, begin = 0;
+    const float* from_zero = nullptr;
+    const float* operator[](int64_t row) const {
+        return row < begin ? from_zero + row * stride : from_begin + (row - begin) * stride;
+    }
+    Rows operator+(int64_t column) const {
+        return {from_begin + column, stride, begin, from_zero ? from_zero + column : nullptr};
+    }
+};
+
+// What a head adds to the logit of two rows for their distance, the query row's position less the key row's. of_zero:
+// what it adds for none; null for a head that adds nothing. Behind the last are so many more that lanes may be read.
+struct HeadBias {
+    const float* of_zero = nullptr;
+    const int64_t* positions = nullptr;  // of all rows; those of a run follow each other
+    const float* of(int64_t query_row, int64_t key_position) const {
+        return of_zero + (positions[query_row] - key_position);
+    }
+};
+// Those of all heads. table: (heads, stride); the first of a head is that of distance -reach.
+struct Biases {
+    const float* table;
+    int64_t stride, reach;
+    const int64_t* positions;
+    HeadBias head(int64_t index) const { return {table + index * stride + reach, positions}; }
+};
+
+// The numbers of the lanes.
+inline Ints lane_numbers() {
+    Ints numbers;
+    for (int lane = 0; lane < LANES; ++lane) numbers[lane] = lane;
+    return numbers;
+}
+
+// The rows of a task's band that any of `lanes` query rows from one on sees, each of which has a lane.
+struct InBand {
+    int64_t near, count;  // the first of them, in the band, and how many
+    int64_t offset;       // of the first query row, in the band
+    int32_t window;
+
+    InBand(const Task& task, int64_t first, int64_t lanes)
+        : offset(first - task.band.first), window((int32_t)task.window) {
+        near = std::max<int64_t>(0, offset - task.window);
+        count = std::max<int64_t>(0, std::min(task.band.count, offset + lanes + task.window) - near);
+    }
+
+    // The logits of the index-th of them, without those of query rows that do not see it. group: of LANES query rows.
+    Floats of_those_who_see(int64_t index, int group, Floats logits) const {
+        const Ints apart = lane_numbers() - (int32_t)(near + index - offset - group * LANES);
+        return (apart > window) | (apart < -window) ? all(-INFINITY) : logits;
+    }
+};
+
+struct AttentionScratch {
+    Buffer<float> keys, values, queries, weights, added;
+    Buffer<const float*> key_rows, value_rows;
+    Buffer<int64_t> positions;
+    Buffer<uint16_t> halves;
+};
+
+constexpr int MOST_NUMBERS = 256;  // of a head
+
+}  // namespace bandrank
