@@ -26,8 +26,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_killed_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources that were done are not mined again, and at the end nothing but the groups is left."""
+def test_a_killed_run_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sources that were done are not mined again, and at the end nothing but the groups is left. Ctrl-C is one line."""
     sources = [{"collection": str(folder / "col"), "queries": each} for each in ("judged", "keywords", "titles")]
     values = {"out": str(folder / "groups.jsonl"), "sources": sources, "depth": 12, "hard": 4}
     (folder / "mine.toml").write_text(toml(values))
@@ -44,8 +46,9 @@ def test_a_killed_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return mine
 
     monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
-    with pytest.raises(KeyboardInterrupt):
-        main(["mine", str(folder / "mine.toml")])
+    assert main(["mine", str(folder / "mine.toml")]) == 130
+    last_line = capsys.readouterr().err.splitlines()[-1]
+    assert last_line == "bandrank_training: interrupted; the same command goes on where it can"
     assert mined_from == ["judged", "keywords"]
     monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
     assert main(["mine", str(folder / "mine.toml")]) == 0

@@ -231,6 +231,14 @@ def test_titles_are_judged_by_nobody(folder: Path, tmp_path: Path) -> None:
         assert any(documents[name].startswith(group.query) for name in group.candidates)
 
 
+def test_queries_that_are_left_out_are_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many were judged, and of how many no group can be made."""
+    mined(folder, tmp_path / "groups.jsonl", teachers={})
+
+    said = "col: 2 of 6 judged queries have no text or no relevant document, and are left out"
+    assert said in capsys.readouterr().err
+
+
 def test_documents_beyond_the_limit_are_not_there(folder: Path, tmp_path: Path) -> None:
     """Nor queries without a relevant one before it; none at all is told."""
     groups = mined(folder, tmp_path / "groups.jsonl", {"max_documents": 9}, teachers={})

@@ -55,7 +55,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command. Returns the exit code: 0, or 2 for arguments or files that cannot be used."""
+    """Runs a command. Returns the exit code: 0, 2 for arguments or files that cannot be used, or 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="bandrank_training", description="Offline work on bandrank's scorers.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in COMMANDS.items():
@@ -67,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadInput, BadCheckpoint, OSError) as error:
         print(f"bandrank_training: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except KeyboardInterrupt:
+        print("\nbandrank_training: interrupted; the same command goes on where it can", file=sys.stderr)  # noqa: T201
+        return 130
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import math
 import random
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -327,6 +328,9 @@ def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tup
         raise BadCollection(
             f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document"
         )
+    if left_out := len(qrels) - len(known):
+        said = f"{left_out} of {len(qrels)} judged queries have no text or no relevant document, and are left out"
+        print(f"{corpus.collection.name}: {said}", file=sys.stderr)  # noqa: T201
     chosen = chance.sample(known, min(source.max_queries, len(known)))
     if source.queries == "judged":
         return [(queries[query_id], qrels[query_id]) for query_id in chosen]
