@@ -146,6 +146,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
     limits, metrics = ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics
     connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
     service = Service(serving, settings)
+    longest_s = max(settings.request_timeout_s, settings.proxy_timeout_s if proxy else 0)  # of a request
     config = uvicorn.Config(
         create_proxy(service, settings) if proxy else create_app(service),
         http=connections.protocol() if tls is None else over_tls(connections, tls),  # type: ignore[arg-type]  # they do
@@ -155,8 +156,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
         log_level=settings.log_level,
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(settings.request_timeout_s)
-        + 1,  # a client that hangs must not delay the stop
+        timeout_graceful_shutdown=math.ceil(longest_s) + 1,  # a client that hangs must not delay the stop
         **(hardening(settings) | (PASSED_THROUGH if proxy else {})),
     )
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -107,35 +109,53 @@ def test_an_engine_below_a_path() -> None:
         assert server.got[0].startswith(b"GET /search/docs?a=b HTTP/1.1\r\n")
 
 
-def test_the_command(engine: SearchEngine, tmp_path: Path) -> None:
-    """`bandrank proxy` serves until SIGTERM, ends with 0, and its lines in the log carry the ids of requests."""
+@contextmanager
+def running_proxy(folder: Path, upstream: str, **settings: str) -> Iterator[tuple[subprocess.Popen[bytes], str, Path]]:
+    """`bandrank proxy` once it is ready: the process, its URL, and its log. settings: by their names in capitals."""
     port = free_port()
-    model = str(save_cross_encoder(tmp_path / "model"))
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BANDRANK_")}
-    environ |= {"BANDRANK_PROXY_UPSTREAM": engine.url, "BANDRANK_ACCESS_LOG": "true"}
-    log = tmp_path / "log"
+    environ |= {f"BANDRANK_{name}": value for name, value in settings.items()} | {"BANDRANK_PROXY_UPSTREAM": upstream}
+    model, log = str(save_cross_encoder(folder / "model")), folder / "log"
     command = [sys.executable, "-m", "bandrank", "proxy", "--port", str(port), "--model", model, "--device", "cpu"]
     with log.open("wb") as output, subprocess.Popen(command, env=environ, stdout=output, stderr=output) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             wait_until_ready(f"{url}{READY}")
-            answer = httpx.post(
-                f"{url}/docs/_search",
-                json=BODY,
-                headers=HEADERS | {"x-request-id": "r-7"},
-                trust_env=False,
-                timeout=HANG_S,
-            )
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(HANG_S) == 0
+            yield process, url, log
         finally:
             process.kill()
+
+
+def test_the_command(engine: SearchEngine, tmp_path: Path) -> None:
+    """`bandrank proxy` serves until SIGTERM, ends with 0, and its lines in the log carry the ids of requests."""
+    headers = HEADERS | {"x-request-id": "r-7"}
+    with running_proxy(tmp_path, engine.url, ACCESS_LOG="true") as (process, url, log):
+        answer = httpx.post(f"{url}/docs/_search", json=BODY, headers=headers, trust_env=False, timeout=HANG_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG_S) == 0
 
     assert answer.headers["x-rerank-status"] == "reranked; hits=2"
     assert answer.headers.keys() == {"content-type", "x-elastic-product", "content-length", "x-rerank-status"}
     (line,) = [line for line in log.read_text().splitlines() if "answered" in line and "/docs/_search" in line]
     assert "request_id=r-7" in line
     assert "status=200" in line
+
+
+@pytest.mark.slow
+def test_a_stop_waits_for_the_engine(tmp_path: Path) -> None:
+    """For as long as it may take, and not only as long as a request to rank may."""
+    with (
+        scripted_server(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlate") as engine,
+        running_proxy(tmp_path, engine.url, REQUEST_TIMEOUT_S="1") as (process, url, _),
+        ThreadPoolExecutor() as pool,
+    ):
+        engine.delay_s = 4.0
+        answer = pool.submit(httpx.get, f"{url}/docs", trust_env=False, timeout=HANG_S)
+        assert engine.arrived.wait(HANG_S)
+        process.send_signal(signal.SIGTERM)
+
+        assert answer.result().text == "late"
+        assert process.wait(HANG_S) == 0
 
 
 def wait_until_ready(url: str) -> None:
