@@ -35,7 +35,7 @@ HERTZ = 499
 OTHER = "other"
 # The first whose pattern occurs in "LIBRARY SYMBOL" names a sample.
 OPERATORS = {
-    "attention": r"attend|attention|softmax|SequenceLayer",
+    "attention": r"attend|attention|softmax|SequenceLayer|bandrank::weigh",
     "products of matrices": r"gemm|mkl_|mkldnn|dnnl|multiply|jit|anon|perf-\d+\.map",  # oneDNN makes code as it runs
     "normalising, activating, making int8": r"norm|gelu|quantise|\berf",
     "copies": r"memmove|memcpy|memset|copy|index_select|embedding",
