@@ -3,6 +3,7 @@
 from support.deploy import DEPLOY, ROOT, load_yaml
 
 from bandrank.proxy.app import READY
+from bandrank.settings import Settings
 
 STACK = load_yaml(ROOT / "docker-compose.yml")["services"]["bandrank"]
 PROXY = load_yaml(DEPLOY / "compose.proxy.yml")["services"]["search-proxy"]
@@ -17,7 +18,6 @@ HARDENED = (
     "mem_limit",
     "cpus",
     "restart",
-    "stop_grace_period",
     "logging",
 )
 
@@ -27,6 +27,11 @@ def test_it_is_as_hardened_as_the_service() -> None:
     assert {key: PROXY[key] for key in HARDENED} == {key: STACK[key] for key in HARDENED}
     assert PROXY["ports"] == ["${PROXY_PUBLISH:-127.0.0.1:9201}:8000"]
     assert not PROXY.keys() & {"cap_add", "privileged", "devices", "pid", "ipc", "network_mode"}
+
+
+def test_it_may_wait_for_the_search_engine_when_it_stops() -> None:
+    """As long as a request to that may take."""
+    assert PROXY["stop_grace_period"] == f"{Settings().proxy_timeout_s + 5:g}s"
 
 
 def test_its_health_is_the_proxys_own() -> None:
