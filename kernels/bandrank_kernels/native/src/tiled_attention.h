@@ -97,9 +97,9 @@ inline Floats short_power_of_two(Floats t) {
 
 constexpr int ABREAST = 4;  // query rows whose softmax is computed side by side
 
-// The weights of ABREAST query rows, as halves, from their logits, and 1 over the sum of each. A row has `columns` of both; it
-// sees the first `shared` and those of `in_band`.
-inline void weigh(const float* logits, int64_t columns, int64_t shared, const Run (&in_band)[ABREAST],
+// The weights of ABREAST query rows, as halves, from their logits, and 1 over the sum of each. A row has `columns` of both, and
+// sees the first `shared` and those of `in_band`.  stride: from row to row.
+inline void weigh(const float* logits, int64_t columns, int64_t stride, int64_t shared, const Run (&in_band)[ABREAST],
                   float scale, Half* weights, float* inverse) {
     int64_t longest = 0;
     for (const Run& run : in_band) longest = std::max(longest, run.count);
@@ -108,11 +108,11 @@ inline void weigh(const float* logits, int64_t columns, int64_t shared, const Ru
     clear(norm);
     int64_t j = 0;
     for (; j + LANES <= shared; j += LANES)
-        for (int row = 0; row < ABREAST; ++row) most[row] = larger(load<Floats>(logits + row * columns + j), most[row]);
-    for (int row = 0; row < ABREAST; ++row) most[row] = larger(load_some(logits + row * columns + j, shared - j), most[row]);
+        for (int row = 0; row < ABREAST; ++row) most[row] = larger(load<Floats>(logits + row * stride + j), most[row]);
+    for (int row = 0; row < ABREAST; ++row) most[row] = larger(load_some(logits + row * stride + j, shared - j), most[row]);
     for (j = 0; j < longest; j += LANES)
         for (int row = 0; row < ABREAST; ++row)
-            most[row] = larger(load_some(logits + row * columns + in_band[row].first + j, in_band[row].count - j), most[row]);
+            most[row] = larger(load_some(logits + row * stride + in_band[row].first + j, in_band[row].count - j), most[row]);
     for (int row = 0; row < ABREAST; ++row) top[row] = all(highest(most[row]) * scale);
     auto weight = [&](int row, Floats logits) {
         const Floats w = short_power_of_two(logits * scale - top[row]);
@@ -121,15 +121,15 @@ inline void weigh(const float* logits, int64_t columns, int64_t shared, const Ru
     };
     for (j = 0; j + LANES <= shared; j += LANES)
         for (int row = 0; row < ABREAST; ++row)
-            store(weights + row * columns + j, weight(row, load<Floats>(logits + row * columns + j)));
+            store(weights + row * stride + j, weight(row, load<Floats>(logits + row * stride + j)));
     if (j < shared)
         for (int row = 0; row < ABREAST; ++row)
-            store(weights + row * columns + j, weight(row, load_some(logits + row * columns + j, shared - j)));
+            store(weights + row * stride + j, weight(row, load_some(logits + row * stride + j, shared - j)));
     for (j = (shared + LANES - 1) / LANES * LANES; j < columns; j += LANES)
-        for (int row = 0; row < ABREAST; ++row) store(weights + row * columns + j, Halves{});
+        for (int row = 0; row < ABREAST; ++row) store(weights + row * stride + j, Halves{});
     for (j = 0; j < longest; j += LANES)
         for (int row = 0; row < ABREAST; ++row) {
-            const int64_t at = row * columns + in_band[row].first + j, left = in_band[row].count - j;
+            const int64_t at = row * stride + in_band[row].first + j, left = in_band[row].count - j;
             _mm256_mask_storeu_epi16(weights + at, first_lanes(left), (__m256i)weight(row, load_some(logits + at, left)));
         }
     for (int row = 0; row < ABREAST; ++row) inverse[row] = 1.0f / sum(norm[row]);
@@ -145,10 +145,11 @@ inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKey
     InBand seen(task, first, count);
     if (seen.count && seen.near % 2) --seen.near, ++seen.count;  // values come in pairs
     const int64_t columns = to.band + whole_steps(seen.count);
+    const int64_t stride = (columns / STEP | 1) * STEP;  // an odd number of cache lines of halves, as of keys
     auto place = [=](int64_t column) { return column < to.band ? column : column + seen.near; };
-    Half* queries = scratch.halves.room(ROWS * (depth + columns));
+    Half* queries = scratch.halves.room(ROWS * (depth + stride));
     Half* weights = queries + ROWS * depth;
-    float* logits = scratch.weights.room(ROWS * columns);
+    float* logits = scratch.weights.room(ROWS * stride);
     float* sums = scratch.queries.room(ROWS * head_dim);
     auto nothing = [] {};
 
@@ -160,7 +161,7 @@ inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKey
         const Operand by_key{[=](int64_t step) { return keys + step * TILE * to.stride; }, to.stride * 4, 64};
         const int64_t left = (column < to.band ? to.shared : to.band + seen.count) - column;
         auto multiply = [&](auto two) {
-            multiply_tiles<Of::HALVES, TWO, two>(depth / STEP, by_row, by_key, logits + column, columns * 4, nothing);
+            multiply_tiles<Of::HALVES, TWO, two>(depth / STEP, by_row, by_key, logits + column, stride * 4, nothing);
         };
         left > TILE ? multiply(std::true_type{}) : multiply(std::false_type{});
     }
@@ -172,10 +173,10 @@ inline void attend_tiles(Rows q, const Task& task, int64_t first, const TiledKey
             const int64_t at = seen.offset + row + i - seen.near, low = std::max<int64_t>(0, at - task.window);
             in_band[i] = {to.band + low, std::max<int64_t>(0, std::min(seen.count, at + task.window + 1) - low)};
         }
-        weigh(logits + row * columns, columns, to.shared, in_band, scale, weights + row * columns, inverse + row);
+        weigh(logits + row * stride, columns, stride, to.shared, in_band, scale, weights + row * stride, inverse + row);
     }
 
-    const Operand by_weight{[=](int64_t step) { return weights + step * STEP; }, columns * 2, TILE * columns * 2};
+    const Operand by_weight{[=](int64_t step) { return weights + step * STEP; }, stride * 2, TILE * stride * 2};
     for (int64_t d = 0; d < head_dim; d += STEP) {
         const float* values = to.values + d;
         const Operand by_value{[=](int64_t step) { return values + place(step * STEP) / 2 * head_dim; }, head_dim * 4, 64};
