@@ -30,11 +30,13 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
         BODY
         | {"top_n": None, "max_chunks_per_doc": None, "return_documents": None, "return_len": None, "kwargs": "{}"},
     ),
+    "ragflow, to siliconflow": ("/v1/rerank", BODY | {"top_n": 4, "max_chunks_per_doc": 1024, "overlap_tokens": 80}),
     "ragflow, to xinference": ("/v1/rerank", BODY | {"return_documents": "true", "return_len": "true"}),
     "dify": ("/rerank", BODY | {"top_n": None, "return_documents": True}),
     "open-webui": ("/v1/rerank", BODY | {"top_n": 4}),
     "infinity": ("/rerank", BODY | {"raw_scores": False, "return_documents": False}),
     "llama.cpp": ("/v1/reranking", BODY | {"top_n": 0}),
+    "trpc-agent-go": ("/v1/rerank", BODY | {"top_n": -1}),
     "opensearch": ("/v2/rerank", BODY | {"top_n": 4}),
 }
 
@@ -55,7 +57,7 @@ async def test_clients_get_what_they_read(client: str) -> None:
         {"text": WORDS[index]} if wanted else None for index in BEST_FIRST
     ]
     assert answer["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
-    assert answer["meta"]["tokens"] == {"input_tokens": 10}
+    assert answer["meta"]["tokens"] == {"input_tokens": 10, "output_tokens": 0}
     assert answer["meta"]["api_version"] == {"version": "1" if path == "/v1/rerank" else "2"}
 
 
@@ -196,7 +198,7 @@ async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
         ({"documents": [{"a": 1}], "rank_fields": ["x" * 10**6, *map(str, range(63))]}, ", '0', '1', and 61 more"),
         ({"rank_fields": ["a", "a"]}, "no field may come twice"),
         ({"rank_fields": [str(number) for number in range(65)]}, "at most 64 items"),
-        ({"top_n": -1}, "top_n"),
+        ({"top_n": -2}, "top_n"),
         ({"return_documents": "yes"}, "return_documents"),
         ({"return_documents": 1}, "return_documents"),
         ({"budget_ms": 0}, "budget_ms"),

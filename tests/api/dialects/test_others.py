@@ -110,7 +110,7 @@ async def test_nim_gets_logits(path: str) -> None:
     assert column(answer["rankings"], "logit") == [4.0, 1.5, 0.0, -2.0]
 
 
-@pytest.mark.parametrize("top_k", [2, 0, None, 9])
+@pytest.mark.parametrize("top_k", [2, 0, -1, None, 9])
 async def test_nim_gets_as_many_as_litellm_asks_for(top_k: int | None) -> None:
     """By `top_k`; that client does not cut what comes back."""
     body = {"query": {"text": "who"}, "passages": [{"text": word} for word in WORDS]}
@@ -128,7 +128,7 @@ async def test_nim_ranks_no_images() -> None:
     assert "passages.1.text" in assert_error(response, 422, "invalid_input")
 
 
-@pytest.mark.parametrize("fields", [{"query": " "}, {"documents": []}, {"top_n": -1}], ids=str)
+@pytest.mark.parametrize("fields", [{"query": " "}, {"documents": []}, {"top_n": -2}], ids=str)
 async def test_infinity_lists_what_is_wrong(fields: dict[str, Any]) -> None:
     """Its generated client reads a list of faults, each with a place, a message and a type; other errors are flat."""
     async with running_app(lookup()) as running:

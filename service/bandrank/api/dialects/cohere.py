@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, given_back, texts_of
-from bandrank.api.dialects.fields import Count, Flag, Limit
+from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.dialects.parts import IN_PARTS, QueryInParts
 from bandrank.api.dialects.vllm import VllmRequest, warnings_of
@@ -52,7 +52,7 @@ class CohereRequest(VllmRequest, ForeignRequest):
     documents: DocumentsOrOne = Field(
         description="Texts, or objects with `text`, with the `rank_fields`, or in parts; or one, a text or in parts."
     )
-    top_n: Count | None = Field(default=None, description="null, 0 or more than there are: all.")
+    top_n: AnyLimit = Field(default=None, description="null, 0, -1 or more than there are: all.")
     rank_fields: RankFields | None = Field(default=None, description="Of objects, the fields that are ranked.")
     return_documents: Flag = False
     raw_scores: Flag = Field(default=False, description="The scorer's own scores instead of their sigmoid.")
@@ -107,9 +107,10 @@ class ApiVersion(BaseModel):
 
 
 class Tokens(BaseModel):
-    """Token ids of all stages, cached or not."""
+    """Token ids of all stages, cached or not. output_tokens: some clients add them to the others."""
 
     input_tokens: int
+    output_tokens: int = 0
 
 
 class BilledUnits(BaseModel):

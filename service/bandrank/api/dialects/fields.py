@@ -45,8 +45,8 @@ Instruction = Annotated[
 ]
 # Of tokens or passages that are read; 0 means all, as for other services.
 Limit = Annotated[Count | None, AfterValidator(lambda limit: limit or None)]
-# vLLM's, of a query and a document together; -1 stands for the model's own limit.
-PromptLimit = Annotated[
+# As Limit, and of results as well; for vLLM, and for clients that were written for it, -1 means all too.
+AnyLimit = Annotated[
     Annotated[int, Field(ge=-1), BeforeValidator(_as_number)] | None,
     AfterValidator(lambda limit: limit if limit and limit > 0 else None),
 ]

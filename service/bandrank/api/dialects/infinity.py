@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Count, Flag, Texts
+from bandrank.api.dialects.fields import AnyLimit, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.error_bodies import FaultsBody
 from bandrank.api.responses import json_of
@@ -23,7 +23,7 @@ class InfinityRequest(ForeignRequest):
     """A query and documents."""
 
     documents: Texts
-    top_n: Count | None = None
+    top_n: AnyLimit = None
     return_documents: Flag = False
     raw_scores: Flag = False
 

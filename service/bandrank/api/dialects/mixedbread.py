@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, texts_of
-from bandrank.api.dialects.fields import Count, Flag
+from bandrank.api.dialects.fields import AnyLimit, Flag
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -22,7 +22,7 @@ class MixedbreadRequest(ForeignRequest):
 
     input: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
     rank_fields: RankFields | None = None
-    top_k: Count | None = None
+    top_k: AnyLimit = None
     return_input: Flag = False
 
 

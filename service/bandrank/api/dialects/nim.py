@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
-from bandrank.api.dialects.fields import Count, Query
+from bandrank.api.dialects.fields import AnyLimit, Query
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -35,7 +35,7 @@ class NimRequest(NamesModel):
 
     query: NimQuery
     passages: Annotated[list[NimPassage], Field(fail_fast=True, min_length=1)]
-    top_k: Count | None = None
+    top_k: AnyLimit = None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Count, Flag, Instruction, Texts
+from bandrank.api.dialects.fields import AnyLimit, Flag, Instruction, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.engine.calls import Call
 from bandrank.engine.options import Options
@@ -18,7 +18,7 @@ class SglangRequest(ForeignRequest):
     """A query and documents."""
 
     documents: Texts
-    top_n: Count | None = None
+    top_n: AnyLimit = None
     return_documents: Flag = True
     instruct: Instruction = None
 

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.dialect import Exchange
-from bandrank.api.dialects.fields import Flag, Instruction, Limit, Priority, PromptLimit
+from bandrank.api.dialects.fields import AnyLimit, Flag, Instruction, Limit, Priority
 from bandrank.engine.options import Options
 from bandrank.models.texts import Reach
 
@@ -31,7 +31,7 @@ class VllmRequest(BaseModel):
     max_tokens_per_query: Limit = Field(
         default=None, description="A query is never cut to so many tokens; the answer warns where it has more."
     )
-    truncate_prompt_tokens: PromptLimit = Field(
+    truncate_prompt_tokens: AnyLimit = Field(
         default=None,
         description="The tokens of a query and a document together, special ones included, or of a document, for a "
         "model that encodes them apart; null, 0 or -1: all. Documents are cut, and the query never: the answer warns "

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import Usage, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Count, Flag, Texts
+from bandrank.api.dialects.fields import AnyLimit, Flag, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -20,7 +20,7 @@ class VoyageRequest(ForeignRequest):
     """A query and documents. No document is too long, whatever `truncation` says."""
 
     documents: Texts
-    top_k: Count | None = None
+    top_k: AnyLimit = None
     truncation: Flag = True
     return_documents: Flag = False
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from bandrank.api.dialects.costs import timings_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.fields import Count, Texts
+from bandrank.api.dialects.fields import AnyLimit, Texts
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -17,7 +17,7 @@ class ZeroEntropyRequest(ForeignRequest):
     """A query and documents. Fields not named here are ignored, such as `latency`: there is one mode."""
 
     documents: Texts
-    top_n: Count | None = None
+    top_n: AnyLimit = None
 
 
 @dataclass(slots=True)
