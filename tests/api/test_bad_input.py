@@ -271,8 +271,18 @@ async def test_allow_names_every_method_of_a_path() -> None:
     assert [answer.headers["allow"] for answer in answers] == ["DELETE, PUT", "POST", "GET, HEAD"]
 
 
+async def test_an_unknown_path_is_told() -> None:
+    """It is often that of a base URL and the client's own together, and then nobody has seen it."""
+    async with running_app(lookup()) as running:
+        answers = [await running.client.post(path, json=GOOD) for path in ("/v1/v2/rerank", f"/{'v' * 99}")]
+
+    messages = [assert_error(answer, 404, "http") for answer in answers]
+    assert messages[0].startswith("there is nothing at '/v1/v2/rerank'; ")
+    assert f"'/{'v' * 79}'" in messages[1]
+
+
 async def test_no_redirect_follows_a_host() -> None:
-    """A path with a slash too many is unknown."""
+    """A path with a slash too many is unknown, except of a POST."""
     async with running_app(lookup()) as running:
         response = await running.client.get("/healthz/", headers={"host": "elsewhere"})
 

@@ -207,7 +207,7 @@ def requests_in_a_pipeline(url: str) -> set[int]:
     return {int(answer.split(b" ", 2)[1])}
 
 
-@attack(404, 405, 200, 400, 0)
+@attack(404, 405, 422, 200, 400, 0)
 def paths_and_methods_at_random(url: str) -> set[int]:
     """None of them may be a server error."""
     rng = random.Random(0)

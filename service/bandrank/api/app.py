@@ -22,6 +22,7 @@ from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
 from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
 from bandrank.api.pace import Paced
 from bandrank.api.page.router import page_router
+from bandrank.api.plain_paths import PlainPaths
 from bandrank.api.request_ids import RequestIds
 from bandrank.api.schemas import shared_schemas
 from bandrank.api.service import Service
@@ -86,7 +87,7 @@ class _App(FastAPI):
     """
 
     def build_middleware_stack(self) -> ASGIApp:
-        return RequestIds(AccessLog(super().build_middleware_stack()))
+        return RequestIds(AccessLog(PlainPaths(super().build_middleware_stack())))
 
     def openapi(self) -> dict[str, Any]:
         description = super().openapi()

@@ -59,4 +59,5 @@ A request ranks at most {service.max_candidates} candidates. It gets 413 if it h
 {service.max_answer_bytes} bytes of texts, or if it is more work than can be done in time. A line of candidates to
 register has at most {service.max_line_bytes} bytes; a longer one ends its request with 413.
 
-A path that is not described gets 404 and a method that is not described gets 405; HEAD is answered where GET is."""
+A path that is not described gets 404 and a method that is not described gets 405; HEAD is answered where GET is. In the
+path of a POST, slashes at the end do not count, and of those side by side one does."""

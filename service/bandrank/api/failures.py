@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -15,6 +16,7 @@ from bandrank.errors import BandrankError, Overloaded, Unauthorized
 log = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
+SHOWN_PATH = 80  # characters; a client may send thousands
 
 
 def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]) -> None:
@@ -41,7 +43,10 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
         headers = dict(error.headers or {})
         if "Allow" in headers:  # where the framework names the methods of one of the path's routes
             headers["Allow"] = ", ".join(sorted(app.state.methods.get(path_of(request.scope), {headers["Allow"]})))
-        return respond(request, error.status_code, str(error.detail), "http", headers)
+        message = str(error.detail)
+        if error.status_code == HTTPStatus.NOT_FOUND:  # clients build paths of their own, and show their users none
+            message = f"there is nothing at {request.scope['path'][:SHOWN_PATH]!r}; look at the base URL of the client"
+        return respond(request, error.status_code, message, "http", headers)
 
     @app.exception_handler(ClientDisconnect)
     async def client_gone(_: Request, __: ClientDisconnect) -> Response:

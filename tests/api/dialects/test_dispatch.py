@@ -40,6 +40,14 @@ async def test_a_field_tells(name: str) -> None:
         assert ("stage" in answer["results"][0]) == name.startswith("native")
 
 
+@pytest.mark.parametrize("path", ["/rerank/", "//rerank", "/v1//rerank", "//v1/rerank//"])
+async def test_slashes_too_many_make_no_difference(path: str) -> None:
+    """Base URLs may end with one, and some clients add a path that begins with another."""
+    answer = (await ask(f"http://bandrank{path}", DOCUMENTS)).json()
+
+    assert answer["results"][0]["index"] == 2
+
+
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
