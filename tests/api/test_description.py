@@ -154,7 +154,7 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
         document = await description(running)
 
     def error_of(path: str, status: str) -> str:
-        special = {"/v1/embeddings": "OpenAIErrorBody"}
+        special = dict.fromkeys(("/v1/embeddings", "/voyage/v1/embeddings"), "OpenAIErrorBody")
         if status == "422":
             special["/infinity/rerank"] = "FaultsBody"
         return f"#/components/schemas/{special.get(path, 'ErrorBody')}"

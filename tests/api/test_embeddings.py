@@ -124,12 +124,13 @@ async def test_their_dot_product_is_the_score() -> None:
     np.testing.assert_allclose(embedded, own(scorer, TEXTS[:3]), rtol=HALF_STEP, atol=TOLERANCE)
 
 
-async def test_base64_says_the_same() -> None:
+@pytest.mark.parametrize("field", ["encoding_format", "embedding_type"])
+async def test_base64_says_the_same(field: str) -> None:
     """As little-endian float32; null stands for numbers. Also of more texts than are written at once."""
     texts = [f"man {'she ' * (number % 50)}" for number in range(600)]
     async with running_app(tiny_bi_encoder(num_layers=1)) as running:
-        floats = await vectors(running, texts, encoding_format=None)
-        answer = (await ask(running, texts, encoding_format="base64")).json()
+        floats = await vectors(running, texts, **{field: None})
+        answer = (await ask(running, texts, **{field: "base64"})).json()
 
     decoded = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
     np.testing.assert_array_equal(np.stack(decoded), floats)
@@ -207,6 +208,9 @@ async def test_models_are_named_as_elsewhere() -> None:
         ({"task": 1}, "task"),
         ({"dimensions": 16}, "have 32 dimensions, and cannot have 16"),
         ({"dimensions": 0}, "dimensions"),
+        ({"output_dimension": 16}, "have 32 dimensions, and cannot have 16"),
+        ({"output_dtype": "int8"}, "output_dtype: Input should be 'float'"),
+        ({"embedding_type": "binary"}, "embedding_type"),
     ],
     ids=str,
 )
@@ -215,6 +219,20 @@ async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: 
     async with running_app(tiny_bi_encoder()) as running:
         assert (await ask(running, "man", dimensions=32)).status_code == 200
         assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
+
+
+async def test_voyages_clients_embed_below_the_base_url_by_which_they_rank() -> None:
+    """They have one for both, and read the same answers."""
+    async with running_app(tiny_bi_encoder()) as running:
+        answers = [
+            await running.client.post(f"{base}/v1/embeddings", json={"input": text, "output_dimension": 32})
+            for base in ("", "/voyage")
+            for text in ("man", [])
+        ]
+
+    one, error, another, same_error = [answer.json() for answer in answers]
+    assert one["data"] == another["data"]
+    assert error == same_error
 
 
 async def test_a_request_is_bounded() -> None:

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -29,6 +29,7 @@ from bandrank.errors import InputTooLarge, NoEmbeddings
 router = APIRouter()
 
 PATH = "/v1/embeddings"
+VOYAGES_PATH = f"/voyage{PATH}"  # its clients have one base URL for all that they do
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
@@ -62,12 +63,20 @@ class EmbeddingsRequest(NamesModel):
         "their own. null and all else: they are documents.",
     )
     task: str | None = Field(default=None, description="Jina's name for input_type.")
+    embedding_type: Encoding | None = Field(default=None, description="Jina's name for encoding_format.")
     dimensions: Size | None = Field(default=None, description="That of the model's embeddings, which are never cut.")
+    output_dimension: Size | None = Field(default=None, description="Voyage's name for dimensions.")
+    output_dtype: Literal["float"] | None = Field(default=None, description="Voyage's. Numbers are of no other type.")
 
     @property
     def texts(self) -> Sequence[str]:
         """A list of them, also where one came alone."""
         return [self.input] if isinstance(self.input, str) else self.input
+
+    @property
+    def encoding(self) -> Encoding:
+        """How numbers are written."""
+        return self.encoding_format or self.embedding_type or "float"
 
     @property
     def as_queries(self) -> bool:
@@ -103,12 +112,15 @@ class EmbeddingsResponse(BaseModel):
     meta: EmbeddingsMeta
 
 
-@router.post(
-    PATH,
-    response_model=EmbeddingsResponse,
-    responses=errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=OpenAIErrorBody),
-    openapi_extra=body_schema(EmbeddingsRequest) | SECURED,
-)
+DESCRIBED: dict[str, Any] = {
+    "response_model": EmbeddingsResponse,
+    "responses": errors(NoEmbeddings.status, *REFUSALS, 404, 413, 415, 422, 500, 503, 504, body=OpenAIErrorBody),
+    "openapi_extra": body_schema(EmbeddingsRequest) | SECURED,
+}
+
+
+@router.post(VOYAGES_PATH, **DESCRIBED)
+@router.post(PATH, **DESCRIBED)
 async def embed_texts(
     request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
 ) -> Response:
@@ -124,11 +136,11 @@ async def embed_texts(
         as_queries=body.as_queries,
         model=body.model,
         any_model=service.unknown_models,
-        size=body.dimensions,
+        size=body.dimensions or body.output_dimension,
         account=account,
     )
     embedded = await unless_gone(request, embedding)
-    return JsonInParts(await _write(embedded, body.encoding_format or "float", service, account))
+    return JsonInParts(await _write(embedded, body.encoding, service, account))
 
 
 async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:

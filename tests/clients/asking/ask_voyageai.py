@@ -19,7 +19,7 @@ def async_(question: Question) -> list[Ranked]:
 
 def options(question: Question) -> dict[str, Any]:
     """It retries only if told to."""
-    return {"api_key": question.key, "base_url": f"{question.url}/v1", "max_retries": 3}
+    return {"api_key": question.key, "base_url": f"{question.url}/voyage/v1", "max_retries": 3}
 
 
 def arguments(question: Question) -> dict[str, Any]:
