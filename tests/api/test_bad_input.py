@@ -241,6 +241,14 @@ async def test_several_faults_are_named_together() -> None:
     assert message.count("; ") == 2
 
 
+async def test_files_of_windows_are_read() -> None:
+    """Their JSON may begin with a mark of its encoding."""
+    async with running_app(lookup()) as running:
+        response = await running.client.post("/rerank", content=json.dumps(GOOD).encode("utf-8-sig"))
+
+    assert response.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -1,5 +1,6 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
+from codecs import BOM_UTF8
 from collections.abc import Collection
 from typing import TypeVar
 
@@ -95,7 +96,12 @@ def check_fields(body: Json, max_candidates: int) -> None:
 
 
 def load(body: Json) -> object:
-    """What some JSON says, in Python's own types. Raises InvalidInput."""
+    """What some JSON says, in Python's own types. Raises InvalidInput.
+
+    It may begin with the mark that Windows puts at the beginning of files in UTF-8, which curl and others send along.
+    """
+    if body.startswith(BOM_UTF8):  # noqa: FURB188 - removeprefix would copy every bytearray
+        body = body[len(BOM_UTF8) :]
     try:
         return from_json(body)
     except ValueError as error:
