@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from panel.get("panels", [])
 
 
-def dashboard_expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(where, PromQL) of every panel and annotation, with Grafana's variables filled in."""
+def dashboard_expressions(dashboard: dict[str, Any], job: str = ".*") -> Iterator[tuple[str, str]]:
+    """(where, PromQL) of every panel and annotation, with Grafana's variables filled in. job: the one chosen."""
     written = [
         (f"{panel['title']} {t['refId']}", t["expr"]) for panel in panels(dashboard) for t in panel.get("targets", [])
     ]
     written += [(f"annotation {a['name']}", a["expr"]) for a in dashboard["annotations"]["list"]]
     for where, expression in written:
-        for placeholder, value in GRAFANA_VARIABLES.items():
+        for placeholder, value in (GRAFANA_VARIABLES | {"$job": job}).items():
             expression = expression.replace(placeholder, value)  # noqa: PLW2901 -- the same expression, filled in
         yield where, expression
 
@@ -167,16 +168,44 @@ class TestDashboards:
                 assert values, f"{where}: no data for {expression}"
                 assert not any(math.isnan(value) for value in values), f"{where}: NaN for {expression}"
 
+    def test_shares_of_a_search_proxy(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
+        """A share lies between 0 and 1, or is none, for a proxy too, which ranks without requests to rank."""
+        shares = {panel["title"] for panel in panels(dashboard) if "percentunit" in json.dumps(panel)}
+        asked = [
+            (where, expression)
+            for where, expression in dashboard_expressions(dashboard, job="proxy")
+            if where.rpartition(" ")[0] in shares
+        ]
+
+        assert asked
+        for where, expression in asked:
+            response = httpx.get(f"{prometheus_url}/api/v1/query", params={"query": expression})
+            for series in response.json()["data"]["result"]:
+                assert not float(series["value"][1]) > 1, f"{where}: {series} for {expression}"
+
+    def test_batches_of_one_task(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
+        """They have one task each, not the half that a quantile between 0 and the first bound is."""
+        asked = [e for w, e in dashboard_expressions(dashboard, job="proxy") if w.startswith("Tasks per batch ")]
+        answers = [httpx.get(f"{prometheus_url}/api/v1/query", params={"query": each}).json() for each in asked]
+
+        assert [answer["data"]["result"][0]["value"][1] for answer in answers[:2]] == ["1", "1"]
+
 
 def history(registry: CollectorRegistry, end: int) -> Iterator[str]:
-    """Ten minutes of OpenMetrics in which every counter and bucket rises and every gauge is 1."""
+    """Ten minutes of OpenMetrics in which every counter and bucket rises and every gauge is 1.
+
+    In those of the job "proxy" no request to rank is counted, as `bandrank proxy` has none, and a batch has one task.
+    """
     for family in registry.collect():
         yield f"# TYPE {family.name} {family.type}"
         samples = [s for s in family.samples if not s.name.endswith("_created")]
-        for position, sample in enumerate(samples, start=1):
-            labels = {**sample.labels, "job": "bandrank", "instance": "localhost:8000"}
+        still = family.name in {"bandrank_requests", "bandrank_request_seconds"}
+        for (position, sample), job in product(enumerate(samples, start=1), ("bandrank", "proxy")):
+            labels = {**sample.labels, "job": job, "instance": f"{job}:8000"}
             written = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
             slope = len(samples) if sample.name.endswith("_count") else position  # a count is its last bucket
+            if job == "proxy":
+                slope = 0 if still else len(samples) if family.name == "bandrank_batch_tasks" else slope
             for step in range(61):
                 value = 1 if family.type == "gauge" else slope * step
                 yield f"{sample.name}{{{written}}} {value} {end - 600 + 10 * step}"
