@@ -1,5 +1,6 @@
 """The proxy as it is run: its own paths, HTTPS to the engine, and the command."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -18,9 +19,10 @@ from support.keys import KEYS, write_keys
 from support.models import save_cross_encoder
 from support.proxied import proxied
 from support.redis_server import free_port
+from support.scorers import lookup
 from support.scripted_server import scripted_server
 from support.search_engine import SearchEngine, running_engine
-from support.tasks import HANG_S
+from support.tasks import HANG_S, until
 
 from bandrank.__main__ import main
 from bandrank.api.only_probes import PROBES
@@ -57,6 +59,19 @@ def test_requests_are_counted(engine: SearchEngine) -> None:
         ] == [1] * 4
         assert proxy.count("proxy_unranked") == 2
         assert proxy.count("candidates") == 2
+
+
+def test_a_shadow_scores_what_was_re_ranked(engine: SearchEngine) -> None:
+    """As in `bandrank serve`, and nothing else: no request that passed through, and no search without words."""
+    shadow = lookup(man=4.0, he=1.5)
+    labels = {"model": "tiny", "shadow": "shadow"}
+    with proxied(engine.url, shadow=shadow, shadow_share=1.0) as proxy, proxy.client() as client:
+        client.get("/docs")
+        client.post("/docs/_search", json={}, headers=HEADERS)
+        client.post("/docs/_search", json=BODY, headers=HEADERS)
+        asyncio.run(until(lambda: proxy.count("shadow_scored", **labels) == 1))
+
+        assert proxy.count("shadow_sampled", **labels) == 1
 
 
 def test_the_proxys_own_paths(engine: SearchEngine, tmp_path: Path) -> None:

@@ -57,15 +57,23 @@ class Proxied:
 
 @contextmanager
 def proxied(
-    upstream: str, *, scorer: Scorer | None = None, fast: Scorer | None = None, **settings: Any
+    upstream: str,
+    *,
+    scorer: Scorer | None = None,
+    fast: Scorer | None = None,
+    shadow: Scorer | None = None,
+    **settings: Any,
 ) -> Iterator[Proxied]:
     """A proxy in front of an upstream, with a scorer that knows `man` (1.5), `he` (4) and `she` (-2), unless given.
 
-    fast: one that goes first.
+    fast: one that goes first.  shadow: as of `running_app`.
     """
     chosen = Settings(device="cpu", proxy_upstream=upstream, **settings)
-    files = files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)
-    serving = assemble([replace(files, first_stage_weight=chosen.first_stage_weight)], chosen)
+    main = files_of(scorer or lookup(man=1.5, he=4.0, she=-2.0), fast=fast)
+    files = [replace(main, first_stage_weight=chosen.first_stage_weight)]
+    if shadow is not None:
+        files.append(replace(files_of(shadow, name="shadow"), served=False, shadow=True))
+    serving = assemble(files, chosen)
     service = Service(serving, chosen)
     try:
         app = create_proxy(service, chosen)

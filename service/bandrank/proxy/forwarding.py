@@ -70,6 +70,8 @@ class Forwarding:
                 return await self._pass_through(client, Mark(Outcome.FAILED, unusable.reason))
             self._count(reply.mark)
             await client.answer(reply.status, [*reply.headers, reply.mark.header()], reply.body)
+            if reply.ranked is not None:
+                self._service.when_answered(*reply.ranked)
             return reply.mark.outcome
 
     async def _pass_through(self, client: Downstream, mark: Mark | None = None) -> Outcome:

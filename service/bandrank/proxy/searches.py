@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bandrank.api.dialects.dialect import shown_scores
 from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
 from bandrank.api.service import Service
-from bandrank.engine.calls import Call, answer
+from bandrank.engine.calls import Answer, Call, answer
 from bandrank.engine.memory import Account
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, InvalidInput, Unreachable
@@ -37,21 +37,23 @@ ENGINE_SHARE = 0.9  # of the budget: the rest is for merging what was scored
 
 @dataclass(frozen=True)
 class SearchReply:
-    """What the client gets. mark: what became of its search."""
+    """What the client gets. mark: what became of its search.  ranked: how its hits were ranked, if they were."""
 
     mark: Mark
     status: int
     headers: Headers
     body: bytes
+    ranked: tuple[Call, Answer] | None = None
 
 
 @dataclass(frozen=True)
 class _Order:
-    """The hits of an answer in their new order. best: the new `max_score`, if that changes."""
+    """The hits of an answer in their new order. best: the new `max_score`, if that changes.  ranked: as of a reply."""
 
     mark: Mark
     hits: Sequence[Placed]
     best: float | None = None
+    ranked: tuple[Call, Answer] | None = None
 
 
 class Searches:
@@ -92,11 +94,11 @@ class Searches:
         except BadGateway as error:
             raise Unusable(FailReason.ENGINE_FAILED) from error
         if deeper.status != OK:
-            mark, body = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR), bytes(collected)
+            order, body = _Order(Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR), []), bytes(collected)
         else:
-            mark, body = await self._reordered(deeper, collected, values, search, wish, account)
+            order, body = await self._reordered(deeper, collected, values, search, wish, account)
         sent = replaced(end_to_end(deeper.headers), content_length=b"%d" % len(body))
-        return SearchReply(mark, deeper.status, sent, body)
+        return SearchReply(order.mark, deeper.status, sent, body, order.ranked)
 
     async def _read(self, client: Downstream, wish: Wish, account: Account) -> SearchRequest:
         query = query_of_header(client.headers)
@@ -136,8 +138,8 @@ class Searches:
 
     async def _reordered(  # noqa: PLR0917
         self, deeper: UpstreamAnswer, body: bytearray, values: int, search: SearchRequest, wish: Wish, account: Account
-    ) -> tuple[Mark, bytes]:
-        """The page that the client asked for, of the re-ranked hits. Raises Unusable."""
+    ) -> tuple[_Order, bytes]:
+        """The re-ranked hits, and the page of them that the client asked for. Raises Unusable."""
         kind, encoding = (first(deeper.headers, name) for name in (b"content-type", b"content-encoding"))
         if not JSON_TYPE.fullmatch(kind.decode("latin-1")) or encoding not in {b"", b"identity"}:
             raise Unusable(FailReason.UNREADABLE_ANSWER)
@@ -156,7 +158,7 @@ class Searches:
         hits = [CallCandidate(text, score=score) for text, score in zip(texts, scores, strict=True)]
         order = await self._order(hits, search.query, wish, account)
         page = order.hits[search.start : search.start + search.size]
-        return order.mark, await self._json.run(client, size, found.write, page, added=search.added, best=order.best)
+        return order, await self._json.run(client, size, found.write, page, added=search.added, best=order.best)
 
     def close(self) -> None:
         """Ends the thread that reads large answers."""
@@ -189,8 +191,8 @@ class Searches:
         best_first = [Placed(with_text[each.index], score) for each, score in zip(ranked, scores, strict=True)]
         best_first += [Placed(index, NO_TEXT_SCORE) for index, hit in enumerate(hits) if not hit.text]
         if wish.score == "engine":
-            return _Order(mark, [Placed(placed.index) for placed in best_first])
-        return _Order(mark, best_first, best_first[0].score)
+            return _Order(mark, [Placed(placed.index) for placed in best_first], ranked=(call, answered))
+        return _Order(mark, best_first, best_first[0].score, (call, answered))
 
 
 def _unpacked(body: bytes, headers: Headers, max_bytes: int) -> tuple[bytes, int]:
