@@ -80,7 +80,7 @@ async def test_a_stop_ends_a_stream_and_says_what_is_stored() -> None:
 
 
 async def test_a_failure_midway_says_what_is_stored() -> None:
-    """The client can go on behind these lines."""
+    """All lines before the one that is too long; the client can go on behind them."""
     settings = Settings(device="cpu", max_line_bytes=1000)
     lines = [line(f"{n}", "man") for n in range(300)]
     async with running_app(lookup(), settings=settings) as running:
@@ -88,12 +88,12 @@ async def test_a_failure_midway_says_what_is_stored() -> None:
         ranked = await running.rerank({"query": "who", "candidates": [{"id": f"{n}"} for n in range(300)]})
 
     message = assert_error(response, 413, "input_too_large")
-    assert message.endswith("(the first 256 lines are registered)")
-    assert len(ranked.json()["results"]) == 256
+    assert message.endswith("(the first 300 lines are registered)")
+    assert len(ranked.json()["results"]) == 300
 
 
 async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
-    """They are not among those registered; what was not stored yet is not spoken of."""
+    """They are not among those registered."""
     settings = Settings(device="cpu", max_line_bytes=1000)
     lines = [line(f"{n}", "man") for n in range(256)]
     lines.insert(1, b"{not json\n")
@@ -103,4 +103,4 @@ async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
         response = await running.client.put("/candidates", content=body, headers=NDJSON)
 
     message = assert_error(response, 413, "input_too_large")
-    assert "(the first 258 lines are registered but for 2 that could not be read, such as line 2: " in message
+    assert "(the first 259 lines are registered but for 3 that could not be read, such as line 2: " in message

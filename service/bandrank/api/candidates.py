@@ -157,6 +157,11 @@ async def _register_lines(service: Service, lines: AsyncIterator[bytes], client:
 
     try:
         async for line in lines:
+            if len(line) > service.max_line_bytes:
+                await flush()  # those before it
+                raise InputTooLarge(
+                    f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
+                )
             number += 1
             effort += LINE_EFFORT if line else 1
             if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
@@ -187,25 +192,20 @@ async def _register_lines(service: Service, lines: AsyncIterator[bytes], client:
 
 
 async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body's lines. Raises InputTooLarge for a line of more than `max_bytes`."""
+    """The body's lines, up to one of more than `max_bytes`, of which no more is read than shows that."""
     rest = bytearray()
     async for chunk in request.stream():
         *complete, last = chunk.split(b"\n")  # what came before has no end in it, and is not searched again
         for part in complete:
             rest += part
-            _check_line(rest, max_bytes)
             yield bytes(rest)
             rest.clear()
         rest += last
-        _check_line(rest, max_bytes)
+        if len(rest) > max_bytes:
+            break
     yield bytes(rest)
 
 
 def _check_text(text: str, max_bytes: int) -> None:
     if len(text) > max_bytes or (4 * len(text) > max_bytes and len(text.encode()) > max_bytes):
         raise InputTooLarge(f"a text is larger than {max_bytes} bytes; register its passages instead")
-
-
-def _check_line(line: bytearray, max_bytes: int) -> None:
-    if len(line) > max_bytes:
-        raise InputTooLarge(f"a line is longer than {max_bytes} bytes; end each candidate with a newline")
