@@ -170,18 +170,22 @@ async def test_ready_from_the_start_to_the_end() -> None:
         assert_error(await running.client.get("/readyz"), 503, "not_ready")
 
 
-async def test_a_model_that_cannot_score_does_not_start() -> None:
-    """Starting fails rather than the first request, and a probe reports the reason too."""
+async def test_a_model_that_cannot_score_does_not_start(caplog: pytest.LogCaptureFixture) -> None:
+    """Starting fails rather than the first request; a probe reports the reason too, and the log has it once."""
 
     def choke(_: ScoreBatch) -> None:
         raise RuntimeError("choked")
 
     async with running_app(WatchedScorer(lookup(), choke), started=False) as running:
-        assert "self-test failed" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
+        for _ in range(2):
+            assert "self-test failed" in assert_error(await running.client.get("/readyz"), 503, "not_ready")
         with pytest.raises(ScoringFailed):
             async with running.app.router.lifespan_context(running.app):
                 pass
         assert (await running.scrape()).value("bandrank_ready") == 0
+    assert [line for line in caplog.messages if "ready" in line] == [
+        "not ready: the self-test failed: scoring failed: RuntimeError"
+    ]
 
 
 async def test_the_process_is_alive() -> None:

@@ -55,6 +55,7 @@ class Service:
             )
         self.created = int(time.time())
         self._draining = False
+        self._said_not_ready = False
         self.stopping = False
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
@@ -107,6 +108,12 @@ class Service:
             except BandrankError as error:
                 reason = f"the self-test failed: {error}"
         self.metrics.ready.set(reason is None)
+        if reason != STOPPING and (reason is not None) is not self._said_not_ready:  # once, however many ask
+            self._said_not_ready = reason is not None
+            if reason is None:
+                log.warning("ready again")
+            else:
+                log.warning("not ready: %s", reason)
         return reason
 
     def why_not_alive(self) -> str | None:
