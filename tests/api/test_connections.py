@@ -47,8 +47,13 @@ def test_a_client_that_drips_is_ended_too() -> None:
 
 @pytest.mark.parametrize(
     "headers",
-    [b"X-Long: " + b"a" * 200_000, b"\r\n".join(b"X-%d: 1" % n for n in range(150)), b"a" * 100_000],
-    ids=["a long one", "many", "a long name"],
+    [
+        b"X-Long: " + b"a" * 200_000,
+        b"X-Long: " + b"a" * 33_000,
+        b"\r\n".join(b"X-%d: 1" % n for n in range(150)),
+        b"a" * 100_000,
+    ],
+    ids=["a long one", "one that comes at once", "many", "a long name"],
 )
 def test_headers_are_bounded(headers: bytes) -> None:
     """In bytes and in number, before any of them is looked at."""

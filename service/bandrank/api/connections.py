@@ -135,7 +135,7 @@ class BoundedProtocol(WithoutUpgrades):
         self.wire: asyncio.Transport | None = None  # below TLS, with what is encrypted and unsent
         self._connections = connections
         self._limits = connections.limits
-        self._header_bytes = 0
+        self._header_bytes = self._named_bytes = 0  # as they come; and of the fields that are complete
         self._received = self._received_before = self._unsent = 0
         self._check: asyncio.TimerHandle | None = None
         self._phase = Phase.HEADERS
@@ -183,11 +183,17 @@ class BoundedProtocol(WithoutUpgrades):
         super().on_message_begin()
         if self._phase is not Phase.HEADERS:
             self._enter(Phase.HEADERS)
+        self._named_bytes = 0
         self._connections.speaks(self)
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._named_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        if len(self.headers) == self._limits.max_headers + 1:
+        self._named_bytes += len(name) + len(value) + 4  # a colon, a space and the end of the line
+        if len(self.headers) > self._limits.max_headers or self._named_bytes > self._limits.max_header_bytes:
             self._refuse(431, "headers")
 
     def on_headers_complete(self) -> None:
