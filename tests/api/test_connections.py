@@ -160,3 +160,5 @@ def test_busy_connections_leave_room_for_probes() -> None:
         assert refused.json()["error_type"] == "too_many_connections"
         assert refused.headers["x-request-id"]
         assert service.is_alive()
+        assert httpx.get(f"{service.url}/infinity/health", trust_env=False).status_code == httpx.codes.OK
+        assert service.refused("too_many") == 1

@@ -150,7 +150,8 @@ class BoundedProtocol(WithoutUpgrades):
             return
         self._descriptor = transport.get_extra_info("socket").fileno()
         if self._connections.is_reserve(self):
-            self.app = OnlyProbes(self.app)
+            refused = self._connections.metrics.refused_connections.labels("too_many")
+            self.app = OnlyProbes(self.app, on_refusal=refused.inc)
         self._check = self.loop.call_later(self._limits.patience_s, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:

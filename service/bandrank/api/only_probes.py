@@ -1,5 +1,7 @@
 """What is answered on a connection beyond those that may be open."""
 
+from collections.abc import Callable
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bandrank.api.access_log import AccessLog
@@ -9,18 +11,22 @@ PROBES = frozenset(
     {"/healthz", "/readyz", "/metrics"}
     | {"/_bandrank/healthz", "/_bandrank/readyz", "/_bandrank/metrics"}  # of the proxy
     | {"/health", "/ping", "/v1/health/live", "/v1/health/ready", "/.well-known/live", "/.well-known/ready"}
+    | {"/infinity/health"}
 )
 
 
 class OnlyProbes:
-    """Answers probes, and everything else with 503."""
+    """Answers probes, and everything else with 503. on_refusal: called for each of these, which nobody else counts."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, on_refusal: Callable[[], None]) -> None:
         self._app = app
+        self._on_refusal = on_refusal
         self._refusal = RequestIds(AccessLog(refuse))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         probe = scope["type"] != "http" or scope["path"] in PROBES
+        if not probe:
+            self._on_refusal()
         await (self._app if probe else self._refusal)(scope, receive, send)
 
 
