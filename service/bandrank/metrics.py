@@ -17,6 +17,13 @@ TASKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 REDIS_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 STATUSES = ("200", "401", "403", "404", "413", "415", "422", "429", "499", "500", "503", "504")
 LOOKUP = ("hit", "miss")
+STEPS = {  # of answering a request
+    "tokenize": "Per request: turning its texts into token ids.",
+    "cache": "Per request: looking up representations, in Redis too.",
+    "encode": "Per request: encoding the candidates that were not cached, from the queue on.",
+    "queue": "Per request: from the queue until a batch first takes it.",
+    "score": "Per request: from there until its last score.",
+}
 OPERATIONS = ("get", "set", "delete")
 TAU = (-0.5, 0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
 TENTHS = tuple(tenth / 10 for tenth in range(11))
@@ -47,9 +54,7 @@ class Metrics:
         self.request_seconds = seconds("request_seconds", "Whole request to rank, from its body to its answer.")
         self.http_requests = counter("http_requests", "Answered requests by path and HTTP status.", path=(), status=())
         self.http_request_seconds = seconds("http_request_seconds", "Whole request, by path.", path=())
-        self.tokenize_seconds = seconds("tokenize_seconds", "Per request: turning its texts into token ids.")
-        self.queue_seconds = seconds("queue_seconds", "Per request: from the queue until a batch first takes it.")
-        self.score_seconds = seconds("score_seconds", "Per request: from there until its last score.")
+        self.step_seconds = {step: seconds(f"{step}_seconds", text) for step, text in STEPS.items()}
         tokens, tasks = (partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (TOKENS, TASKS))
         self.batch_tokens = tokens("batch_tokens", "Rows the model computed in a batch.")
         self.batch_tasks = tasks("batch_tasks", "Requests that shared a batch.")

@@ -32,6 +32,8 @@ COUNTERS = {
 HISTOGRAMS = [
     "bandrank_request_seconds",
     "bandrank_tokenize_seconds",
+    "bandrank_cache_seconds",
+    "bandrank_encode_seconds",
     "bandrank_queue_seconds",
     "bandrank_score_seconds",
     "bandrank_batch_tokens",
@@ -77,7 +79,7 @@ async def test_histograms_of_seconds_reach_from_a_millisecond_to_ten_seconds() -
     async with running_app(lookup()) as running:
         seen = await samples(running)
 
-    for name in HISTOGRAMS[:4]:
+    for name in HISTOGRAMS[:6]:
         bounds = [float(sample.labels["le"]) for sample in seen if sample.name == f"{name}_bucket"]
         assert (bounds[0], bounds[-2], bounds[-1]) == (0.001, 10.0, float("inf"))
 
@@ -129,14 +131,19 @@ async def test_sums_equal_what_was_sent() -> None:
 
 
 async def test_the_steps_are_parts_of_the_whole() -> None:
-    """The seconds of tokenising, waiting and scoring add up to no more than those of the requests."""
-    async with running_app(tiny_cross_encoder()) as running:
-        for _ in range(3):
-            await running.rerank({"query": "who", "candidates": ["man", "she"]})
+    """The seconds of each step are those that the answers have, and add up to no more than those of the requests."""
+    steps = ("tokenize", "cache", "encode", "queue", "score")
+    told = dict.fromkeys(steps, 0.0)
+    async with running_app(encoded_lookup(man=1.0)) as running:
+        for text in ("man", "she", "man"):
+            answer = await running.rerank({"query": "who", "candidates": [text]})
+            told = {step: told[step] + answer.json()["meta"]["timings_ms"][step] / 1000 for step in steps}
         seen = await running.scrape()
 
-    parts = sum(seen.value(f"bandrank_{name}_seconds_sum") for name in ("tokenize", "queue", "score"))
-    assert 0 < parts <= seen.value("bandrank_request_seconds_sum")
+    parts = {step: seen.value(f"bandrank_{step}_seconds_sum") for step in steps}
+    assert parts == pytest.approx(told, abs=1e-5)
+    assert all(parts.values())
+    assert sum(parts.values()) <= seen.value("bandrank_request_seconds_sum")
 
 
 async def test_metrics_are_in_the_text_format_of_prometheus() -> None:

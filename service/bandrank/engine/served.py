@@ -197,9 +197,8 @@ class ServedModel:
 def observe(ranking: Ranking, metrics: Metrics) -> None:
     """Adds the reports of an answered request to the metrics."""
     reports = ranking.reports
-    metrics.tokenize_seconds.observe(sum(report.seconds("tokenize") for report in reports))
-    metrics.queue_seconds.observe(sum(report.seconds("queue") for report in reports))
-    metrics.score_seconds.observe(sum(report.seconds("score") for report in reports))
+    for step, seconds in metrics.step_seconds.items():
+        seconds.observe(sum(report.seconds(step) for report in reports))
     metrics.candidates.inc(len(ranking.candidates))
     metrics.tokens.inc(ranking.num_tokens)
     metrics.degraded.inc(ranking.degraded)
