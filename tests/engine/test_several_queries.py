@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from support.scorers import Gate, WatchedScorer, lookup
+from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.serving import ranked, served
 from support.tasks import until
 
-from bandrank.errors import DeadlineExceeded, Overloaded
+from bandrank.errors import DeadlineExceeded, InputTooLarge, Overloaded
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -53,3 +53,13 @@ async def test_one_query_that_fails_ends_those_of_the_same_request() -> None:
 
         assert (model.engine.queue.waiting_rows, model.engine.queue.waiting_tasks) == (0, 0)
         gate.let_through(3)
+
+
+async def test_what_the_queries_of_one_request_take_is_known_when_it_comes() -> None:
+    """Also by a scorer that has encoded the candidates before: a request that is more than can be done in time is not
+    begun.
+    """
+    async with served(encoded_lookup(man=1.0), settings=Settings(device="cpu", request_timeout_s=10.0)) as model:
+        model.engine.queue.throughput.report(model.stages[0].scorer.lane.name, 4096, 40.96)
+        with pytest.raises(InputTooLarge, match="would take"):
+            await model.rank_each([(f"who {'is ' * 30}{number}", ["man"]) for number in range(100)])

@@ -190,7 +190,8 @@ class ServedModel:
         steps = plan.steps[:1] if plan.bounded else plan.steps
         expected: dict[AnyLane, float] = {}
         for step in steps:
-            expected |= self.stages[step.stage].scorer.expected(query, texts[: step.depth], options)
+            scorer = self.stages[step.stage].scorer
+            expected |= scorer.expected(query, texts[: step.depth], options) | scorer.expected_of_query(query)
         return expected
 
 

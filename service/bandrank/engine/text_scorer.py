@@ -196,6 +196,12 @@ class TextScorer(Generic[Candidates]):
         miss_rate = self.source.miss_rate if options.keep else 1.0
         return {self.source.encode_lane: miss_rate * self._estimate_encoded(texts, options.reach)}
 
+    def expected_of_query(self, query: str) -> dict[AnyLane, float]:
+        """Rows by lane that a query of this length is likely to need, where `expected` does not count it."""
+        if self.source.encode_lane is None:
+            return {}
+        return {self.lane: self.prepared.scorer.query_rows(self._estimate_query_tokens(query))}
+
     def rows(self, query_tokens: int, candidate_tokens: int) -> float:
         """Rows of a candidate of which nothing is cached. Scoring what is precomputed is not counted."""
         if self.source.encode_lane is not None:
@@ -211,11 +217,14 @@ class TextScorer(Generic[Candidates]):
 
     def estimate_rows(self, query: str, texts: Sequence[str], options: Options = DEFAULT) -> float:
         """Rows of texts of these lengths, at the recent number of tokens per character."""
-        template = self.prepared.scorer.query_template
-        [query_tokens] = self._estimate_tokens([query], template.max_tokens)
-        query_tokens = min(query_tokens + len(template.prefix) + len(template.suffix), template.max_tokens)
+        query_tokens = self._estimate_query_tokens(query)
         most = self.tokenizer.candidate_limit(query_tokens, options.reach)
         return sum(self.prepared.scorer.rows_of(query_tokens, self._estimate_tokens(texts, most)))
+
+    def _estimate_query_tokens(self, query: str) -> int:
+        template = self.prepared.scorer.query_template
+        [query_tokens] = self._estimate_tokens([query], template.max_tokens)
+        return min(query_tokens + template.num_added, template.max_tokens)
 
     def _estimate_encoded(self, texts: Sequence[str], reach: Reach) -> int:
         """Token ids of candidates of these lengths that are encoded without a query."""
