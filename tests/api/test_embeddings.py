@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +16,17 @@ from starlette.types import Message
 from support.app import RunningApp, ask_and_hang_up, assert_openai_error, running_app
 from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import Gate, encoded_lookup, lookup
-from support.serving import files_of
+from support.serving import files_of, served
+from support.tasks import until
 
 from bandrank.api.app import create_app
 from bandrank.api.service import Service
+from bandrank.engine.clients import Client
+from bandrank.engine.embedding import embed
+from bandrank.engine.served import Models
+from bandrank.engine.tokenizer import SLICE_CHARACTERS
 from bandrank.models.architectures import BiEncoder
+from bandrank.models.ids import PackedIds
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank.models.wording import Wording
@@ -59,16 +66,21 @@ def own(scorer: BiEncoder, texts: list[str]) -> npt.NDArray[np.float32]:
     return torch.cat(rows).numpy()
 
 
+def worded(scorer: BiEncoder, document: str = "") -> BiEncoder:
+    """The same scorer with words before a query, and before a document."""
+    wordings = {"query_wording": Wording("who is {text}"), "candidate_wording": Wording(document + "{text}")}
+    same = BiEncoder(replace(scorer.config, **wordings))
+    same.load_state_dict(scorer.state_dict())
+    return same
+
+
 @pytest.mark.parametrize("document", ["", "the man ", "who is "])
 async def test_queries_have_words_of_their_own(document: str) -> None:
     """They are put around texts that are said to be queries, as `/rerank` does, and around no others; so are those of
     documents.
     """
     scorer = tiny_bi_encoder()
-    wordings = {"query_wording": Wording("who is {text}"), "candidate_wording": Wording(document + "{text}")}
-    worded = BiEncoder(replace(scorer.config, **wordings))
-    worded.load_state_dict(scorer.state_dict())
-    async with running_app(worded, settings=EXACT) as running:
+    async with running_app(worded(scorer, document), settings=EXACT) as running:
         documents, *others = [await vectors(running, TEXTS, **fields) for fields in ({}, *AS_DOCUMENTS)]
         queries, *alike = [await vectors(running, TEXTS, **fields) for fields in AS_QUERIES]
 
@@ -79,6 +91,27 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
     np.testing.assert_allclose(queries, own(scorer, [f"who is {text}" for text in TEXTS]), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(documents, own(scorer, [document + text for text in TEXTS]), rtol=0, atol=TOLERANCE)
     assert (np.abs(queries - documents).max() > 1000 * TOLERANCE) == (document != "who is ")
+
+
+async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a client of large texts each would else wait for one of those."""
+    sliced = []
+    pieces = TextEncoder.pieces
+
+    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list[PackedIds]:
+        sliced.append(len(texts))
+        return pieces(encoder, texts)
+
+    monkeypatch.setattr(TextEncoder, "pieces", counted)
+    large = ["man " * (SLICE_CHARACTERS // 4)] * 6
+    async with served(worded(tiny_bi_encoder()), settings=Settings(device="cpu", tokenizer_threads=1)) as model:
+        ranking = asyncio.create_task(model.rank("who", large, client=Client("other")))
+        await until(lambda: bool(sliced))
+        await embed(Models([model]), [f"she {number}" for number in range(20)], as_queries=True)
+        before = len(sliced)
+        await ranking
+
+    assert before <= 2
 
 
 async def test_the_answer_has_this_shape() -> None:

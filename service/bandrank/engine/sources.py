@@ -210,9 +210,8 @@ class RepresentationSource:
         """
         self._queue.check_open()
         async with timeout(ticket.deadline - self._queue.clock()):
-            read = [await self._tokenizer.tokenize(query, [], client=ticket.client) for query in queries]
-            cut = [each.truncated_query_tokens for each in read]
-            payloads = await self._encode_ids(RaggedIds.of([each.query for each in read]), cut, ticket)
+            read, cut = await self._tokenizer.queries(queries, client=ticket.client)
+            payloads = await self._encode_ids(read, cut, ticket)
         return self._sourced(NO_IDS, 0, payloads, [0] * len(payloads), len(payloads))
 
     async def stored(self) -> None:

@@ -121,6 +121,19 @@ class RequestTokenizer:
                 truncated_candidate_tokens=[*chain.from_iterable(cut for _, cut in applied)],
             )
 
+    async def queries(self, queries: Sequence[str], *, client: Client) -> tuple[RaggedIds, list[int]]:
+        """The token ids of queries by themselves, and the number of word pieces cut from each; found in the pool, slice
+        by slice. Raises what `Turns.admit` raises.
+        """
+        sizes = [min(len(query), self._limits.query) for query in queries]
+        read: list[tuple[Ids, int]] = []
+        with self._turns.admit(client, sum(sizes)) as turn:
+            for part in slices(sizes, SLICE_CHARACTERS):
+                async with self._turns.slot(client, turn, sum(sizes[part])):
+                    work = partial(self._queries, queries[part])
+                    read += await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return RaggedIds.of([ids for ids, _ in read]), [cut for _, cut in read]
+
     async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
         """The characters, in code points, of some of each candidate's token ids, as from `models.places.places`; found
         in the pool, slice by slice. Raises what `Turns.admit` raises.
@@ -169,14 +182,9 @@ class RequestTokenizer:
         """Tokenises a request in the calling thread. Texts beyond the limits are cut first, and what is lost is counted
         at the recent number of tokens per character.
         """
-        query_ids, query_cut = self._encoder.query(query[: self._limits.query], options.instruction)
+        [(query_ids, query_cut)] = self._queries([query], options.instruction)
         ids, cut = self._apply(candidates, len(query_ids), options)
-        return TokenizedRequest(
-            query=query_ids,
-            candidates=ids,
-            truncated_query_tokens=query_cut + self._estimate_cut(len(query) - self._limits.query),
-            truncated_candidate_tokens=cut,
-        )
+        return TokenizedRequest(query_ids, ids, query_cut, cut)
 
     def readable(self, candidates: Sequence[str]) -> list[str]:
         """What is read of each candidate: its first characters, if it has more than the limit."""
@@ -193,6 +201,13 @@ class RequestTokenizer:
     def close(self) -> None:
         """Ends the pool's threads."""
         self._pool.shutdown()
+
+    def _queries(self, queries: Sequence[str], instruction: str = "") -> list[tuple[Ids, int]]:
+        """The token ids of each query, and the number of its word pieces that were cut."""
+        limit = self._limits.query
+        read = [self._encoder.query(query[:limit], instruction) for query in queries]
+        unread = [self._estimate_cut(len(query) - limit) for query in queries]
+        return [(ids, cut + beyond) for (ids, cut), beyond in zip(read, unread, strict=True)]
 
     def _apply(self, texts: Sequence[str], query_tokens: int, options: Options) -> tuple[RaggedIds, list[int]]:
         """The token ids of candidates, and the number of each one's word pieces that were cut."""
