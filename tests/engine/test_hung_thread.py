@@ -1,12 +1,15 @@
 """A scoring thread that hangs or dies: everybody hears of it, and nothing waits for ever."""
 
 import asyncio
+import time
 
 import pytest
+from support.app import running_app
 from support.scorers import Gate, WatchedScorer, lookup
 from support.serving import files_of
 from support.working import Dies
 
+from bandrank.api import service
 from bandrank.errors import DeadlineExceeded, ScoringFailed
 from bandrank.models.batch import ScoreBatch
 from bandrank.serving import assemble
@@ -71,3 +74,23 @@ async def test_a_thread_that_dies_between_batches_loses_none(monkeypatch: pytest
         async with asyncio.timeout(10):
             await serving.models.default.rank("who", ["man"])
     await serving.models.default.engine.close()
+
+
+async def test_a_process_that_was_paused_has_not_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its threads stood still: the scoring thread has its time once more."""
+    gate, told = Gate(), list[str]()
+    gate.let_through()
+    monkeypatch.setattr(service, "LOOK_S", 0.01)
+    monkeypatch.setattr(service, "PAUSED_S", 0.2)
+    settings = Settings(device="cpu", hang_timeout_s=0.5)
+    async with running_app(WatchedScorer(lookup(), gate), settings=settings) as running:
+        worker = running.service.models.default.engine.worker
+        monkeypatch.setattr(worker, "abandon", told.append)
+        await asyncio.to_thread(gate.wait_for_batch)
+        asked = asyncio.ensure_future(running.rerank({"query": "who", "candidates": ["man"]}))
+        await asyncio.to_thread(gate.wait_for_batch)
+        time.sleep(0.6)  # noqa: ASYNC251  # which keeps the watch from running, as a pause does
+        await asyncio.sleep(0.05)
+        assert (told, running.service.why_not_alive()) == ([], None)
+        gate.let_through()
+        assert (await asked).status_code == 200

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 FRESH_S = 10.0  # a batch that succeeded this recently proves as much as a self-test
 SELF_TEST_TIMEOUT_S = 10.0
+LOOK_S, PAUSED_S = 1.0, 5.0  # between two looks at a thread that may hang; a look that is so late says it was paused
 LAST_WORDS_S = 3.0
 
 
@@ -128,9 +129,15 @@ class Service:
     async def watch(self) -> None:
         """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
         stopped from outside. Until then every request is told so.
+
+        A process that was paused, as by `docker pause`, finds that much time has passed; its thread did not run either.
         """
-        while not any(engine.hung for engine in self.models.engines):  # noqa: ASYNC110  # a thread that hangs sets no event
-            await asyncio.sleep(1.0)
+        while not any(engine.hung for engine in self.models.engines):
+            looked = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            if time.monotonic() - looked > LOOK_S + PAUSED_S:
+                for engine in self.models.engines:
+                    engine.running_since = engine.clock()
         reason = self.why_not_alive() or "the scoring thread hung; restart the service"
         self.metrics.ready.set(0)
         log.critical("%s", reason)

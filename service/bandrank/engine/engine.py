@@ -95,6 +95,7 @@ class Engine:
             clock=clock,
             on_death=on_death,
         )
+        self.running_since = -math.inf  # in monotonic seconds: the end of the latest pause of the process
         self._max_waiting_rows = max_waiting_rows
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -127,8 +128,8 @@ class Engine:
 
     @property
     def hung(self) -> bool:
-        """Whether the scoring thread has made no progress for longer than a batch may take."""
-        return self.worker.stuck_s > self.hang_timeout_s
+        """Whether the scoring thread has made no progress for longer than a batch may take, while the process ran."""
+        return min(self.worker.stuck_s, self.clock() - self.running_since) > self.hang_timeout_s
 
     async def close(self) -> None:
         """Admits no more requests; returns when those admitted are answered and their representations are stored.
