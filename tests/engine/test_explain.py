@@ -203,9 +203,13 @@ async def test_a_stage_that_only_chooses_counts_nothing() -> None:
     assert [stage.stage for stage in accurate.stages] == ["accurate"]
 
 
+@pytest.mark.parametrize("whole_rows", [2048, 0])
 @pytest.mark.parametrize("text", ["", " \n"])
-async def test_a_candidate_without_words_has_a_score_alone(text: str) -> None:
-    """There is nothing to leave out."""
+async def test_a_candidate_without_words_has_a_score_alone(
+    text: str, whole_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to leave out, nor any excerpt, however many tokens white space may be."""
+    monkeypatch.setattr("bandrank.engine.explain.WHOLE_ROWS", whole_rows)
     async with served(tiny_cross_encoder(), fast=tiny_bi_encoder(), fusion=Fusion("tiny-fast", 1.0)) as model:
         explained = await explain(model, QUERY, text)
 

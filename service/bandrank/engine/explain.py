@@ -203,9 +203,9 @@ async def _look_at(
     """
     tokens, end = explained.candidate.tokens, explained.candidate.read_to
     rows = partial(weighed.stage.scorer.rows, len(explained.query.tokens))
-    if rows(len(tokens)) <= WHOLE_ROWS:
+    parts = excerpts(text[:end], math.ceil(len(tokens) / EXCERPT_TOKENS)) if rows(len(tokens)) > WHOLE_ROWS else []
+    if not parts:  # as of white space, which may be many tokens
         return Scope(0, end, rows(len(tokens))), None, None
-    parts = excerpts(text[:end], math.ceil(len(tokens) / EXCERPT_TOKENS))
     scores, report = await weighed.score(query, [text[start:stop] for start, stop in parts], ticket, keep=False)
     best = max(range(len(parts)), key=scores.__getitem__)
     start, stop = parts[best]
