@@ -1,5 +1,6 @@
 """Streams of lines to register: bounded in bytes, a line and all that waits, and honest about what is stored."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 
@@ -9,6 +10,7 @@ from support.scorers import lookup
 
 from bandrank.engine.clients import Client
 from bandrank.engine.registry import CandidateRegistry
+from bandrank.errors import Overloaded
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +79,29 @@ async def test_a_stop_ends_a_stream_and_says_what_is_stored() -> None:
 
     assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 301 lines are registered)")
     assert stored == ["man", None]
+
+
+async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has to register is tried once more, at once."""
+    register = CandidateRegistry.register
+    refused: list[int] = []
+
+    async with running_app(lookup()) as running:
+
+        async def refuse_once(registry: CandidateRegistry, texts: Mapping[str, str], *, client: Client) -> int:
+            if not refused:
+                refused.append(len(texts))
+                asyncio.get_running_loop().call_later(0.05, running.service.stop)
+                raise Overloaded("others go before", retry_after_s=30.0)
+            return await register(registry, texts, client=client)
+
+        monkeypatch.setattr(CandidateRegistry, "register", refuse_once)
+        lines = [line(f"{number}", "man") for number in range(257)]
+        async with asyncio.timeout(10):
+            response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)
+
+    assert refused == [256]
+    assert "(the first 256 lines are registered)" in assert_error(response, 503, "not_ready")
 
 
 async def test_a_failure_midway_says_what_is_stored() -> None:

@@ -1,6 +1,7 @@
 """Endpoints that register candidates by id, in one body or as a stream of lines, and delete them."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -27,6 +28,7 @@ LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together; a st
 # Lines of a stream that are read before others have their turn, in those that are empty: a real pause, in which the
 # scoring thread gets hold of the interpreter.
 MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
+LOOK_S = 0.1  # between two looks, while a stream waits, whether the service stops
 STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
 MAX_ERRORS = 20  # listed in a response
 LINES = {  # OpenAPI 3.1 has no word for a body of several values
@@ -149,7 +151,10 @@ async def _register_lines(service: Service, lines: AsyncIterator[bytes], client:
             except Overloaded as error:  # a stream can wait: meanwhile it is not read any further
                 if service.stopping:
                     raise
-                await asyncio.sleep(max(0.1, error.retry_after_s))
+                until = time.monotonic() + error.retry_after_s
+                await asyncio.sleep(LOOK_S)
+                while time.monotonic() < until and not service.stopping:  # noqa: ASYNC110  # nobody sets an event
+                    await asyncio.sleep(LOOK_S)
         answer.registered += part.registered
         answer.encoded += part.encoded
         stored_lines, unreadable, queued_bytes, effort = number, answer.num_errors, 0, 0
