@@ -1,6 +1,7 @@
 """The scoring thread: scores go back to the tasks they belong to, and a failure stays with the task that caused it."""
 
 import random
+import time
 from collections.abc import Callable
 from functools import cache
 
@@ -15,6 +16,7 @@ from support.working import Dies, open_queue, work_off
 from bandrank.engine.lanes import ScoreLane
 from bandrank.engine.tasks import Task
 from bandrank.engine.tickets import Ticket
+from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
@@ -192,6 +194,28 @@ def test_after_out_of_memory_the_budget_is_halved() -> None:
     assert len(rows) > 4
     assert all(size <= 500 for size in rows[3:])
     assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("most", "least_after"), [(8192, 1500), (100, 100)])
+def test_one_candidate_too_large_for_the_memory_leaves_batches_large(most: int, least_after: int) -> None:
+    """They shrink to half of the smallest that failed beside it, and never grow."""
+    rng = random.Random(8)
+
+    def choke(batch: ScoreBatch) -> None:
+        if contains(batch, POISON):
+            raise torch.OutOfMemoryError("too large")
+
+    scorer = scorer_of(choke)
+    giant, *others = [random_task(scorer, rng, num_candidates=n) for n in (1, 4, 4, 4)]
+    giant.candidates[0][0], giant.rows = POISON, [3000]
+    queue = open_queue(*others, giant)
+    worker = ScoringWorker(queue, max_batch_rows=most, metrics=Metrics(), clock=time.monotonic)
+    queue.close()
+    worker.start()
+    worker.join()
+
+    assert isinstance(giant.future.exception(timeout=0), ScoringFailed)
+    assert least_after <= worker.max_batch_rows <= most
 
 
 def test_a_candidate_too_large_for_the_memory_fails_its_request_only() -> None:

@@ -181,7 +181,9 @@ class ScoringWorker:
         out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if out_of_memory:
             torch.cuda.empty_cache()
-            self.max_batch_rows = max(256, self.max_batch_rows // 2)
+        if out_of_memory and sum(map(len, slices)) > 1:  # that one candidate is too large says nothing of others
+            rows = max(self.max_batch_rows, int(sum(part.rows for part in slices)))
+            self.max_batch_rows = min(self.max_batch_rows, max(256, rows // 2))
             log.warning("out of memory: batches shrink", extra={"max_batch_rows": self.max_batch_rows})
         if len(slices) > 1:
             middle = len(slices) // 2
