@@ -116,6 +116,18 @@ async def test_only_a_share_is_sampled() -> None:
     assert len(sampled[0.25]) == pytest.approx(1000, rel=0.1)
 
 
+async def test_a_strategy_that_the_shadow_lacks_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests choose it, and others are scored in between."""
+    async with shadowed(lookup(**SCORES), fast=encoded_lookup(**SCORES), shadow=lookup(**SCORES)) as running:
+        for strategy in ["fast", "accurate"] * 3:
+            await running.ask(WORDS, strategy=strategy)
+        await running.done()
+        assert (running.value("shadow_failed_total"), running.value("shadow_scored_total")) == (3, 3)
+    [record] = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert "there are auto, accurate" in record.getMessage()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("no"), MemoryError("full"), torch.OutOfMemoryError("full")])
 async def test_a_shadow_that_fails_is_counted(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """Once for each sample; it is tried once, no batch of requests shrinks, and the log has it once."""

@@ -20,7 +20,7 @@ from bandrank.engine.memory import Account, Memory
 from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
-from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded
+from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, UnknownStrategy
 from bandrank.logs import request_id as logged_request_id
 from bandrank.metrics import SHADOW_CUTOFFS, Metrics
 
@@ -68,7 +68,7 @@ class Shadow:
         self._pending: deque[Sample] = deque()  # the first one is being scored
         self._work: asyncio.Task[None] | None = None
         self._closed = False
-        self._failing = False
+        self._failing = self._lacks_strategy = False
         memory.reclaim = lambda: self._drop_all("memory")
         metrics.shadow_pending.set_function(lambda: len(self._pending))
         for name in answering:
@@ -144,6 +144,11 @@ class Shadow:
             self._count_drop(answer, "late")
         except NotReady:
             self._count_drop(answer, "stopping")
+        except UnknownStrategy as error:  # requests choose it, and would fill the log
+            self._metrics.shadow_failed.labels(answer.model, self.name).inc()
+            if not self._lacks_strategy:
+                log.warning("the shadow cannot score some requests; from now on they are counted alone: %s", error)
+            self._lacks_strategy = True
         except Exception:  # whatever is wrong with the shadow is no request's fault
             self._metrics.shadow_failed.labels(answer.model, self.name).inc()
             if not self._failing:  # a model that cannot score would fill the log
