@@ -3,6 +3,10 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#if defined(__AMXINT8__)  // what Clang called them before it took GCC's names
+#define __AMX_INT8__ 1
+#define __AMX_BF16__ 1
+#endif
 #if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(__ARM_FEATURE_DOTPROD)
