@@ -81,10 +81,12 @@ def test_native_equals_reference_at_the_borders(window: int | None, head_dim: in
     assert_native_is_right(rows, AttentionPattern.sparse(window), heads=1, head_dim=head_dim)
 
 
-def test_large_logits_are_no_overflow() -> None:
-    """A softmax subtracts the largest first."""
+@pytest.mark.parametrize("scale", [64, 2**20])
+def test_large_logits_are_no_overflow(scale: float) -> None:
+    """A softmax subtracts the largest first, before it rounds anything of that size."""
     rows = packed_rows([3], [[20, 2]], shared=True)
-    qkv = some_qkv(rows.num_rows, scale=60)
+    qkv = some_qkv(rows.num_rows, scale=scale)
+    qkv[:, 2] /= scale
 
     attended = windowed_attention(qkv, rows, AttentionPattern.sparse(4), backend="native")
 

@@ -113,9 +113,9 @@ inline void weigh(const float* logits, int64_t columns, int64_t stride, int64_t 
     for (j = 0; j < longest; j += LANES)
         for (int row = 0; row < ABREAST; ++row)
             most[row] = larger(load_some(logits + row * stride + in_band[row].first + j, in_band[row].count - j), most[row]);
-    for (int row = 0; row < ABREAST; ++row) top[row] = all(highest(most[row]) * scale);
+    for (int row = 0; row < ABREAST; ++row) top[row] = all(highest(most[row]));
     auto weight = [&](int row, Floats logits) {
-        const Floats w = short_power_of_two(logits * scale - top[row]);
+        const Floats w = short_power_of_two((logits - top[row]) * scale);  // of zero at most
         norm[row] += w;
         return halves(w);
     };
