@@ -177,18 +177,18 @@ void try_joint(const std::vector<int64_t>& lengths) {
 
 int main(int argc, char**) {
     if (!bandrank_start()) return 1;
-    for (int64_t rows : {0, 1, 5, 6, 7, 96, 97, 131}) {
+    for (int64_t rows : {0, 1, 5, 6, 7, 96, 97, 131, 193}) {
         try_layers(rows, 16, 16);
         try_layers(rows, 48, 80);
     }
-    for (int64_t head_dim : {16, 32, 48, 256})
-        for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 33, 128})
-            for (int64_t window : {0, 1, 4, 500}) try_attention(2, head_dim, count, window);
+    for (int64_t head_dim : {16, 32, 240, 256})
+        for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 75, 128})
+            for (int64_t window : {0, 1, 4, 37, 500}) try_attention(2, head_dim, count, window);
     for (int64_t head_dim : {16, 48, 256})
         for (int64_t query_rows : {1, 8, 13})
             for (int64_t candidates : {0, 1, 15, 16, 17, 40})
                 for (int64_t own : {0, 1, 3}) try_shared(head_dim, query_rows, candidates, own);
-    for (int64_t window : {-1, 0, 1, 4, 500}) {
+    for (int64_t window : {-1, 0, 1, 4, 37, 500}) {
         try_sequences({}, window);
         try_sequences({0, 1, 3, 5, 0, 127, 128, 129, 60, 60, 60, 256, 300}, window);
     }
