@@ -187,15 +187,19 @@ inline Ints add_products(Ints total, Ints x, Ints w) {
 #if defined(__AVX512DQ__)
 constexpr float LOG2_E = 1.44269504f;
 
-// 2^t for t <= 0, as 2^floor(t) * 2^f, with a polynomial for 2^f over 0 <= f < 1 whose largest relative error is the smallest.
-inline Floats power_of_two(Floats t) {
-    constexpr float coefficients[] = {0.0018775766075f, 0.0089893402543f, 0.055826317916f,
-                                      0.24015361709f,   0.69315307319f,   0.99999992506f};
+// Polynomials for 2^f over 0 <= f < 1 whose largest relative errors, 7e-8 and 7e-5, are the smallest.
+constexpr float EXACT_POWER[] = {0.0018775766075f, 0.0089893402543f, 0.055826317916f,
+                                 0.24015361709f,   0.69315307319f,   0.99999992506f};
+constexpr float SHORT_POWER[] = {0.078024551055f, 0.22606714276f, 0.69583352811f, 0.99992521855f};
+
+// 2^t for t <= 0, as 2^floor(t) * 2^f.
+template <size_t COUNT>
+inline Floats power_of_two(Floats t, const float (&coefficients)[COUNT]) {
     Floats f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF), y = all(coefficients[0]);
-    for (size_t i = 1; i < std::size(coefficients); ++i) y = y * f + coefficients[i];
+    for (size_t i = 1; i < COUNT; ++i) y = y * f + coefficients[i];
     return (Floats)_mm512_scalef_ps((__m512)y, (__m512)t);
 }
-inline Floats exp_of_negative(Floats x) { return power_of_two(x * LOG2_E); }
+inline Floats exp_of_negative(Floats x) { return power_of_two(x * LOG2_E, EXACT_POWER); }
 #else
 // Cody & Waite's reduction and a polynomial of degree 6; zero below -87.
 inline Floats exp_of_negative(Floats x) {

@@ -87,14 +87,6 @@ struct TiledKeys {
     }
 };
 
-// 2^t for t <= 0, as power_of_two, but to 1e-4: halves keep no more.
-inline Floats short_power_of_two(Floats t) {
-    constexpr float coefficients[] = {0.078024551055f, 0.22606714276f, 0.69583352811f, 0.99992521855f};
-    Floats f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF), y = all(coefficients[0]);
-    for (size_t i = 1; i < std::size(coefficients); ++i) y = y * f + coefficients[i];
-    return (Floats)_mm512_scalef_ps((__m512)y, (__m512)t);
-}
-
 constexpr int ABREAST = 4;  // query rows whose softmax is computed side by side
 
 // The weights of ABREAST query rows, as halves, from their logits, and 1 over the sum of each. A row has `columns` of both, and
@@ -115,7 +107,7 @@ inline void weigh(const float* logits, int64_t columns, int64_t stride, int64_t 
             most[row] = larger(load_some(logits + row * stride + in_band[row].first + j, in_band[row].count - j), most[row]);
     for (int row = 0; row < ABREAST; ++row) top[row] = all(highest(most[row]));
     auto weight = [&](int row, Floats logits) {
-        const Floats w = short_power_of_two((logits - top[row]) * scale);  // of zero at most
+        const Floats w = power_of_two((logits - top[row]) * scale, SHORT_POWER);  // of zero at most; halves keep no more
         norm[row] += w;
         return halves(w);
     };
