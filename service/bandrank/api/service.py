@@ -126,9 +126,8 @@ class Service:
                 return f"the scoring thread has hung for {engine.worker.stuck_s:.0f} s; restart the service"
         return None
 
-    async def watch(self) -> None:
-        """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
-        stopped from outside. Until then every request is told so.
+    async def until_hung(self) -> str:
+        """Why the process has to be restarted, once the scoring thread hangs.
 
         A process that was paused, as by `docker pause`, finds that much time has passed; its thread did not run either.
         """
@@ -138,7 +137,13 @@ class Service:
             if time.monotonic() - looked > LOOK_S + PAUSED_S:
                 for engine in self.models.engines:
                     engine.running_since = engine.clock()
-        reason = self.why_not_alive() or "the scoring thread hung; restart the service"
+        return self.why_not_alive() or "the scoring thread hung; restart the service"
+
+    async def watch(self) -> None:
+        """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
+        stopped from outside. Until then every request is told so.
+        """
+        reason = await self.until_hung()
         self.metrics.ready.set(0)
         log.critical("%s", reason)
         for engine in self.models.engines:

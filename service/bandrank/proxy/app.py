@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 # No index can begin with an underscore, and no path of the search engines begins so.
 HEALTH, READY, METRICS = (f"/_bandrank/{name}" for name in ("healthz", "readyz", "metrics"))
-LOOK_S = 1.0
 
 
 def create_proxy(service: Service, settings: Settings) -> ASGIApp:
@@ -114,9 +113,7 @@ class _WithIds:
 
 async def _watch(service: Service) -> None:
     """Tells all requests so if the scoring thread hangs. The proxy goes on without it, and its health check fails."""
-    while not any(engine.hung for engine in service.models.engines):  # noqa: ASYNC110  # a thread that hangs sets no event
-        await asyncio.sleep(LOOK_S)
-    reason = service.why_not_alive() or "the scoring thread hung; restart the proxy"
+    reason = await service.until_hung()
     log.critical("%s; until then nothing is re-ranked", reason)
     for engine in service.models.engines:
         engine.worker.abandon(reason)
