@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from support.app import RunningApp, ask_and_hang_up, assert_openai_error, runnin
 from support.models import tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import Gate, encoded_lookup, lookup
 from support.serving import files_of, served
+from support.slices import counted_slices
 from support.tasks import until
 
 from bandrank.api.app import create_app
@@ -26,7 +26,6 @@ from bandrank.engine.embedding import embed
 from bandrank.engine.served import Models
 from bandrank.engine.tokenizer import SLICE_CHARACTERS
 from bandrank.models.architectures import BiEncoder
-from bandrank.models.ids import PackedIds
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank.models.wording import Wording
@@ -95,14 +94,7 @@ async def test_queries_have_words_of_their_own(document: str) -> None:
 
 async def test_many_queries_wait_for_the_tokenizer_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a client of large texts each would else wait for one of those."""
-    sliced = []
-    pieces = TextEncoder.pieces
-
-    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list[PackedIds]:
-        sliced.append(len(texts))
-        return pieces(encoder, texts)
-
-    monkeypatch.setattr(TextEncoder, "pieces", counted)
+    sliced = counted_slices(monkeypatch)
     large = ["man " * (SLICE_CHARACTERS // 4)] * 6
     async with served(worded(tiny_bi_encoder()), settings=Settings(device="cpu", tokenizer_threads=1)) as model:
         ranking = asyncio.create_task(model.rank("who", large, client=Client("other")))

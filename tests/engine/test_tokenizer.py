@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import random_text, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.scorers import word_id
+from support.slices import counted_slices
 from support.tasks import CLIENT, until
 from support.tokenizer import CLS_ID, SENTENCE_ID, SEP_ID, UNK_ID
 
 from bandrank.engine.tokenizer import SLICE_CHARACTERS, RequestTokenizer, TextLimits, TokenizedRequest
 from bandrank.errors import InputTooLarge, Overloaded
 from bandrank.metrics import Metrics
-from bandrank.models.ids import PackedIds
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
@@ -300,14 +300,7 @@ async def test_a_small_request_passes_large_ones() -> None:
 @pytest.mark.anyio
 async def test_a_request_that_is_cancelled_is_tokenised_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slice under way is the last, and its room is free again."""
-    slices = []
-    pieces = TextEncoder.pieces
-
-    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list[PackedIds]:
-        slices.append(len(texts))
-        return pieces(encoder, texts)
-
-    monkeypatch.setattr(TextEncoder, "pieces", counted)
+    slices = counted_slices(monkeypatch)
     size = 3 + sum(map(len, LARGE))
     with tokenizer_of(TRUNCATING, cache_bytes=0, limits=TextLimits(in_flight=2 * size)) as tokenizer:
         gone = asyncio.create_task(tokenizer.tokenize("the", LARGE, client=CLIENT))

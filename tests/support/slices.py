@@ -1,0 +1,21 @@
+"""What tokenizers read at a time."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from bandrank.models.ids import PackedIds
+from bandrank.models.texts import TextEncoder
+
+
+def counted_slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of texts of each slice that is tokenised from now on, while the test runs."""
+    sizes: list[int] = []
+    pieces = TextEncoder.pieces
+
+    def counted(encoder: TextEncoder, texts: Sequence[str]) -> list[PackedIds]:
+        sizes.append(len(texts))
+        return pieces(encoder, texts)
+
+    monkeypatch.setattr(TextEncoder, "pieces", counted)
+    return sizes
