@@ -28,7 +28,7 @@ def limit_threads() -> None:
 
 
 def usable_processors() -> int:
-    """Those that the process may run on, and no more than its control groups give it the time of, rounded up."""
+    """The processors that the process may run on, but no more than its control groups give it time on, rounded up."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, quota())))
 

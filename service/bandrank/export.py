@@ -12,7 +12,7 @@ from bandrank.models.windowed import windowed
 
 
 def export(arguments: Sequence[str]) -> int:
-    """Writes the checkpoint and says what it is. Ends with 2 for a model that cannot be used, or a folder in use."""
+    """Writes the checkpoint and says what it is; returns 0, or 2 for a model or a folder that cannot be used."""
     parser = argparse.ArgumentParser(
         prog="bandrank export",
         description="Turns a cross-encoder or a bi-encoder into a windowed cross-encoder in bandrank's own format, "

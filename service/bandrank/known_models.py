@@ -9,7 +9,7 @@ from bandrank.models.shipped import names
 
 
 def print_models(arguments: Sequence[str]) -> int:
-    """Prints the table. What cannot be used ends with 2."""
+    """Prints the table and returns 0. Exits with 2 for arguments that cannot be used."""
     parser = argparse.ArgumentParser(prog="bandrank models", description="Prints the families of models that load.")
     parser.add_argument("--markdown", action="store_true", help="as in the README")
     options = parser.parse_args(arguments)
@@ -31,7 +31,7 @@ def text() -> str:
 
 
 def markdown() -> str:
-    """The same as a table of Markdown, with a row for each family."""
+    """The families as a Markdown table, with a row for each."""
     rows = ["| family | what is special | models |", "| --- | --- | --- |"]
     for family in KNOWN_FAMILIES:
         ids = ", ".join(f"`{model.id}`" for model in family.models)

@@ -12,9 +12,9 @@ from bandrank.api.keys import NAME, Scope
 
 
 def new_key(arguments: Sequence[str]) -> int:
-    """Makes a key and prints it, in a line of its own, and then its table of the file. What cannot be used ends with 2.
+    """Makes a key and prints it, on a line of its own, followed by its table for the file of keys; returns 0.
 
-    The key is kept nowhere: the table has its hash.
+    The key itself is kept nowhere: the table has its hash. Exits with 2 for arguments that cannot be used.
     """
     parser = argparse.ArgumentParser(
         prog="bandrank key",

@@ -19,8 +19,8 @@ log = logging.getLogger("bandrank")
 
 
 def preflight_models(settings: Settings) -> None:
-    """Raises BadSetting for a list of models, a device, an address of Redis or a shadow's strategy that cannot be used:
-    of what concerns models, what can be known without them.
+    """Raises BadSetting for a list of models, a device, an address of Redis or a shadow's strategy that cannot be used,
+    as far as that can be known before a model is loaded.
     """
     if settings.shadow_among(settings.served_models()) is not None:
         check_shadow_strategy(settings)
@@ -48,7 +48,7 @@ def preflight(settings: Settings, *, proxy: bool) -> None:
 
 
 def preflight_corpus(path: Path, settings: Settings) -> None:
-    """The same for `bandrank precompute`. Raises BadSetting for a file that is none, and without Redis's address."""
+    """Raises BadSetting where `bandrank precompute` lacks an address of Redis, or `path` is not a file."""
     if not settings.redis_url:
         raise BadSetting("redis_url", "must be set: representations have to outlive this process")
     if not path.is_file():

@@ -163,7 +163,7 @@ class Dense:
 
     @classmethod
     def of(cls, layer: nn.Linear) -> "Dense":
-        """The same layer as torch's."""
+        """A copy of one of torch's layers."""
         weight = layer.weight.detach().float()
         padded = native().padded(len(weight))
         transposed = weight.new_zeros(weight.shape[1], padded)

@@ -41,7 +41,7 @@ VARIANTS = (
 
 
 def buildable_variants() -> tuple[Variant, ...]:
-    """Those for this kind of processor."""
+    """The variants for this kind of processor."""
     return tuple(variant for variant in VARIANTS if variant.machine == platform.machine())
 
 

@@ -59,7 +59,7 @@ class SequenceGroup(Piece):
 
 @dataclass(frozen=True)
 class ClsGroup(Piece):
-    """The same sequences in the absorbed last layer: the heads of a [CLS] row are the query rows of one attention.
+    """A `SequenceGroup` in the absorbed last layer: the heads of a [CLS] row are the query rows of one attention.
 
     Gathers from queries (num_candidates, num_heads, hidden_size) and rows (num_rows, hidden_size).
     """

@@ -30,9 +30,9 @@ def plan_attention(
 ) -> AttentionPlan:
     """The plan of one batch for the backend that `choose_backend` names.
 
-    dtype, head_dim: those of the queries, keys and values; the kernels are built for some. backend: "native", the CPU
-    kernels, must be asked for, and gives no gradients.  capacity: the size of
-    the CUDA kernels' launches, the same for all batches that fit; plain torch ignores it.
+    dtype, head_dim: those of the queries, keys and values; the kernels are built for some.
+    backend: "native", the CPU kernels, must be asked for, and gives no gradients.
+    capacity: the size of the CUDA kernels' launches, the same for all batches that fit; plain torch ignores it.
     Raises ValueError if candidates share a query that the pattern makes depend on them, BackendUnavailable.
     """
     rows.check(pattern)

@@ -42,7 +42,7 @@ class _TextsPlan(AttentionPlan):
 
 
 class LocalPlan(_TextsPlan):
-    """Blocks of the band in plain torch; memory is linear in rows."""
+    """Attention by blocks of the band in plain torch; memory is linear in rows."""
 
     def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device, dtype: torch.dtype) -> None:
         rows, pattern = _as_candidates(cu_seqlens, window)
@@ -53,7 +53,7 @@ class LocalPlan(_TextsPlan):
 
 
 class DenseLocalPlan(_TextsPlan):
-    """The same under a dense mask: for tests."""
+    """Attention under a dense mask, quadratic in rows: for tests."""
 
     def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device) -> None:
         rows, pattern = _as_candidates(cu_seqlens, window)
@@ -65,7 +65,7 @@ class DenseLocalPlan(_TextsPlan):
 
 
 class NativeLocalPlan(_TextsPlan):
-    """By the CPU kernels."""
+    """Attention by the CPU kernels."""
 
     def __init__(self, cu_seqlens: Offsets, window: int) -> None:
         self._tasks = tasks_of(Spans(cu_seqlens[:-1, None], np.diff(cu_seqlens)[:, None]), None, window)

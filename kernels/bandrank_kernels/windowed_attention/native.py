@@ -232,7 +232,7 @@ class NativePlan(AttentionPlan):
 
     @cached_property
     def _tasks(self) -> Tasks:
-        """Those of all rows. Tasks with the same keys are one behind the other, so that these are fetched once."""
+        """The tasks of all rows. Tasks with the same keys are adjacent, so that these are fetched once."""
         tasks = np.concatenate([self._cls_tasks, self._query_tasks, self._candidate_tasks])
         return np.ascontiguousarray(tasks[np.lexsort(tasks[:, KEYS:WINDOW].T[::-1])])
 

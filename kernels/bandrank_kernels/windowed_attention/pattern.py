@@ -8,9 +8,9 @@ from typing import Self
 class AttentionPattern:
     """Which rows a row attends to, by the group it is in: [CLS], query, candidate.
 
-    Every group attends to itself: [CLS] to itself, a query row to all rows of its query, a candidate row to
-    the rows of its candidate that are at most `window` positions away (0: itself alone; None: all). The six
-    switches say which other groups it sees; the default is full attention. Raises ValueError for a negative window.
+    Every group attends to itself: [CLS] to itself, a query row to all rows of its query, a candidate row to the rows of
+    its candidate that are at most `window` positions away (0: itself alone; None: all). The six switches say which
+    other groups it sees; the default is full attention. Raises ValueError for a negative window.
     """
 
     window: int | None = None

@@ -33,8 +33,8 @@ class AttentionPlan(ABC):
         """Attention of every row over the keys that the pattern gives it, one softmax over all of them.
 
         qkv: (num_rows, 3, num_heads, head_dim), any stride between rows.  Returns (num_rows, num_heads, head_dim).
-        Scores are scaled by head_dim ** -0.5. Positions outside the candidate are not
-        keys: they take no part in the softmax.
+        Scores are scaled by head_dim ** -0.5. Positions outside the candidate are not keys: they take no part in the
+        softmax.
         """
 
     def attend_first(self, qkv: Tensor, num_candidates: int) -> Tensor:

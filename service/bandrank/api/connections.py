@@ -28,10 +28,12 @@ RESERVED_FILES = 128  # for Redis, logs, model files and the interpreter itself
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """max_connections: of which an address has its share; beyond that only probes are answered, on up to `reserved`
-    more, which are shared alike.  max_header_bytes, max_headers:
-    of a request, its first line included.  patience_s: within which the headers have to be there, and how long a body
-    or an answer may stay without `least_bytes` of progress.
+    """What connections may take.
+
+    max_connections: an address has its share of them; beyond them only probes are answered, on up to `reserved` more,
+    which are shared in the same way.  max_header_bytes, max_headers: of a request, its first line included.
+    patience_s: seconds within which the headers have to arrive, and in which a body or an answer has to progress by
+    `least_bytes`.
     """
 
     max_connections: int = 1024

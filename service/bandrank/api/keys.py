@@ -60,7 +60,7 @@ class Key:
 
     @property
     def client(self) -> Client:
-        """Its holder, whose name is that of no address."""
+        """The holder of the key, under a name that no address has."""
         return Client(f"key:{self.name}", self.table.share)
 
 
@@ -76,7 +76,7 @@ class KeyFile:
 
     @property
     def names(self) -> Sequence[str]:
-        """Those of the keys, in the order of the file."""
+        """The names of the keys, in the order of the file."""
         return [key.name for key in self._by_digest.values()]
 
     def find(self, presented: bytes) -> Key | None:

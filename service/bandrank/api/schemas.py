@@ -46,7 +46,7 @@ def _body(schemas: Mapping[str, Schema]) -> Schema:
 
 
 def _one_of(names: Sequence[str]) -> Schema:
-    """Of an object that has one of these fields, and not null."""
+    """The schema of an object in which at least one of these fields is present and not null."""
     return {"anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]}
 
 

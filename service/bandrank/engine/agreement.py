@@ -17,11 +17,11 @@ FEW = 64  # all pairs of so many values are compared sooner than halves are merg
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one ranking with another.
+    """How far one ranking agrees with another.
 
-    tau: Kendall's tau-b of their scores; None where it is undefined.  overlaps: by cutoff k, which part of the first k
-    of one ranking is among the first k of the other.  drift, shift: the means over the candidates of |other - one| and
-    of other - one, after a sigmoid of each score.
+    tau: Kendall's tau-b of their scores; None where it is undefined.  overlaps: by cutoff k, the part of the first k of
+    one ranking that is among the first k of the other.  drift, shift: the means over the candidates of |other - one|
+    and of other - one, after a sigmoid of each score.
     """
 
     tau: float | None

@@ -1,4 +1,4 @@
-"""The two kinds of work of the scoring thread: encoding candidates, and scoring them for queries."""
+"""The kinds of work of the scoring thread: encoding candidates, and scoring them for queries, with passages or not."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -33,7 +33,7 @@ class EncodeLane:
         self._codec = codec
 
     def wait_for_room(self) -> None:
-        """Nothing is in flight when a batch has begun."""
+        """Returns at once: `begin` has waited for the batch."""
 
     def begin(
         self, slices: Sequence[TaskSlice[RaggedIds, Payload]]
@@ -56,11 +56,9 @@ class ScoreLane(Generic[Candidates]):
 
     @property
     def overlaps(self) -> bool:
-        """As the scorer's."""
         return self.scorer.overlaps
 
     def wait_for_room(self) -> None:
-        """As the scorer's."""
         self.scorer.wait_for_room()
 
     def begin(self, slices: Sequence[TaskSlice[Candidates, float]]) -> Callable[[], list[Sequence[float] | Exception]]:
@@ -90,11 +88,9 @@ class PassageLane(Generic[Candidates]):
 
     @property
     def overlaps(self) -> bool:
-        """As that of scores alone."""
         return self._scores.overlaps
 
     def wait_for_room(self) -> None:
-        """As that of scores alone."""
         self._scores.wait_for_room()
 
     def begin(

@@ -28,7 +28,7 @@ class Task(Generic[Candidates, Result]):
     """Candidates on their way to a result each: a score for a query, or a representation.
 
     lane: the kind of work; tasks of one lane share batches.  query: token ids; empty if candidates are only encoded.
-    rows: the cost of each candidate.  arrived, first_taken: monotonic seconds.  ticket: its request's.
+    rows: how many rows each candidate takes.  arrived, first_taken: monotonic seconds.  ticket: that of its request.
     future: the results in the order of the candidates; cancelling it abandons the task.
     num_taken: how many candidates batches have taken, in order.  done_so_far: the leading candidates' results, as
     batches end in order.
@@ -47,7 +47,7 @@ class Task(Generic[Candidates, Result]):
 
     @property
     def deadline(self) -> float:
-        """Its request's, in monotonic seconds."""
+        """When the request is due, in monotonic seconds."""
         return self.ticket.deadline
 
     @cached_property
@@ -61,7 +61,7 @@ class Task(Generic[Candidates, Result]):
 
     @property
     def cost(self) -> float:
-        """Its rows, weighed by what a row of its lane costs."""
+        """All rows of the task, weighted by what a row of its lane costs."""
         return self.total_rows * self.lane.row_cost
 
     def add_results(self, results: Sequence[Result]) -> None:
@@ -104,14 +104,14 @@ class TaskSlice(Generic[Candidates, Result]):
 class Lane(Protocol[Candidates, Result]):
     """A kind of work of one scorer.
 
-    name: labels its speed.  row_cost: of a row, relative to those of other lanes.
+    name: the label under which its speed is measured.
     """
 
     name: str
 
     @property
     def row_cost(self) -> float:
-        """`Scorer.row_cost` of the lane's scorer."""
+        """What a row costs, relative to rows of other lanes: `Scorer.row_cost` of the lane's scorer."""
 
     @property
     def overlaps(self) -> bool:

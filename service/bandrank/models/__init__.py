@@ -1,1 +1,1 @@
-"""Scorers: tensors of token ids in, scores out. No HTTP, no Redis, no text."""
+"""Scorers, token ids in, scores out, and the way from texts to token ids. No HTTP, no Redis."""

@@ -81,7 +81,7 @@ class CachedBuckets:
 
     @property
     def num_bytes(self) -> int:
-        """Of representations in float32, evidence, and less than a hundred bytes for each token of a query."""
+        """Room for representations in float32, evidence, and less than a hundred bytes for each token of a query."""
         return self._most_rows * (4 * self._encoder.config.hidden_size + 4 * EVIDENCE) + 100 * MOST_TOKENS
 
     def fit(self, batch: ScoreBatch) -> Fitted | None:

@@ -10,7 +10,7 @@ Part = bytes | memoryview
 
 
 class Hasher(Protocol):
-    """Of hashlib."""
+    """The part of hashlib's hash objects that is used here."""
 
     def update(self, content: Part, /) -> None:
         """Adds content behind what was added before."""

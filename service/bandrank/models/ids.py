@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from bandrank_kernels.arrays import Ints, Offsets, lengths_of, offsets
 
-Ids = npt.NDArray[np.int32]  # (n,) of one text
-PackedIds = bytes  # the same as they lie in memory: what a cache keeps with the least beside them, and joins fastest
+Ids = npt.NDArray[np.int32]  # (n,) the token ids of one text
+PackedIds = bytes  # the memory of such an array: a cache keeps it with the least overhead, and joins it fastest
 ID_BYTES = 4
 NO_IDS: Ids = np.empty(0, np.int32)
 
@@ -38,7 +38,7 @@ class RaggedIds(Sequence[Ids]):
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[int] | Ids]) -> Self:
-        """Those of texts that come one by one."""
+        """The token ids of texts that come one by one."""
         values = np.concatenate([NO_IDS, *(np.asarray(text, np.int32) for text in texts)])
         return cls(values, offsets([len(text) for text in texts]))
 
@@ -75,5 +75,5 @@ class RaggedIds(Sequence[Ids]):
         return lengths_of(self.cu_seqlens)
 
     def tolist(self) -> list[list[int]]:
-        """The same as Python's integers."""
+        """The ids of each text as Python integers."""
         return [ids.tolist() for ids in self]

@@ -35,8 +35,8 @@ class PackedBuckets:
 
     @property
     def num_bytes(self) -> int:
-        """Of ids, positions, types, two tables of tiles of 32 bytes, with fewer than four tiles for each row, and
-        counters of sixteen heads.
+        """Room for ids, positions, types, two tables of tiles of 32 bytes, with fewer than four tiles for each row,
+        and counters of sixteen heads.
         """
         return self._most_rows * (3 * 8 + 4 * 32 + 16 * 4)
 

@@ -1,4 +1,4 @@
-"""Where in a text the token ids of a passage stand."""
+"""The characters of a text that the token ids of a passage stand for."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence

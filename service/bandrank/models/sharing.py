@@ -19,8 +19,10 @@ TOLERANCE = 1e-6  # of scales, which are computed again when weights are packed 
 
 @dataclass(frozen=True)
 class Shared:
-    """checkpoint: the shipped one that stores the weights.  weights: their names, as it stores them.  digest: of what
-    they were, since another version may ship others under the same name.
+    """Weights that are stored in another checkpoint.
+
+    checkpoint: the shipped one that stores them.  weights: their names there.  digest: of their content when the
+    checkpoint was written, since another version may ship other weights under the same name.
     """
 
     checkpoint: str
@@ -29,7 +31,7 @@ class Shared:
 
 
 def leave_out(weights: Mapping[str, Tensor], name: str) -> tuple[dict[str, Tensor], Shared]:
-    """Those of the weights that the shipped checkpoint `name` does not have, and what they share.
+    """The weights that the shipped checkpoint `name` does not have, and a record of those that it has.
 
     Raises ValueError if no such checkpoint ships.
     """
@@ -55,7 +57,7 @@ def bring_back(weights: Mapping[str, Tensor], shared: Shared) -> dict[str, Tenso
 
 
 def folder_of(name: str) -> Path:
-    """That of a shipped checkpoint. Raises ValueError if none of this name ships."""
+    """The folder of a shipped checkpoint. Raises ValueError if none of this name ships."""
     folder = shipped(name)
     if folder is None:
         raise ValueError(f"no checkpoint {name!r} ships with this version, only {', '.join(names())}")

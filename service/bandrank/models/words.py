@@ -32,11 +32,11 @@ class Words:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Those of the texts of all parts, in their order."""
+        """The words of all parts, in their order."""
         return cls(np.concatenate([part.pieces for part in parts]), np.concatenate([part.weights for part in parts]))
 
     def part(self, run: slice) -> Self:
-        """Those of the texts `run`."""
+        """The words of the texts `run.start` .. `run.stop` - 1."""
         return type(self)(self.pieces[run], self.weights[run])
 
     @staticmethod

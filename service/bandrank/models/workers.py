@@ -93,7 +93,7 @@ class Workers:
         return results
 
     def begin_together(self, compute: Callable[[Part], Result], part: Part) -> Callable[[], list[Result]]:
-        """The same of one part each of whose layers is shared by as many threads as there are workers."""
+        """Like `begin`, for a single part, each of whose layers is shared by as many threads as there are workers."""
         room = threading.Event()
 
         def compute_together() -> Result:
@@ -113,7 +113,7 @@ class Workers:
 
 
 def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments: Any) -> Future[Result]:
-    """As `pool.submit`; while the interpreter ends, when pools take nothing more, on the calling thread."""
+    """Like `pool.submit`, but computes on the calling thread once the pool takes nothing more, as the process ends."""
     try:
         return pool.submit(compute, *arguments)
     except RuntimeError:

@@ -31,7 +31,7 @@ def without_added(text: str, at: int, added: Collection[str]) -> tuple[Edits, in
 
 
 def _without_inside(text: str, at: int, added: Collection[str]) -> tuple[Edits, int]:
-    """The same for a list of objects; values of other types stay."""
+    """`without_added` for an object, or for each object in a list; values of other types stay."""
     if text.startswith("{", at):
         return without_added(text, at, added)
     if not text.startswith("[", at):
@@ -41,7 +41,7 @@ def _without_inside(text: str, at: int, added: Collection[str]) -> tuple[Edits, 
 
 
 def _edits(parts: list[Part]) -> Edits:
-    """Those of some parts, each of which has its own as its value."""
+    """The edits of some parts together, each of which has its own edits as its value."""
     gone = {part.key for part in parts if part.value is None}
     if len(gone) == len(parts):
         return None

@@ -61,7 +61,7 @@ def read_value(text: str, at: int) -> tuple[Any, int]:
 
 
 def read_roughly(text: str, at: int) -> tuple[Any, int]:
-    """The same, six times as fast for its numbers, which are floats, rounded."""
+    """Like `read_value`, but with numbers as floats, which may be rounded, and six times as fast for these."""
     return _FAST_DECODER.raw_decode(text, at)
 
 
@@ -157,7 +157,7 @@ def encodable(text: str) -> str:
 
 
 def _expect(text: str, at: int, character: str) -> int:
-    """Where the next value begins after a character, which has to stand here. Raises ValueError."""
+    """Where the next value begins behind `character`. Raises ValueError if that does not stand at `at`."""
     if not text.startswith(character, at):
         raise ValueError(f"expected {character} at {at}")
     return _skip(text, at + 1)

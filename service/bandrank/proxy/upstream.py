@@ -45,7 +45,7 @@ class Address:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """That of the settings. Raises BadSetting."""
+        """The address that the settings name. Raises BadSetting."""
         url = urlsplit(settings.proxy_upstream)
         if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
             raise BadSetting("proxy_upstream", "must be the address of a search engine, as in http://localhost:9200")

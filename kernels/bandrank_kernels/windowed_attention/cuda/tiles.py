@@ -18,8 +18,8 @@ Tiles = Int32s
 def plan_tiles(rows: PackedRows, tile_rows: int, *, capacity: int | None = None) -> Tiles:
     """Tiles of up to `tile_rows` rows: those of the candidates in order, then those of the queries.
 
-    An empty candidate has one tile, for its [CLS]; an empty query has none. capacity: the number of tiles
-    to return, the last of them unused, so that a captured graph has one grid size.
+    An empty candidate has one tile, for its [CLS]; an empty query has none.
+    capacity: the number of tiles to return, the last of them unused, so that a captured graph has one grid size.
     Returns (num_tiles, TILE_INTS) int32. Raises ValueError if there are more than `capacity`, or rows beyond int32.
     """
     return _cut(np.concatenate([_candidates(rows, tile_rows), _queries(rows, tile_rows)]), tile_rows, capacity)

@@ -103,7 +103,7 @@ class Narrow(Variant):
 
     @property
     def shared_bytes(self) -> int:
-        """Of a block: `WarpRows` for each head."""
+        """Dynamic shared memory of a block: `WarpRows` for each head."""
         return self.heads_per_block * 2 * self.head_dim * (16 + 2 * 8 * (self.band_tiles + self.global_tiles))
 
     @property

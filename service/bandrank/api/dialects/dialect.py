@@ -36,12 +36,12 @@ class Exchange(Generic[Request]):
 
     @property
     def scores(self) -> list[float]:
-        """Those of the results, as clients see them."""
+        """The score of each result, as clients see it."""
         return shown_scores(self.call, self.results)
 
     @property
     def scores_as_sent(self) -> list[float]:
-        """The same in the order of the request; its call must ask for all candidates, and none be unresolved."""
+        """The scores in the order of the request, whose call must ask for all candidates and have none unresolved."""
         scores = [0.0] * len(self.call.candidates)
         for candidate, score in zip(self.results, self.scores, strict=True):
             scores[candidate.index] = score
@@ -49,7 +49,7 @@ class Exchange(Generic[Request]):
 
     @property
     def ranked(self) -> Iterator[tuple[int, float, str | None]]:
-        """Of each result the candidate's index in the request, its score, and its text if the call asks for texts."""
+        """For each result: the candidate's index in the request, its score, and its text if the call asks for texts."""
         texts = self.answer.texts if self.call.return_texts else None
         for candidate, score in zip(self.results, self.scores, strict=True):
             yield candidate.index, score, None if texts is None else texts[candidate.index]

@@ -35,9 +35,9 @@ def is_in_parts(value: object) -> bool:
 
 
 def joined(value: Any) -> Any:
-    """Of an object with parts their texts, a line each, as vLLM joins them; anything else as it is.
+    """The texts of an object with parts, one to a line, as vLLM joins them; any other value as it is.
 
-    Raises ValueError for parts that are no texts, and where there is none.
+    Raises ValueError for parts that are not texts, and for an object without parts.
     """
     if not is_in_parts(value):
         return value
@@ -47,7 +47,7 @@ def joined(value: Any) -> Any:
 
 
 def each_joined(value: Any) -> Any:
-    """Of a list the items, as `joined` has them, and anything else as it is had there. Raises ValueError."""
+    """`joined` applied to each item of a list, or to a value that is not a list. Raises ValueError."""
     return [joined(each) for each in value] if isinstance(value, list) else joined(value)
 
 

@@ -66,7 +66,7 @@ class RepresentationCodec:
         return [head + flat[start:end] for head, (start, end) in zip(heads, bounds, strict=True)]
 
     def with_counts(self, payloads: Sequence[bytes], num_tokens: Sequence[int], cut: Sequence[int]) -> list[bytes]:
-        """The same payloads with the number of each candidate's token ids and of the word pieces cut from it."""
+        """Payloads with the number of each candidate's token ids and of the word pieces cut from it filled in."""
         return [
             COUNTS.pack(tokens, lost) + payload[COUNTS.size :]
             for payload, tokens, lost in zip(payloads, num_tokens, cut, strict=True)

@@ -44,7 +44,7 @@ def parts(entries: Mapping[AnyStr, AnyStr]) -> Iterator[dict[AnyStr, AnyStr]]:
 
 
 class _NoTurn(TimeoutError):
-    """As many calls as may be under way are owed a reply: Redis was not asked."""
+    """Redis was not asked, because as many calls as may be under way were still waiting for a reply."""
 
 
 class RedisClient:

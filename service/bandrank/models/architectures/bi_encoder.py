@@ -76,7 +76,7 @@ class BiEncoder(LateInteractionScorer):
         self.representation_size = sizes[-1]
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
-        """Those of any scorer, and how texts become vectors."""
+        """The facts of any scorer, and how texts become vectors."""
         why = f": {self.why_similarity}" if self.why_similarity else ""
         return super().facts(text_of) | {"pooling": f"{self.config.pooling}, compared by {self.config.similarity}{why}"}
 

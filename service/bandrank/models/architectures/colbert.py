@@ -81,7 +81,7 @@ class ColBERT(LateInteractionScorer):
         return self.rows_worth(self.query_rows(query_tokens) * candidate_rows * self.config.dim)
 
     def query_rows(self, query_tokens: int) -> float:
-        """With the [MASK] tokens that fill it up, where there are any."""
+        """The rows of the query, including the [MASK] tokens that fill it up, if it is augmented."""
         return self.config.max_query_tokens if self.config.augment else query_tokens
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:

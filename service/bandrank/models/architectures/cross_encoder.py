@@ -70,7 +70,7 @@ class CrossEncoder(JointScorer):
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
-        """Those of any scorer that reads query and candidate together, and the pattern."""
+        """The facts of any scorer that reads query and candidate together, and the pattern."""
         return super().facts(text_of) | {"pattern": self.config.pattern.summary}
 
     def score(self, batch: ScoreBatch) -> Tensor:

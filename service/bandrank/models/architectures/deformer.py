@@ -60,7 +60,7 @@ class Deformer(TwoTowerScorer):
         return (query_tokens + candidate_rows) * (1 - self.config.split / self.config.encoder.num_layers)
 
     def query_rows(self, query_tokens: int) -> float:
-        """Its rows by the share of the lower layers."""
+        """The rows of the query, weighted by the share of the lower layers."""
         return query_tokens * self.config.split / self.config.encoder.num_layers
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:

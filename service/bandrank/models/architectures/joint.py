@@ -56,7 +56,7 @@ class JointScorer(Scorer):
         self.head = build_head(config.encoder)
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
-        """Those of any scorer, the length, and the head."""
+        """The facts of any scorer, with the length of the whole sequence, and the head."""
         config = self.config
         long = "in passages" if config.long_candidates == "maxp" else "cut"
         query, candidate = self.query_template, self.candidate_template
@@ -76,11 +76,11 @@ class JointScorer(Scorer):
         return limit - 1 - query_tokens
 
     def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
-        """With [CLS], which is in neither template."""
+        """The token ids of both texts and of [CLS], which is in neither template."""
         return 1 + query_tokens + candidate_tokens
 
     def passages_limit(self, query_tokens: int, num_passages: int) -> int:
-        """With MaxP, the token ids of so many passages; otherwise a candidate is one."""
+        """With MaxP, the most token ids that make `num_passages` passages; otherwise a candidate is one passage."""
         if self.config.long_candidates == "maxp":
             return passages.most_tokens(num_passages, self.config.max_tokens - 1 - query_tokens)
         return self.candidate_limit(query_tokens)
@@ -97,7 +97,7 @@ class JointScorer(Scorer):
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps
 
     def query_rows(self, query_tokens: int) -> float:
-        """Those of the one copy that candidates share; else each passage has counted its own."""
+        """The rows of the copy that all candidates share; 0 if each passage has its own, which `num_rows` counts."""
         return query_tokens if self.attention.shares_queries else 0
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:

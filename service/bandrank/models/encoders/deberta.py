@@ -60,5 +60,5 @@ def deberta(config: DebertaConfig) -> Stack:
 
 
 def deberta_head(config: DebertaConfig) -> ScoreHead:
-    """Its pooler of the [CLS] state, and a classifier."""
+    """DeBERTa's pooler of the [CLS] state, and a classifier."""
     return ScoreHead(config, config.pooler_activation)

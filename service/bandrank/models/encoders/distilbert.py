@@ -8,7 +8,7 @@ from bandrank.models.layers.head import ScoreHead
 
 @dataclass(frozen=True)
 class DistilBertConfig(EncoderConfig):
-    """BERT's settings."""
+    """BERT's settings, without token types."""
 
     num_token_types: int = 0
     kind: str = "distilbert"

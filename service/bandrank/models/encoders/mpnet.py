@@ -12,7 +12,7 @@ from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan,
 
 @dataclass(frozen=True)
 class MpnetConfig(EncoderConfig):
-    """BERT's settings."""
+    """BERT's settings, without token types."""
 
     why_no_kernels: ClassVar[str | None] = "the CUDA kernels add no bias of distances"
 

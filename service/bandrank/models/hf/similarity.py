@@ -1,4 +1,4 @@
-"""By what a bi-encoder's vectors are compared, which its folder need not say."""
+"""How a bi-encoder's vectors are compared, which its folder need not say."""
 
 from typing import Any
 

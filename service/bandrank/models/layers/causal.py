@@ -91,7 +91,7 @@ class _Group:
         return [self.queries, self.kept, self.keys, self.unmasked]
 
     def on_device(self, tables: Iterator[Tensor]) -> Self:
-        """The same with the next of the tables, which are on the device."""
+        """The group on the next few of `tables`, which are on the device."""
         queries, kept, keys, unmasked = (next(tables) for _ in self.tables)
         return replace(self, queries=queries, kept=kept, keys=keys, unmasked=unmasked)
 

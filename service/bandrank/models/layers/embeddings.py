@@ -31,7 +31,7 @@ class Embeddings(nn.Module):
         return self.of_words(self.word(ids), positions, token_types) if fused is None else self._projected(fused)
 
     def of_words(self, words: Tensor, positions: Tensor, token_types: Tensor) -> Tensor:
-        """The same for given word vectors, (total, width of the tables)."""
+        """(total, hidden_size), as `forward`, for given word vectors, (total, width of the tables)."""
         if (fused := self._in_one_launch(Addend(words), len(words), positions, token_types)) is not None:
             return self._projected(fused)
         if self.token_type is not None:

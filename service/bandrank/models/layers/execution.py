@@ -12,7 +12,9 @@ MANY_ROWS = 8192
 
 @dataclass(frozen=True)
 class Execution:
-    """backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
+    """The choices that a scorer's layers share.
+
+    backend: of the kernels.  graphs: whether CUDA graphs replay batches, where fewer launches are always faster.
     Launched and replayed batches are computed alike, so that both give the same bits.
     stores: whether representations are stored, which another machine may read: GELU then keeps its exact form.
     """

@@ -20,8 +20,9 @@ class KeyMaskPlan(AttentionPlan):
 
     @classmethod
     def of(cls, seen: Tensor, dtype: torch.dtype, window: int | None = None) -> "KeyMaskPlan":
-        """seen: (n, len) bool, False for masked keys; window: the most positions between a row and its
-        keys, or None. Each row has a key that is not masked.
+        """The plan from (n, len) bool `seen`, False for masked keys; each row must see a key.
+
+        window: the most positions between a row and its keys, or None.
         """
         keys = seen[:, None, None]
         if window is not None:
