@@ -1,5 +1,6 @@
 """Sequences and other items cut into groups that are computed together, each within a budget or a single item."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,11 +11,13 @@ LENGTH_RATIO = 1.15  # longest over shortest sequence of a group: 7 % padding at
 LENGTH_SLACK = 8  # rows: below this, padding costs less than one more group
 
 
-def runs_within(costs: Sequence[float], budget: float) -> Iterator[slice]:
-    """Cuts items into runs whose costs add up to `budget` at most, or that are one item which costs more."""
+def runs_within(costs: Sequence[float], budget: float, *, max_items: float = math.inf) -> Iterator[slice]:
+    """Cuts items into runs whose costs add up to `budget` at most, or that are one item which costs more; no run has
+    more than `max_items`.
+    """
     begin, spent = 0, 0.0
     for index, cost in enumerate(costs):
-        if index > begin and spent + cost > budget:
+        if index > begin and (spent + cost > budget or index - begin >= max_items):
             yield slice(begin, index)
             begin, spent = index, 0.0
         spent += cost

@@ -12,14 +12,16 @@ LENGTHS = st.lists(st.integers(0, 60), max_size=30)
 BUDGETS = st.integers(1, 200)
 
 
-@given(st.lists(st.integers(0, 240).map(lambda quarters: quarters / 4), max_size=30), BUDGETS)
-def test_runs_within_a_budget(costs: list[float], budget: int) -> None:
-    """Consecutive, and each ends only where one more item would have been too much."""
-    runs = list(runs_within(costs, budget))
+@given(st.lists(st.integers(0, 240).map(lambda quarters: quarters / 4), max_size=30), BUDGETS, st.integers(1, 31))
+def test_runs_within_a_budget(costs: list[float], budget: int, max_items: int) -> None:
+    """Consecutive, and each ends only where one more item would have been too much, or one too many."""
+    runs = list(runs_within(costs, budget, max_items=max_items))
 
     assert list(chain.from_iterable(range(run.start, run.stop) for run in runs)) == list(range(len(costs)))
-    assert all(run.stop - run.start == 1 or sum(costs[run]) <= budget for run in runs)
-    assert all(sum(costs[run.start : run.stop + 1]) > budget for run in runs[:-1])
+    assert all(len(costs[run]) == 1 or (sum(costs[run]) <= budget and len(costs[run]) <= max_items) for run in runs)
+    assert all(
+        sum(costs[run.start : run.stop + 1]) > budget or run.stop - run.start == max_items for run in runs[:-1]
+    )
 
 
 @given(LENGTHS, BUDGETS)

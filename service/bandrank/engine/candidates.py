@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bandrank.engine.cache.keys import BUCKETS, digest
 from bandrank.engine.cache.redis_client import ENTRIES_AT_ONCE, READ_AT_ONCE, RedisClient, parts
-from bandrank.engine.slices import slices
 from bandrank.errors import NotReady, StoreFull
+from bandrank_kernels.grouping import runs_within
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class CandidateStore:
         """
         values: list[bytes | None] = []
         sizes = await redis.sizes(keys) or []
-        for part in slices(sizes, READ_AT_ONCE) if sizes else ():
+        for part in runs_within(sizes, READ_AT_ONCE):
             hold(sum(sizes[part]))
             read = await redis.get_many(keys[part])
             if read is None:

@@ -8,9 +8,9 @@ from bandrank.engine.clients import ITSELF, Client
 from bandrank.engine.engine import Engine
 from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
-from bandrank.engine.slices import slices
 from bandrank.engine.sources import RepresentationSource
 from bandrank.errors import InputTooLarge, NotReady, UnknownCandidates
+from bandrank_kernels.grouping import runs_within
 
 LOOKED_UP_AT_ONCE, CHARACTERS_AT_ONCE = 256, 4 << 20
 RESOLVED_AT_ONCE = 256  # ids
@@ -58,9 +58,7 @@ class CandidateRegistry:
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
-        parts = (
-            list(slices(list(map(len, distinct)), CHARACTERS_AT_ONCE, most_items=LOOKED_UP_AT_ONCE)) if distinct else []
-        )
+        parts = list(runs_within([*map(len, distinct)], CHARACTERS_AT_ONCE, max_items=LOOKED_UP_AT_ONCE))
         computed = 0
         for source, engine in self._sources.items():
             async with engine.admitted():

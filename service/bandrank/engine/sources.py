@@ -12,7 +12,6 @@ from bandrank.engine.clients import Client
 from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
-from bandrank.engine.slices import slices
 from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidates, Payload, Task
 from bandrank.engine.tickets import Ticket
@@ -21,6 +20,7 @@ from bandrank.errors import NotReady
 from bandrank.models.ids import NO_IDS, Ids, RaggedIds
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import WHOLE, Reach
+from bandrank_kernels.grouping import runs_within
 
 DECAY = 0.9  # the factor of older candidates at each request; about ten requests count
 # What is encoded ahead at a time: as much as is expected to take this part of a request's time, and at most so many
@@ -275,7 +275,7 @@ class RepresentationSource:
         rows = [min(int(len(text) * per_character) + 1, limit) for text in texts]
         whole_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows))
         most_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
-        return len(rows[next(slices(rows, most_rows))])
+        return len(rows[next(runs_within(rows, most_rows))])
 
     async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
         options = Options(reach, keep=keep)

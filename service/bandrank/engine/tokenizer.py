@@ -13,13 +13,13 @@ from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.lru import LruCache
 from bandrank.engine.clients import Client
 from bandrank.engine.options import DEFAULT, Options
-from bandrank.engine.slices import slices
 from bandrank.engine.turns import Turns
 from bandrank.metrics import Metrics
 from bandrank.models.ids import ID_BYTES, Ids, PackedIds, RaggedIds
 from bandrank.models.places import Span, places
 from bandrank.models.readings import Reading, read_pair
 from bandrank.models.texts import WHOLE, Reach, TextEncoder
+from bandrank_kernels.grouping import runs_within
 
 # What an entry takes beside its ids: two objects, the dictionary's entry and links (198 just after the dictionary has
 # grown, the most that tracemalloc showed on CPython 3.11), and the rounding of the objects' sizes.
@@ -103,18 +103,13 @@ class RequestTokenizer:
         query_size = min(len(query), self._limits.query) + len(options.instruction)
         sizes = [min(len(text), self._limits.candidate) for text in candidates]
         with self._turns.admit(client, query_size + sum(sizes)) as turn:
-            first, *rest = slices(sizes, SLICE_CHARACTERS)
-
-            async def run(size: int, work: Callable[[], Result]) -> Result:
-                async with self._turns.slot(client, turn, size):
-                    return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-            size = query_size + sum(sizes[first])
-            request = await run(size, partial(self.tokenize_now, query, candidates[first], options))
+            first, *rest = [*runs_within(sizes, SLICE_CHARACTERS)] or [slice(0)]
+            work = partial(self.tokenize_now, query, candidates[first], options)
+            request = await self._run(client, turn, query_size + sum(sizes[first]), work)
             applied = [(request.candidates, request.truncated_candidate_tokens)]
             for part in rest:
                 apply = partial(self._apply, candidates[part], len(request.query), options)
-                applied.append(await run(sum(sizes[part]), apply))
+                applied.append(await self._run(client, turn, sum(sizes[part]), apply))
             return replace(
                 request,
                 candidates=RaggedIds.joined([ids for ids, _ in applied]),
@@ -128,10 +123,8 @@ class RequestTokenizer:
         sizes = [min(len(query), self._limits.query) for query in queries]
         read: list[tuple[Ids, int]] = []
         with self._turns.admit(client, sum(sizes)) as turn:
-            for part in slices(sizes, SLICE_CHARACTERS):
-                async with self._turns.slot(client, turn, sum(sizes[part])):
-                    work = partial(self._queries, queries[part])
-                    read += await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            for part in runs_within(sizes, SLICE_CHARACTERS):
+                read += await self._run(client, turn, sum(sizes[part]), partial(self._queries, queries[part]))
         return RaggedIds.of([ids for ids, _ in read]), [cut for _, cut in read]
 
     async def places(self, candidates: Sequence[str], tokens: Sequence[Span], *, client: Client) -> list[Span]:
@@ -142,10 +135,9 @@ class RequestTokenizer:
         sizes = [len(text) for text in read]
         found: list[Span] = []
         with self._turns.admit(client, sum(sizes)) as turn:
-            for part in slices(sizes, SLICE_CHARACTERS) if sizes else ():
-                async with self._turns.slot(client, turn, sum(sizes[part])):
-                    work = partial(places, self._encoder, read[part], tokens[part])
-                    found += await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            for part in runs_within(sizes, SLICE_CHARACTERS):
+                work = partial(places, self._encoder, read[part], tokens[part])
+                found += await self._run(client, turn, sum(sizes[part]), work)
         return found
 
     async def read(
@@ -164,8 +156,7 @@ class RequestTokenizer:
             instruction=instruction,
         )
         with self._turns.admit(client, size) as turn:
-            async with self._turns.slot(client, turn, size):
-                return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await self._run(client, turn, size, work)
 
     async def num_query_pieces(self, query: str, *, client: Client) -> int:
         """The number of word pieces of a query, without the words around it; found in the pool, and of what is not read
@@ -174,8 +165,7 @@ class RequestTokenizer:
         limit = self._limits.query
         read = query[:limit]
         with self._turns.admit(client, len(read)) as turn:
-            async with self._turns.slot(client, turn, len(read)):
-                count = await asyncio.get_running_loop().run_in_executor(self._pool, self._encoder.num_pieces, read)
+            count = await self._run(client, turn, len(read), partial(self._encoder.num_pieces, read))
         return count + self._estimate_cut(len(query) - limit)
 
     def tokenize_now(self, query: str, candidates: Sequence[str], options: Options = DEFAULT) -> TokenizedRequest:
@@ -201,6 +191,11 @@ class RequestTokenizer:
     def close(self) -> None:
         """Ends the pool's threads."""
         self._pool.shutdown()
+
+    async def _run(self, client: Client, turn: float, size: int, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which the pool computes when the turn comes. size: its characters."""
+        async with self._turns.slot(client, turn, size):
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def _queries(self, queries: Sequence[str], instruction: str = "") -> list[tuple[Ids, int]]:
         """The token ids of each query, and the number of its word pieces that were cut."""
