@@ -7,7 +7,7 @@ import pytest
 from support.listening import Listening, ended_with, listening
 from support.tasks import HANG_S
 
-from bandrank.api.places import client_at
+from bandrank.api.addresses import client_at
 
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
 BODY = b'{"query":"who","candidates":["man"]}'

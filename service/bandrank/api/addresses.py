@@ -1,20 +1,27 @@
-"""Network addresses, as those of clients."""
+"""Network addresses, and which client a connection counts for by its own."""
 
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from bandrank.engine.clients import Client
+
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is one of this machine's loopback device; False for what is no address."""
+    """Whether this is an address of the machine's own loopback device; False for what is not an address."""
     address = _parsed(host)
     return address is not None and address.is_loopback
+
+
+def client_at(peer: object) -> Client:
+    """Whom a connection counts for, by its peer's address; Unix sockets and what has no address count as one."""
+    return Client(f"address:{network_of(peer[0] if isinstance(peer, tuple) else '')}")
 
 
 @lru_cache(maxsize=1024)  # asked for each connection and each request
 def network_of(host: str) -> str:
     """What counts as one client: an IPv4 address, or the /64 that an IPv6 address is in, as a subscriber has them all.
 
-    "unknown" for what is no address, whatever it says, so that it cannot be made up.
+    "unknown" for anything that is not an address, so that nobody can make up names.
     """
     match _parsed(host):
         case IPv4Address() as address:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from bandrank.api.addresses import is_loopback
+from bandrank.api.addresses import client_at, is_loopback
 from bandrank.api.keys import Key, KeyFile, Scope
-from bandrank.api.places import client_at
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account, Memory
 from bandrank.errors import Forbidden, Overloaded, Unauthorized

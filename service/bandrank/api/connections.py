@@ -14,10 +14,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from bandrank.api.addresses import client_at
 from bandrank.api.half_closed import CAN_WATCH, INTERIM, HangUps
 from bandrank.api.hardening import PAGE_PATH, headers_of_page
 from bandrank.api.only_probes import OnlyProbes
-from bandrank.api.places import Connection, Places, client_at
+from bandrank.api.places import Connection, Places
 from bandrank.api.upgrades import WithoutUpgrades
 from bandrank.metrics import Metrics
 

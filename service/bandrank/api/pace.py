@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bandrank.api.places import client_at
+from bandrank.api.addresses import client_at
 from bandrank.engine.clients import Client
 from bandrank.engine.waiting import WaitingClients
 

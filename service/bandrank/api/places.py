@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from typing import Protocol
 
-from bandrank.api.addresses import network_of
 from bandrank.engine.clients import Client, Shares
 
 
@@ -55,8 +54,3 @@ class Places:
         own = (each for each in self._silent if self._holders[each] == client)
         of_others = (each for each in self._silent if self._shares.held_by(self._holders[each]) >= most)
         return next(own, None) or next(of_others, None)
-
-
-def client_at(peer: object) -> Client:
-    """Whom a connection counts for, by its peer's address; Unix sockets and what has no address count as one."""
-    return Client(f"address:{network_of(peer[0] if isinstance(peer, tuple) else '')}")

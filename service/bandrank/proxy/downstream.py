@@ -7,6 +7,7 @@ from typing import TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from bandrank.api.addresses import client_at
 from bandrank.api.responses import PART_BYTES
 from bandrank.engine.memory import Account
 from bandrank.proxy.headers import Headers
@@ -15,7 +16,10 @@ T = TypeVar("T")
 
 
 class Downstream:
-    """One request of a client. started: whether the answer has begun, after which nothing else can be said."""
+    """One request of a client.
+
+    sender: whom it counts for.  started: whether the answer has begun, after which nothing else can be said.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -23,6 +27,7 @@ class Downstream:
         self.query_string: bytes = scope["query_string"]
         self.headers: Headers = scope["headers"]
         self.address: str = scope["client"][0] if scope.get("client") else ""
+        self.sender = client_at(scope.get("client"))
         self.started = False
         self._receive, self._send = receive, send
         self._kept: list[bytes] = []

@@ -6,9 +6,7 @@ import time
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from bandrank.api.addresses import network_of
 from bandrank.api.service import Service
-from bandrank.engine.clients import Client
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.failures import answer_of
@@ -61,7 +59,7 @@ class Forwarding:
         if wish is None:
             return await self._pass_through(client)
         # Held to the end: what was kept of the request may have to be sent a second time.
-        with self._service.memory.account(Client(f"address:{network_of(client.address)}")) as account:
+        with self._service.memory.account(client.sender) as account:
             try:
                 reply = await self._searches.run(client, wish, account)
             except Skipped as skipped:
