@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import NDJSON, check_values, media_type, parse, read_body
+from bandrank.api.parsing import NDJSON, check_values, media_type, parse, read_json
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.batching import STOPPING
@@ -108,8 +108,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     if media_type(request, NDJSON) in NDJSON:
         account.hold(STREAM_COPIES * (service.max_line_bytes + BYTES_AT_ONCE))
         return await _register_lines(service, _lines(request, service.max_line_bytes), account.client)
-    content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, parse, RegisterRequest, content)
+    body = await read_json(request, RegisterRequest, service.max_body_bytes, account, service.pace)
     for candidate in body.candidates:
         _check_text(candidate.text, service.max_line_bytes)
     return await _register(service.registry, body.candidates, account.client)
@@ -123,9 +122,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
 )
 async def delete(request: Request, service: ServiceOfApp, account: Registering) -> DeleteResponse:
     """Deletes registered candidates."""
-    media_type(request)
-    content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, parse, DeleteRequest, content)
+    body = await read_json(request, DeleteRequest, service.max_body_bytes, account, service.pace)
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 

@@ -15,11 +15,11 @@ from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s
 from bandrank.api.dialects.fields import Size, Texts
 from bandrank.api.dialects.foreign import NamesModel
+from bandrank.api.disconnects import unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import media_type, parse, read_body
-from bandrank.api.rerank import ANSWER_BYTES, unless_gone
-from bandrank.api.responses import JsonInParts
+from bandrank.api.parsing import read_json
+from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.embedding import Embeddings, embed
@@ -125,9 +125,7 @@ async def embed_texts(
     request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
 ) -> Response:
     """Embeds texts with a served bi-encoder, as it does to rank them; they share its queue and its cache."""
-    media_type(request)
-    content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, parse, EmbeddingsRequest, content)
+    body = await read_json(request, EmbeddingsRequest, service.max_body_bytes, account, service.pace)
     if len(body.texts) > service.max_candidates:
         raise InputTooLarge(f"too many texts: {len(body.texts)} (limit {service.max_candidates})")
     embedding = embed(

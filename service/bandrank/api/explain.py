@@ -16,9 +16,9 @@ from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import sigmoid
 from bandrank.api.dialects.fields import NOT_BLANK, Instruction, not_blank
 from bandrank.api.dialects.native import TextOrCandidate, is_nothing
+from bandrank.api.disconnects import unless_gone
 from bandrank.api.keys import Scope
-from bandrank.api.parsing import media_type, parse, read_body
-from bandrank.api.rerank import unless_gone
+from bandrank.api.parsing import read_json
 from bandrank.api.responses import JsonInParts, json_of
 from bandrank.api.schemas import body_schema
 from bandrank.api.service import Service, ServiceOfApp
@@ -191,9 +191,7 @@ async def explain_score(
     without some of their words is kept in no cache.
     """
     start = time.monotonic()
-    media_type(request)
-    content = await read_body(request, service.max_body_bytes, account, service.pace)
-    body = await service.pace.run(account.client, parse, ExplainRequest, content)
+    body = await read_json(request, ExplainRequest, service.max_body_bytes, account, service.pace)
     text, explained = await unless_gone(request, _explain(body, service, account))
     answer = await service.pace.run(account.client, _write, body.query, text, explained, time.monotonic() - start)
     return JsonInParts(answer)

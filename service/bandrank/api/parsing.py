@@ -52,6 +52,13 @@ def media_type(request: Request, also: Collection[str] = ()) -> str:
     return kind
 
 
+async def read_json(request: Request, kind: type[Model], max_bytes: int, account: Account, pace: Pace) -> Model:
+    """The validated request in a body of JSON. Raises what `media_type`, `read_body` and `parse` raise."""
+    media_type(request)
+    body = await read_body(request, max_bytes, account, pace)
+    return await pace.run(account.client, parse, kind, body)
+
+
 async def read_body(request: Request, max_bytes: int, account: Account, pace: Pace) -> bytearray:
     """The whole body. The account holds it, as it arrives, and then what reading it will take.
 

@@ -1,33 +1,29 @@
 """The endpoints of all dialects: a body in, a ranking out."""
 
-import asyncio
 import time
-from collections.abc import Awaitable
 from dataclasses import replace
 from functools import cache, partial, reduce
 from operator import or_
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects import DIALECTS, dialect_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.disconnects import unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
-from bandrank.api.responses import JsonInParts
+from bandrank.api.responses import ANSWER_BYTES, JsonInParts
 from bandrank.api.schemas import bodies_schema
 from bandrank.api.service import ServiceOfApp
 from bandrank.engine.calls import Call, answer
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput
 
-T = TypeVar("T")
-ANSWER_BYTES = 3  # of memory for each byte of the texts: the JSON, a copy as it is made, and what waits to be read
 BUDGET_HEADER = "X-Budget-Ms"
 BUDGET_PARAMETER = {
     "name": BUDGET_HEADER,
@@ -121,22 +117,3 @@ def _budget_of_header(request: Request) -> float | None:
         return BUDGET_MS.validate_json(text) / 1000
     except ValidationError:
         raise InvalidInput(f"header {BUDGET_HEADER}: expected milliseconds above 0, got {text[:40]!r}") from None
-
-
-async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`. If the client hangs up first, cancels the work and raises ClientDisconnect."""
-
-    async def hung_up() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(hung_up())
-    try:
-        await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        watching.cancel()
-        working.cancel()

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 PART_BYTES = 256 << 10
+ANSWER_BYTES = 3  # of memory for each byte of texts: the JSON, a copy as it is made, and what waits to be read
 
 
 def json_of(response: BaseModel, *, exclude_none: bool = False, by_alias: bool | None = None) -> bytes:
