@@ -32,7 +32,7 @@ from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.new_key import new_key
 from bandrank.preflight import preflight, preflight_corpus, preflight_models
 from bandrank.proxy.app import create_proxy
-from bandrank.serving import ModelFiles, assemble, load_models
+from bandrank.serving import LoadedScorers, assemble, load_models
 from bandrank.settings import Settings, explain
 
 log = logging.getLogger("bandrank")
@@ -85,10 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
             preflight_corpus(Path(corpus), settings)
         preflight_models(settings)
         with ended_by_signals() if serves else nullcontext():
-            files = load_models(settings)
+            loaded = load_models(settings)
         if corpus is not None:
-            return precompute(Path(corpus), files, settings)
-        return check(files, settings) if command == "check" else serve(files, settings, proxy=command == "proxy")
+            return precompute(Path(corpus), loaded, settings)
+        return check(loaded, settings) if command == "check" else serve(loaded, settings, proxy=command == "proxy")
     except (BadSetting, BadCheckpoint) as error:
         print(f"bandrank: {explain(error) if isinstance(error, BadSetting) else error}", file=sys.stderr)
     return 2
@@ -118,7 +118,7 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = False) -> int:
+def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = False) -> int:
     """Serves until SIGTERM or SIGINT and answers the admitted requests; returns 1 if the scoring thread died.
 
     proxy: whether it is a search proxy, which goes on without its scoring thread.  Raises BadSetting.
@@ -142,7 +142,7 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
     # A signal is a graceful stop from here on, also before uvicorn handles it and when uvicorn raises it again.
     for number in STOPS:
         signal.signal(number, stop)
-    serving = assemble(files, settings, on_death=on_death)
+    serving = assemble(loaded, settings, on_death=on_death)
     limits, metrics = ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics
     connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
     service = Service(serving, settings)
@@ -182,12 +182,12 @@ def serve(files: Sequence[ModelFiles], settings: Settings, *, proxy: bool = Fals
     return 1 if died or not server.started else 0
 
 
-def check(files: Sequence[ModelFiles], settings: Settings) -> int:
+def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     """Prints what would be served, asks Redis, and scores a request with each model; returns 1 if that fails."""
     tls = tls_context(settings)
     hardening(settings)
     keys = KeyFile(settings.keys).names if settings.keys else None
-    serving = assemble(files, settings)
+    serving = assemble(loaded, settings)
     models = dict(serving.models.by_name)
     if (shadow := serving.shadow) is not None:
         models[shadow.name] = shadow
@@ -249,14 +249,14 @@ def describe(device: torch.device) -> str:
     return f"{device} ({card.name}, sm_{card.major}{card.minor}, {card.total_memory / 2**30:.0f} GiB)"
 
 
-def precompute(path: Path, files: Sequence[ModelFiles], settings: Settings) -> int:
+def precompute(path: Path, loaded: Sequence[LoadedScorers], settings: Settings) -> int:
     """Fills Redis from a file; returns 1 if it was interrupted, after which it can be run again. Raises BadSetting."""
-    files = [each for each in files if each.served]
-    if not any(model.scorer.precomputes for each in files for model in (each.fast, each.main) if model is not None):
-        raise BadSetting("fast_model", f"must be set: {files[0].main.name} does not precompute")
+    loaded = [each for each in loaded if each.served]
+    if not any(model.scorer.precomputes for each in loaded for model in (each.fast, each.main) if model is not None):
+        raise BadSetting("fast_model", f"must be set: {loaded[0].main.name} does not precompute")
 
     async def run() -> Precomputed:
-        serving = assemble(files, settings)
+        serving = assemble(loaded, settings)
         try:
             for engine in serving.models.engines:  # a write that fails does not say why
                 if engine.redis is not None:

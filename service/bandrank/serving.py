@@ -32,7 +32,7 @@ STRATEGIES = strategies([Role(FAST), Role(ACCURATE)])  # those of a model with b
 
 
 @dataclass(frozen=True)
-class ModelFiles:
+class LoadedScorers:
     """The loaded scorers of a served model.
 
     main: the scorer that the model is named after.  fast: one that precomputes and runs before it, or None.
@@ -74,7 +74,7 @@ class Serving:
     shadow: ServedModel | None = None
 
 
-def load_models(settings: Settings) -> list[ModelFiles]:
+def load_models(settings: Settings) -> list[LoadedScorers]:
     """Loads the models that the settings name, those that are served first. A scorer that adds to another's scores
     brings that other scorer along.
 
@@ -87,7 +87,10 @@ def load_models(settings: Settings) -> list[ModelFiles]:
         del dtype  # part of the key, because a loaded scorer computes in one dtype
         return load_model(model, revision or None, similarity=None if similarity == "auto" else similarity)
 
-    def load_files(each: ModelSettings) -> ModelFiles:
+    served = settings.served_models()
+    shadow = settings.shadow_among(served)
+
+    def load_scorers(each: ModelSettings) -> LoadedScorers:
         main = load(each.model, each.revision, each.dtype, each.similarity)
         partner = main.fusion.scorer if main.fusion is not None else ""
         if partner and each.fast_model not in {"", partner}:
@@ -97,7 +100,7 @@ def load_models(settings: Settings) -> list[ModelFiles]:
             )
         name = each.fast_model or partner
         fast = load(name, each.fast_revision, each.dtype, each.similarity) if name else None
-        return ModelFiles(
+        return LoadedScorers(
             each.name,
             main,
             fast,
@@ -109,21 +112,19 @@ def load_models(settings: Settings) -> list[ModelFiles]:
             aliases=each.aliases,
         )
 
-    files = []
-    served = settings.served_models()
-    shadow = settings.shadow_among(served)
+    loaded = []
     for each in served if shadow is None or shadow in served else (*served, shadow):
         try:
-            files.append(load_files(each))
+            loaded.append(load_scorers(each))
         except BadSetting as error:
             if not settings.models:
                 raise
             raise BadSetting(f"{settings.models}: {error.name} of {each.name}", error.reason) from None
-    return files
+    return loaded
 
 
 def assemble(
-    files: Sequence[ModelFiles],
+    loaded: Sequence[LoadedScorers],
     settings: Settings,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -135,7 +136,7 @@ def assemble(
     """
     metrics, device = Metrics(), choose_device(settings.device)
     dtypes: dict[int, torch.dtype] = {}
-    for each in files:
+    for each in loaded:
         for model in filter(None, (each.main, each.fast)):
             if id(model) not in dtypes:
                 dtypes[id(model)] = choose_dtype(each.dtype, device, model)
@@ -158,7 +159,7 @@ def assemble(
             scorers[id(model)] = add_text_scorer(engine, model, dtypes[id(model)], settings)
         return scorers[id(model)]
 
-    def served(each: ModelFiles) -> ServedModel:
+    def served(each: LoadedScorers) -> ServedModel:
         main = scorer_of(each.main)
         if each.fast is None:
             stages = [Stage(Role(FAST if each.main.scorer.precomputes else ACCURATE), main)]
@@ -174,9 +175,9 @@ def assemble(
         dtype = main.prepared.dtype
         return ServedModel(each.name, tuple(stages), engine, dtype, aliases, each.first_stage_weight)
 
-    ranking = {each.name: served(each) for each in files}
-    models = Models([ranking[each.name] for each in files if each.served])
-    shadow = next((ranking[each.name] for each in files if each.shadow), None)
+    ranking = {each.name: served(each) for each in loaded}
+    models = Models([ranking[each.name] for each in loaded if each.served])
+    shadow = next((ranking[each.name] for each in loaded if each.shadow), None)
     if shadow is not None:
         check_shadow_strategy(settings, shadow.strategies)
     engine.start()

@@ -21,7 +21,7 @@ from bandrank.engine.precompute import LINES_AT_ONCE
 from bandrank.engine.registry import CallCandidate
 from bandrank.errors import BadSetting
 from bandrank.models.ragged import Ragged
-from bandrank.serving import ModelFiles, assemble
+from bandrank.serving import LoadedScorers, assemble
 from bandrank.settings import Settings
 
 WORDS = ("man", "she", "you", "he")
@@ -33,7 +33,7 @@ def settings(server: RedisServer, **more: Any) -> Settings:
     return Settings(device="cpu", redis_url=server.url, cache_memory_bytes=0, **more)
 
 
-def models(encoded: list[int] | None = None) -> list[ModelFiles]:
+def models(encoded: list[int] | None = None) -> list[LoadedScorers]:
     """A scorer that precomputes and appends the sizes of its batches to `encoded`."""
 
     def watch(tokens: Ragged) -> None:
@@ -94,7 +94,7 @@ def test_a_second_run_goes_on_where_the_first_one_stopped(
     assert sum(encoded) == NUM_LINES - 2 * LINES_AT_ONCE
 
 
-def watched(watch: Callable[[Ragged], None]) -> list[ModelFiles]:
+def watched(watch: Callable[[Ragged], None]) -> list[LoadedScorers]:
     """A scorer that precomputes after `watch` has seen the tokens."""
     return [files_of(encoded_lookup(watch, man=3.0))]
 

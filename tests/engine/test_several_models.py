@@ -16,7 +16,7 @@ from bandrank.engine.served import Models
 from bandrank.errors import UnknownModel
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers.patterns import sparse
-from bandrank.serving import ModelFiles, assemble
+from bandrank.serving import LoadedScorers, assemble
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,7 @@ TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of ever
 SETTINGS = Settings(device="cpu", max_batch_rows=400, cascade_depth=5, patience=1000)
 
 
-def three_models() -> list[ModelFiles]:
+def three_models() -> list[LoadedScorers]:
     """A cross-encoder, a bi-encoder, and a cascade of a MixEncoder and another cross-encoder."""
     return [
         files_of(tiny_cross_encoder(seed=1), name="full"),
@@ -110,8 +110,8 @@ async def test_a_small_request_to_one_model_passes_a_large_one_to_another() -> N
 async def test_models_that_name_the_same_scorer_share_it() -> None:
     """They share its weights, lane and cache: a text that one model encoded is a hit for the other."""
     shared = loaded(encoded_lookup(man=3.0), name="shared")
-    alone = ModelFiles("alone", shared)
-    cascade = ModelFiles("cascade", loaded(lookup(man=1.0), name="accurate"), shared)
+    alone = LoadedScorers("alone", shared)
+    cascade = LoadedScorers("cascade", loaded(lookup(man=1.0), name="accurate"), shared)
     serving = assemble([alone, cascade], SETTINGS)
     await serving.models.find("alone").rank("who", ["man", "he"])
     ranking = await serving.models.find("cascade").rank("who", ["man", "he"], strategy="fast")
@@ -124,8 +124,8 @@ async def test_models_that_name_the_same_scorer_share_it() -> None:
 async def test_a_model_is_found_by_its_names() -> None:
     """They are its name, the end of a path, its scorers' names, and "default" for the first; others are refused."""
     files = [
-        ModelFiles("org/first", loaded(lookup(), name="org/first")),
-        ModelFiles("second", loaded(lookup(), name="/models/base"), loaded(encoded_lookup(), name="mix")),
+        LoadedScorers("org/first", loaded(lookup(), name="org/first")),
+        LoadedScorers("second", loaded(lookup(), name="/models/base"), loaded(encoded_lookup(), name="mix")),
     ]
     serving = assemble(files, SETTINGS)
     models: Models = serving.models

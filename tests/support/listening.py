@@ -20,7 +20,7 @@ from bandrank.api.connections import ConnectionLimits, Connections
 from bandrank.api.hardening import hardening
 from bandrank.api.service import Service
 from bandrank.api.tls import over_tls, tls_context
-from bandrank.serving import ModelFiles, assemble
+from bandrank.serving import LoadedScorers, assemble
 from bandrank.settings import Settings
 
 PATIENCE_S = 0.4
@@ -72,7 +72,7 @@ class Listening:
 def listening(
     settings: Settings | None = None,
     *,
-    files: Sequence[ModelFiles] = (),
+    files: Sequence[LoadedScorers] = (),
     trust: ssl.SSLContext | None = None,
     **limits: float,
 ) -> Iterator[Listening]:

@@ -11,16 +11,16 @@ from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
 from bandrank.models.fusion import Fusion
 from bandrank.models.scorer import Scorer
-from bandrank.serving import ModelFiles, assemble
+from bandrank.serving import LoadedScorers, assemble
 from bandrank.settings import Settings
 
 
 def files_of(
     scorer: Scorer, *, fast: Scorer | None = None, name: str = "tiny", depth: int = 50, fusion: Fusion | None = None
-) -> ModelFiles:
+) -> LoadedScorers:
     """The files of a served model with these scorers. fusion: how those of `fast` are added to those of `scorer`."""
     main = replace(loaded(scorer, name=name), fusion=fusion)
-    return ModelFiles(name, main, None if fast is None else loaded(fast, name=f"{name}-fast"), depth)
+    return LoadedScorers(name, main, None if fast is None else loaded(fast, name=f"{name}-fast"), depth)
 
 
 @asynccontextmanager
