@@ -32,7 +32,10 @@ LAST_WORDS_S = 3.0
 
 
 class Service:
-    """The served models; made before the server listens, closed after it has answered its last request."""
+    """The served models; made before the server listens, closed after it has answered its last request.
+
+    draining: whether it was told to stop, and still answers.  stopping: whether streams of lines are to end.
+    """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
         """Raises BadSetting for a file of keys that cannot be used."""
@@ -55,7 +58,7 @@ class Service:
                 metrics=self.metrics,
             )
         self.created = int(time.time())
-        self._draining = False
+        self.draining = False
         self._said_not_ready = False
         self.stopping = False
         for model in self.models.by_name.values():
@@ -82,7 +85,7 @@ class Service:
 
     def drain(self) -> None:
         """Makes /readyz fail from now on, while requests are still answered."""
-        self._draining = True
+        self.draining = True
         self.metrics.ready.set(0)
         log.info("stopping: /readyz fails, requests are still answered")
 
@@ -90,26 +93,11 @@ class Service:
         """Ends streams of lines, which may come for hours, from now on; other requests are answered."""
         self.stopping = True
 
-    @property
-    def draining(self) -> bool:
-        """Whether the service was told to stop, and still answers."""
-        return self._draining
-
     async def why_not_ready(self) -> str | None:
-        """None if the service can score, else the reason. Runs a self-test unless a batch was scored within FRESH_S."""
-        if (reason := self.why_not_alive()) is not None:
-            pass
-        elif self._draining or not all(engine.worker.alive for engine in self.models.engines):
-            reason = STOPPING
-        elif not all(engine.scored_within(FRESH_S) for engine in self.models.engines):
-            try:
-                await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
-            except TimeoutError:
-                reason = f"the self-test took longer than {SELF_TEST_TIMEOUT_S:.0f} s"
-            except BandrankError as error:
-                reason = f"the self-test failed: {error}"
+        """None if the service can score, else the reason, which is logged once, however many ask for it."""
+        reason = await self._why_not_ready()
         self.metrics.ready.set(reason is None)
-        if reason != STOPPING and (reason is not None) is not self._said_not_ready:  # once, however many ask
+        if reason != STOPPING and (reason is not None) is not self._said_not_ready:
             self._said_not_ready = reason is not None
             if reason is None:
                 log.warning("ready again")
@@ -172,6 +160,22 @@ class Service:
         return sum(
             count(device) for device in {engine.device for engine in self.models.engines} if device.type == "cuda"
         )
+
+    async def _why_not_ready(self) -> str | None:
+        """As `why_not_ready`. Runs a self-test unless a batch was scored within FRESH_S."""
+        if (reason := self.why_not_alive()) is not None:
+            return reason
+        if self.draining or not all(engine.worker.alive for engine in self.models.engines):
+            return STOPPING
+        if all(engine.scored_within(FRESH_S) for engine in self.models.engines):
+            return None
+        try:
+            await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
+        except TimeoutError:
+            return f"the self-test took longer than {SELF_TEST_TIMEOUT_S:.0f} s"
+        except BandrankError as error:
+            return f"the self-test failed: {error}"
+        return None
 
     async def _self_test(self) -> None:
         for model in self.models.by_name.values():

@@ -116,7 +116,7 @@ class TextScorer(Generic[Candidates]):
         *,
         ticket: Ticket,
         options: Options,
-    ) -> "_Scored[Candidates, Result]":
+    ) -> _Scored[Candidates, Result]:
         """The lane's results for the leading texts, as `score` says."""
         recorder = Recorder(self.queue.clock)
         start = self.queue.clock()

@@ -71,8 +71,9 @@ class SearchAnswer:
         """
         start, end = self._list.value_start, self._list.end
         most = find(self._around, "max_score")
-        changed = best is not None and most is not None and most.value is not None
-        edits = [Edit(most.value_start, most.end, repr(best))] if changed and most is not None else []
+        edits: list[Edit] = []
+        if best is not None and most is not None and most.value is not None:
+            edits.append(Edit(most.value_start, most.end, repr(best)))
         head = self._raw(0, start, [edit for edit in edits if edit.end <= start])
         tail = self._raw(end, len(self._text), [edit for edit in edits if edit.start >= end])
         return b"".join([head, *self._written_hits(page, added), tail])

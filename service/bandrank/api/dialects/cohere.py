@@ -181,10 +181,7 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
 def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
-    results = [
-        CohereResult(index, score, None if text is None else document(exchange, index))
-        for index, score, text in exchange.ranked
-    ]
+    results = [CohereResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked]
     if exchange.call.passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)

@@ -191,7 +191,7 @@ def write(exchange: Exchange[RerankRequest]) -> bytes:
     call, answer = exchange.call, exchange.answer
     results = []
     for candidate, score in zip(exchange.results, exchange.scores, strict=True):
-        text = exchange.text(candidate.index) if call.return_texts else None
+        text = exchange.text(candidate.index)
         document = None if text is None else DocumentOut(text)
         results.append(Result(candidate.index, score, candidate.stage, call.candidates[candidate.index].id, document))
     if call.passages:
