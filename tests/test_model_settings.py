@@ -129,7 +129,7 @@ def test_a_shadow_beside_a_model_of_the_same_name_is_refused(tmp_path: Path) -> 
         ([ONE, ONE | {"name": "two", "dtype": "int3"}],
          "models[1].dtype must be 'auto', 'float32', 'bfloat16', 'float16' or 'int8', got 'int3'"),
         ([ONE | {"cascade_depth": 0}], "models[0].cascade_depth must be greater than 0, got 0"),
-        ([ONE | {"revison": "r"}], "models[0].revison is no setting; check its spelling"),
+        ([ONE | {"revison": "r"}], "models[0].revison is not a setting; check its spelling"),
         ([{"name": "one"}], "models[0].model is missing"),
         ([{"model": "org/one"}], "models[0].name is missing"),
         ([ONE | {"name": ""}], "models[0].name must have at least 1 character, got ''"),
@@ -153,7 +153,7 @@ def test_a_mistake_in_a_file_is_named(models: list[dict[str, Any]], message: str
         ("models = [1]", ": models[0] must be"),
         ("models = []", ": models must have at least 1 item"),
         ("[[model]]", ": model"),
-        ("[[models", " is no TOML: "),
+        ("[[models", " is not valid TOML: "),
         (None, " cannot be read: No such file"),
     ],
 )

@@ -30,7 +30,7 @@ NO_KEYS = "there are no keys (BANDRANK_KEYS): whoever reaches {} may rank"
             [],
             "BANDRANK_REDIS_URL must be set: representations have to outlive this process",
         ),
-        ("precompute /nowhere.jsonl", ["--redis-url", "redis://localhost"], "/nowhere.jsonl is no file; give the path"),
+        ("precompute /nowhere.jsonl", ["--redis-url", "redis://localhost"], "/nowhere.jsonl is not a file; give"),
         (
             "proxy",
             ["--proxy-upstream", "https://search", "--proxy-ca", "/nowhere.pem"],
@@ -75,7 +75,7 @@ def test_rules_with_a_misspelt_key(tmp_path: Path, capsys: pytest.CaptureFixture
     asked = ["proxy", "--proxy-upstream", "http://search", "--proxy-rules", str(rules)]
     assert main([*asked, "--model", str(tmp_path), "--port", str(free_port())]) == 2
 
-    assert capsys.readouterr().err == f"bandrank: {rules}: rules.0.feilds is no setting; check its spelling\n"
+    assert capsys.readouterr().err == f"bandrank: {rules}: rules.0.feilds is not a setting; check its spelling\n"
 
 
 def test_a_port_in_use() -> None:

@@ -170,7 +170,7 @@ def test_what_kubernetes_says_of_services_is_no_setting(service: str) -> None:
 @pytest.mark.parametrize("name", ["BANDRANK_PROT", "BANDRANK_Port", "BANDRANK_"])
 def test_a_misspelt_variable_is_an_error(name: str) -> None:
     """The message names it and lists the settings."""
-    with pytest.raises(BadSetting, match=rf"^{name} is no setting; there are .*BANDRANK_PORT"):
+    with pytest.raises(BadSetting, match=rf"^{name} is not a setting; there are .*BANDRANK_PORT"):
         Settings.read(environ={name: "8000"})
 
 
@@ -231,9 +231,9 @@ def test_a_value_that_cannot_be_used_is_named(name: str, text: str, expected: st
     ("text", "expected"),
     [
         (None, " cannot be read: No such file or directory"),
-        ("port = ", " is no TOML: "),
-        ("prot = 8000", ": prot is no setting"),
-        ("BANDRANK_PORT = 8000", ": BANDRANK_PORT is no setting"),
+        ("port = ", " is not valid TOML: "),
+        ("prot = 8000", ": prot is not a setting"),
+        ("BANDRANK_PORT = 8000", ": BANDRANK_PORT is not a setting"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(text: str | None, expected: str, tmp_path: Path) -> None:

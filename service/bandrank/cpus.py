@@ -60,7 +60,7 @@ def _upwards(mount: Path, group: str) -> Iterator[Path]:
 def _of_version_2(folder: Path) -> float:
     with suppress(OSError, ValueError):
         time_us, period_us = (folder / "cpu.max").read_text(encoding="ascii").split()
-        return int(time_us) / int(period_us)  # "max" is no number
+        return int(time_us) / int(period_us)  # "max" is not a number
     return math.inf
 
 

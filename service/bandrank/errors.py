@@ -7,14 +7,14 @@ BandrankError
     Unauthorized        401  the request has no key, or none that is known
     Forbidden           403  the client may not do this
     UnknownModel        404  the requested model is not served
-    NoEmbeddings        400  the requested model is no bi-encoder
+    NoEmbeddings        400  the requested model has no bi-encoder
     UnknownStrategy     404  the model does not have the requested strategy
     UnknownCandidates   404  none of the ids that stand for texts is registered
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
-    BadGateway          502  the search engine behind the proxy ends the connection, or answers with no HTTP
-        Unreachable     502  it is not reached at all
+    BadGateway          502  the search engine behind the proxy ends the connection, or does not answer in HTTP
+        Unreachable     502  it cannot be reached at all
     NotReady            503  the service is starting, stopping, or broken, or what it needs does not answer
     GatewayTimeout      504  the search engine behind the proxy does not answer in time
     StoreFull           507  no room for more registered candidates

@@ -83,7 +83,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise BadSetting(str(path), f"cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadSetting(str(path), f"is no TOML: {error}") from error
+        raise BadSetting(str(path), f"is not valid TOML: {error}") from error
 
 
 def refusal(name: str, error: ErrorDetails) -> BadSetting:
@@ -91,7 +91,7 @@ def refusal(name: str, error: ErrorDetails) -> BadSetting:
     if error["type"] == "missing":
         return BadSetting(name, "is missing")
     if error["type"] == "extra_forbidden":
-        return BadSetting(name, "is no setting; check its spelling")
+        return BadSetting(name, "is not a setting; check its spelling")
     reason = re.sub(r"^\w+ should", "must", error["msg"]).partition(", unable")[0]
     return BadSetting(name, reason if "redis_url" in error["loc"] else f"{reason}, got {error['input']!r}")
 

@@ -52,7 +52,7 @@ def preflight_corpus(path: Path, settings: Settings) -> None:
     if not settings.redis_url:
         raise BadSetting("redis_url", "must be set: representations have to outlive this process")
     if not path.is_file():
-        raise BadSetting(str(path), "is no file; give the path of a JSON-lines file")
+        raise BadSetting(str(path), "is not a file; give the path of a JSON-lines file")
 
 
 def _listen_briefly(host: str, port: int) -> str:

@@ -187,7 +187,7 @@ class Settings(BaseModel):
             if key.startswith(PREFIX) and value and not SERVICE_LINK.fullmatch(f"{key}={value}")
         }
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
-            raise BadSetting(", ".join(unknown), f"is no setting; there are {', '.join(sorted(known))}")
+            raise BadSetting(", ".join(unknown), f"is not a setting; there are {', '.join(sorted(known))}")
         flags = CliSettingsSource(_Flags, cli_parse_args=list(arguments))()
         given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
         path = given.get("config")

@@ -178,9 +178,9 @@ async def test_the_api_describes_how_to_present_a_key() -> None:
     ("text", "expected"),
     [
         (None, " cannot be read: No such file or directory"),
-        ("[search]\nsha256 = SECRET", " is no TOML: at line 2, column 10"),
-        ("[search]\nsha256 = 'SECRET", " is no TOML: at "),
-        ("[search]\n[search]\n", " is no TOML: the name of a key comes twice, at line 2, column 8"),
+        ("[search]\nsha256 = SECRET", " is not valid TOML: at line 2, column 10"),
+        ("[search]\nsha256 = 'SECRET", " is not valid TOML: at "),
+        ("[search]\n[search]\n", " is not valid TOML: the name of a key comes twice, at line 2, column 8"),
         ("[search]\nscopes = ['rank']", ": search.sha256 is missing"),
         ("[search]\nsha256 = 'SECRET'\nscopes = ['rank']", ": search.sha256 must be 64 hexadecimal digits"),
         (

@@ -189,11 +189,11 @@ def test_what_would_score_otherwise_is_refused(tmp_path: Path, settings: dict[st
 def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:
     """Without its modules.json: its config.json is that of a re-ranker, and its weights have other names."""
     folder = save_decoder(tmp_path / "bare", tiny_decoder(Qwen3Model, PUBLISHED[TIED]))
-    with pytest.raises(BadCheckpoint, match="without an output matrix is no re-ranker"):
+    with pytest.raises(BadCheckpoint, match="without an output matrix cannot re-rank"):
         load_model(str(folder))
     folder = save_decoder(tmp_path / "untied", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED]))
     change_weights(folder, lambda weights: {name: each for name, each in weights.items() if name != "lm_head.weight"})
-    with pytest.raises(BadCheckpoint, match="without an output matrix is no re-ranker"):
+    with pytest.raises(BadCheckpoint, match="without an output matrix cannot re-rank"):
         load_model(str(folder))
 
 

@@ -243,7 +243,7 @@ def test_what_cannot_be_quantised_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     """With the reason."""
     odd = tiny_cross_encoder()
     odd.encoder.layers[1].down = Linear(20, 32)
-    assert why_not_quantised(odd) == "a layer has 20 inputs, no multiple of 16"
+    assert why_not_quantised(odd) == "a layer has 20 inputs, which is not a multiple of 16"
     bad = tiny_cross_encoder()
     bad.encoder.layers[0].up.weight.data[3, 3] = torch.nan
     assert why_not_quantised(bad) == "a weight is not finite"
@@ -277,7 +277,7 @@ def tiny_deberta() -> CrossEncoder:
     ("name", "attention"),
     [
         ("sparse", "CPU kernels"),
-        ("odd heads", "plain torch: heads of 8 numbers are no multiple of 16 up to 256"),
+        ("odd heads", "plain torch: head_dim must be a multiple of 16 up to 256, got 8"),
         ("deberta", "plain torch: the kernels do not compute disentangled attention"),
     ],
 )

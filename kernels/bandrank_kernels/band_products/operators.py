@@ -56,7 +56,7 @@ def band_qk(query: Tensor, key: Tensor, window: int, *, backend: Backend = "auto
     """Scores of each row with the rows at most `window` positions away: Q K^T inside the band (the paper's boxed dot).
 
     query, key: (..., length, dim), of one shape, dtype and device.  Returns (..., length, 2 * window + 1):
-    band[i, j] = query[i] . key[i + j - window], and 0, which is no score, where that key lies outside the sequence.
+    band[i, j] = query[i] . key[i + j - window], and 0, which is not a score, where that key lies outside the sequence.
     Differentiable in plain torch. Raises ValueError if the two do not fit together or window < 0, BackendUnavailable.
     """
     _check("query and key", query, key)

@@ -19,7 +19,7 @@ class Layout:
 
     query_index: (n, num_rows), key_index: (n, num_keys) row numbers; padding has the number of any row.
     bias: (n, 1, num_rows or 1, num_keys) 0, or -inf where a row does not see a key; None if all rows see all keys.
-    out_rows: the row numbers of the queries that are no padding.  out_indices: their indices in the flattened
+    out_rows: the row numbers of the queries that are not padding.  out_indices: their indices in the flattened
     (n * num_rows).
     """
 

@@ -49,7 +49,7 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
     if dtype != torch.float32:
         return f"the CPU kernels compute attention in float32, not {dtype}"
     if head_dim % HEAD_DIM_MULTIPLE or head_dim > MOST_HEAD_DIM:
-        return f"heads of {head_dim} numbers are no multiple of {HEAD_DIM_MULTIPLE} up to {MOST_HEAD_DIM}"
+        return f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} up to {MOST_HEAD_DIM}, got {head_dim}"
     return why_no_native()
 
 

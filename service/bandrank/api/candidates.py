@@ -61,7 +61,7 @@ class RegisterRequest(BaseModel):
 
 
 class DeleteRequest(BaseModel):
-    """Ids to delete; an id that is not registered is no error."""
+    """Ids to delete; an id that is not registered is not an error."""
 
     ids: list[str] = Field(fail_fast=True)
 

@@ -24,7 +24,7 @@ OVER_TLS = {"Strict-Transport-Security": "max-age=31536000"}
 
 
 def hardening(settings: Settings) -> dict[str, Any]:
-    """Arguments of uvicorn.Config. Raises BadSetting for trusted proxies that are no addresses."""
+    """Arguments of uvicorn.Config. Raises BadSetting for trusted proxies that are not addresses."""
     proxies = _addresses(settings.trusted_proxies)
     return {
         "headers": [*(HEADERS | (OVER_TLS if settings.tls_certificate else {})).items()],

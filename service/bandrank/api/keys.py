@@ -125,9 +125,10 @@ def read_keys(path: Path) -> dict[str, KeyTable]:
     except OSError as error:
         raise BadSetting(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError as error:
-        where = re.search(r"at (line \d+, column \d+|end of document)", str(error))
+        found = re.search(r"at (line \d+, column \d+|end of document)", str(error))
         twice = "the name of a key comes twice, " if "twice" in str(error) else ""
-        raise BadSetting(str(path), f"is no TOML: {twice}{where[0] if where else 'it is not in UTF-8'}") from None
+        where = found[0] if found else "it is not in UTF-8"
+        raise BadSetting(str(path), f"is not valid TOML: {twice}{where}") from None
     try:
         tables = TABLES.validate_python(content)
     except ValidationError as error:

@@ -40,7 +40,7 @@ class RequestIds:
 def id_of(scope: Scope) -> bytes:
     """The id that a request brings, if it can be used, or a new one.
 
-    New ones are not from the system's randomness: ids are no secret, and a thread that asks for it may lose its turn.
+    New ones are not from the system's randomness: ids are not secret, and a thread that asks for it may lose its turn.
     """
     brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
     return brought if ACCEPTED.fullmatch(brought) else f"{random.getrandbits(128):032x}".encode()

@@ -35,7 +35,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
     except ssl.SSLError as error:
-        raise BadSetting("tls_certificate", f"is no certificate in PEM: {certificate}: {_reason(error)}") from None
+        raise BadSetting("tls_certificate", f"is not a certificate in PEM: {certificate}: {_reason(error)}") from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have the server repeat the costly part
@@ -48,7 +48,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "no PEM").lower().replace("_", " ")
+    return (error.reason or "not PEM").lower().replace("_", " ")
 
 
 def over_tls(connections: Connections, context: ssl.SSLContext) -> Callable[..., "Handshake"]:

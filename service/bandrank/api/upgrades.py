@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class WithoutUpgrades(HttpToolsProtocol):
-    """A connection on which a request with an offer is read again without it; a tunnel, which is no more, gets 400."""
+    """A connection on which a request with an offer is read again without it; a tunnel gets 400."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,7 +50,7 @@ class _Parser(httptools.HttpRequestParser):
         try:
             self._feed(data)
         except httptools.HttpParserError:  # for which uvicorn would log a warning, which any client can ask for
-            log.debug("what came is no HTTP", exc_info=True)
+            log.debug("a request is not valid HTTP", exc_info=True)
             self._reader.send_400_response("Invalid HTTP request received.")
 
     def _feed(self, data: Any) -> None:

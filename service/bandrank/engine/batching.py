@@ -310,7 +310,7 @@ class TaskQueue:
                 task.finish(deadline_exceeded())
 
     def _count_drop(self, task: AnyTask, reason: str) -> None:
-        if not task.ticket.client.background:  # which is no request, and is counted by whoever asked for it
+        if not task.ticket.client.background:  # which is not a request, and is counted by whoever asked for it
             self._on_drop(reason)
 
     def _remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:

@@ -70,7 +70,7 @@ class CandidateStore:
         values = await self._values(self._redis, [_key(name) for name in ids], hold)
         texts = [None if value is None else _decode(value) for value in values]
         if corrupt := sum(text is None and value is not None for text, value in zip(texts, values, strict=True)):
-            log.warning("Redis has %d candidates that are no UTF-8; they count as not registered", corrupt)
+            log.warning("Redis has %d candidates that are not UTF-8; they count as not registered", corrupt)
         return texts
 
     async def _values(

@@ -149,7 +149,7 @@ class Shadow:
             if not self._lacks_strategy:
                 log.warning("the shadow cannot score some requests; from now on they are counted alone: %s", error)
             self._lacks_strategy = True
-        except Exception:  # whatever is wrong with the shadow is no request's fault
+        except Exception:  # whatever is wrong with the shadow is not the fault of a request
             self._metrics.shadow_failed.labels(answer.model, self.name).inc()
             if not self._failing:  # a model that cannot score would fill the log
                 log.exception("the shadow failed; until it scores again its failures are counted alone")

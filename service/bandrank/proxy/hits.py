@@ -37,8 +37,8 @@ class SearchAnswer:
     """An answer of the engine whose hits can be read and moved."""
 
     def __init__(self, body: bytes | bytearray, max_hits: int) -> None:
-        """Raises ValueError for what is no answer with hits, or has more, before it reads those; and RecursionError for
-        one that is nested too deeply.
+        """Raises ValueError for a body without hits, or with more than `max_hits`, which are not read then; and
+        RecursionError for one that is nested too deeply.
         """
         # A character for each byte: JSON's own are ASCII, and a single wide one among all the others would make them
         # take four times as much. A hit with any other is decoded by itself when its words count.

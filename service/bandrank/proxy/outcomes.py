@@ -7,7 +7,7 @@ STATUS_HEADER = b"x-rerank-status"
 
 
 class Outcome(StrEnum):
-    """PASSED: nobody asked to re-rank it.  SKIPPED: it is no search that can be re-ranked; it was passed through.
+    """PASSED: nobody asked to re-rank it.  SKIPPED: it is not a search that can be re-ranked, and was passed through.
     FAILED: re-ranking failed; the hits are in the engine's order.  UNANSWERED: the engine did not answer, or not to the
     end; the client got an error of ours, or a connection that was cut.
     """

@@ -13,7 +13,7 @@ WINDOW = "rank_window_size"
 
 def widened(text: str, at: int, depth: int) -> list[Edit]:
     """The edits that give the retriever that begins at a place, and those inside it, windows of `depth` at least; none
-    for what is no retriever.
+    for anything else that stands there.
     """
     try:
         return _retriever(text, at, depth)[0]

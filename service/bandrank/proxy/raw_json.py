@@ -48,7 +48,7 @@ class Number(str):
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=_refuse)
@@ -164,6 +164,6 @@ def _expect(text: str, at: int, character: str) -> int:
 
 
 def _skip(text: str, at: int) -> int:
-    """The first place from here on that is no white space."""
+    """The first place from here on that is not white space."""
     found = SPACE.match(text, at)
     return at if found is None else found.end()

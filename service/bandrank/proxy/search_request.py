@@ -45,7 +45,7 @@ class SearchRequest:
 
 
 def indices_of(method: str, raw_path: bytes) -> tuple[str, ...] | None:
-    """The indices that a search names, none in `/_search`; None for what is no search.
+    """The indices that a search names, none in `/_search`; None for a request that is not a search.
 
     No index begins with an underscore: POST /_scripts/_search stores a script of that name.
     """

@@ -136,9 +136,9 @@ class Upstream:
             raise GatewayTimeout("the search engine did not answer in time") from error
         except (httpcore2.RemoteProtocolError, httpcore2.NetworkError) as error:
             self._failures.labels("broken").inc()
-            raise BadGateway("the search engine ended the connection, or sent no HTTP") from error
+            raise BadGateway("the search engine ended the connection, or did not answer in HTTP") from error
         except httpcore2.LocalProtocolError as error:
-            raise InvalidInput("the target, the headers or the length of the request are no valid HTTP") from error
+            raise InvalidInput("the target, the headers or the length of the request are not valid HTTP") from error
 
     def _notice(self, *, reached: bool, error: Exception | None = None) -> None:
         """Logs when the upstream is lost and found: once each, however many requests notice."""

@@ -66,7 +66,7 @@ def texts_of(
     """The text of each document: of an object `text`, or the values of the fields, a line each.
 
     A field is a key of the object, else the keys to a value inside of objects, with dots between them. A value that is
-    no text counts as its JSON, and a field that is missing or null as nothing.
+    not a text counts as its JSON, and a field that is missing or null as nothing.
     name: that of the documents' field.  in_parts: whether an object may have parts in place of a text.
     Raises InvalidInput with the index of an object that has no text, or none of the fields where there are any.
     """
@@ -102,8 +102,8 @@ def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]
 
 
 def _value(document: dict[str, Any], field: str, keys: Sequence[str]) -> object:
-    """The value of a field, or None. What lies inside of objects is no object itself: fields that lie in each other,
-    such as a.a and a.a.a, would make a text many times as large as the document.
+    """The value of a field, or None. A path never ends at an object: fields inside each other, such as a.a and a.a.a,
+    would make a text many times as large as the document.
     """
     value: object = document.get(field)
     if value is not None or len(keys) == 1:

@@ -1,6 +1,6 @@
 """The dialect of text-embeddings-inference, which Elasticsearch's `hugging_face` service and Milvus speak too.
 
-Its answer is a bare list with every text of the request: `top_n` is no part of it, and clients that send it cut the
+Its answer is a bare list with every text of the request: `top_n` is not part of it, and clients that send it cut the
 list themselves. No text is too long, whatever `truncate` says.
 """
 

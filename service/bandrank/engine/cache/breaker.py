@@ -21,8 +21,8 @@ class CircuitBreaker:
     nothing of the server after that, and must not settle what a probe is to find out. After each call one of
     `succeeded`, `failed` and `abandoned` must be called, with its permit.
 
-    A call whose success says too little to close the breaker is no probe. Such calls are permitted once the cool-down
-    is over, until one probes; each of them that fails begins a new cool-down, as a probe does.
+    A call whose success says too little to close the breaker is not a probe. Such calls are permitted once the
+    cool-down is over, until one probes; each of them that fails begins a new cool-down, as a probe does.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ CHECKSUM = struct.Struct("<I")
 SCALE_BYTES = 4
 NO_COUNTS = COUNTS.pack(0, 0)
 MAX_CODE = 127
-EXPONENT = 0x7C00  # of a float16; all of its bits are set in an infinity and in what is no number
+EXPONENT = 0x7C00  # of a float16; all of its bits are set in infinities and NaN
 
 
 class RepresentationCodec:

@@ -28,7 +28,7 @@ def digest(text: str) -> bytes:
 
 
 def cut_digest(text: str, num_tokens: int) -> bytes:
-    """16 bytes that stand for the first so many token ids of a text, at least 1; they are no text's `digest`."""
+    """16 bytes that stand for the first `num_tokens` token ids of a text, at least 1; never the `digest` of a text."""
     return blake2b(text.encode(), digest_size=16, salt=num_tokens.to_bytes(16, "little")).digest()
 
 

@@ -262,7 +262,7 @@ def _sizes(replies: Sequence[Any]) -> list[int]:
 
 
 def _refusals(replies: Sequence[Any]) -> list[Exception]:
-    """The errors among the server's replies. Raises those that are no reply, such as a lost connection."""
+    """The errors that the server replied with. Raises an error that did not come from it, such as a lost connection."""
     errors = [reply for reply in replies if isinstance(reply, Exception)]
     for error in errors:
         if not isinstance(error, ResponseError):

@@ -39,7 +39,7 @@ class TwoTowerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LateInteractionConfig(TwoTowerConfig):
-    """The fields of scorers whose similarity is no logit.
+    """The fields of scorers whose similarity is not a logit.
 
     score_scale, score_bias: a score is scale * similarity + bias; `export --tune` sets both, so that the sigmoid of a
     score is a probability. Raises ValueError for a scale that is not above 0, which would turn rankings round.

@@ -216,7 +216,7 @@ def _head(model: Model, text: PromptText) -> torch.Tensor:
             raise model.refuse(f"a re-ranker has a classifier of one output, this model has {len(classifier)}")
         return classifier
     if model.headless or not (tied or "lm_head.weight" in weights):
-        raise model.refuse("a decoder without an output matrix is no re-ranker; an embedding model has a modules.json")
+        raise model.refuse("a decoder without an output matrix cannot re-rank; an embedding model has a modules.json")
     matrix = weights["embed_tokens.weight" if tied else "lm_head.weight"]
     settings = _compared(model)
     tokens = [settings.get("true_token_id", model.token_id(text.relevant))]

@@ -15,7 +15,7 @@ def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
     """The words around a query, in which the task is an instruction, and those before a document.
 
     The prompt that `default_prompt_name` names is for all texts where neither side has one of its own.
-    Raises ValueError for a prompt that is no text.
+    Raises ValueError for a prompt that is not a text.
     """
     prompts = library.get("prompts") or {}
     for name, prompt in prompts.items():

@@ -7,7 +7,7 @@ from bandrank.models.hf.model import SUPPORTED
 
 
 def require_numbers(settings: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raises ValueError for settings that are missing or no integers."""
+    """Raises ValueError for settings that are missing or not integers."""
     if missing := [name for name in names if not isinstance(settings.get(name), int)]:
         raise ValueError(f"config.json has no number for {', '.join(missing)}")
 

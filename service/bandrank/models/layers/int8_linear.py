@@ -61,4 +61,4 @@ class Int8Linear(LinearLayer):
 def why_not_int8(layer: Linear) -> str | None:
     """Why a layer of finite weights cannot be computed in int8, as a clause; None if it can."""
     odd = layer.in_features % MULTIPLE
-    return f"a layer has {layer.in_features} inputs, no multiple of {MULTIPLE}" if odd else None
+    return f"a layer has {layer.in_features} inputs, which is not a multiple of {MULTIPLE}" if odd else None
