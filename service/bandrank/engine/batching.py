@@ -40,8 +40,8 @@ def deadline_exceeded() -> DeadlineExceeded:
 class TaskQueue:
     """Tasks between the event loop, which puts, and the scoring thread, which takes; bounded in rows and seconds.
 
-    max_waiting_rows: a client holds its share of them.  max_wait_s: which no request may take.  patience: the most that
-    a request waits for, in multiples of its own work, or of a batch of max_batch_rows if that is more.
+    max_waiting_rows: a client holds its share of them.  max_wait_s: the most that a request may take.  patience: the
+    most that a request waits for, in multiples of its own work, or of a batch of max_batch_rows if that is more.
 
     Work of background clients has a line apart, which nobody waits for: it is handed out while no other request is
     queued or admitted, counts for nobody's waiting time or room, and is given up when the queue is closed.
@@ -140,9 +140,9 @@ class TaskQueue:
         """Adds a task, in its request's turn.
 
         Raises Overloaded if it would not be done by its deadline, behind the work that goes before, or if its client
-        would have more than its share of the waiting rows. So does the first task of a request that nothing was
-        promised to, or one that may be refused, if more goes before than it may wait for. Raises what `check_open` and
-        `check_size` raise.
+        would have more than its share of the waiting rows; also if more goes before than it may wait for, unless its
+        request was promised to be served. Raises what `check_open` and `check_size` raise.
+        may_be_refused: whether that promise does not hold for this task.
         """
         ticket, lane, cost = task.ticket, task.lane, task.cost
         with self._changed:

@@ -142,9 +142,9 @@ async def explain(
 
 async def _explain_stage(weighed: WeighedStage, query: str, text: str, ticket: Ticket) -> StageExplanation:
     (score,), report = await weighed.score(query, [text], ticket, keep=True)
-    asked, read = await weighed.stage.scorer.read(query, text, ticket=ticket, instruction=weighed.instruction)
+    readings = await weighed.stage.scorer.read(query, text, ticket=ticket, instruction=weighed.instruction)
     cached = report.cache_hits > 0 if report.cache_hits + report.cache_misses else None
-    return StageExplanation(weighed.name, score, weighed.weight, cached, asked, read, report)
+    return StageExplanation(weighed.name, score, weighed.weight, cached, *readings, report)
 
 
 @dataclass(frozen=True)
@@ -164,21 +164,20 @@ async def _occlude(  # noqa: PLR0917
     ticket: Ticket,
     account: Account | None,
 ) -> _Occluded:
+    """Scores the text without each window of words, in every stage that counts and reads these words."""
     reports: list[StageReport] = []
     scopes: dict[str, Scope] = {}
-    told = list(explained)
+    with_excerpts = list(explained)
     for index, (weighed, each) in enumerate(zip(stages, explained, strict=True)):
         if weighed.weight:
-            scopes[each.stage], excerpt, report = await _look_at(weighed, each, query, text, ticket)
-            told[index] = replace(each, excerpt=excerpt)
+            scopes[each.stage], excerpt, report = await _choose_scope(weighed, each, query, text, ticket)
+            with_excerpts[index] = replace(each, excerpt=excerpt)
             reports += [report] if report is not None else []
     text = text[: max(scope.end for scope in scopes.values())]
     gaps = windows(text, list(scopes.values()), most=MOST_GAPS, most_rows=MOST_ROWS)
     losses: dict[Words, dict[str, float]] = {gap: {} for gap in gaps}
-    for weighed, each in zip(stages, told, strict=True):
-        scope = scopes.get(each.stage)
-        within = [gap for gap in gaps if scope is not None and gap in scope]
-        if scope is None or not within:
+    for weighed, each in zip(stages, with_excerpts, strict=True):
+        if (scope := scopes.get(each.stage)) is None or not (within := [gap for gap in gaps if gap in scope]):
             continue
         if account is not None:
             account.hold(len(within) * sys.getsizeof(scope.of(text)))
@@ -192,14 +191,14 @@ async def _occlude(  # noqa: PLR0917
         Contribution(*gap, sum(weights[stage] * loss for stage, loss in of_stages.items()), of_stages)
         for gap, of_stages in losses.items()
     ]
-    return _Occluded(told, contributions, reports)
+    return _Occluded(with_excerpts, contributions, reports)
 
 
-async def _look_at(
+async def _choose_scope(
     weighed: WeighedStage, explained: StageExplanation, query: str, text: str, ticket: Ticket
 ) -> tuple[Scope, Excerpt | None, StageReport | None]:
-    """Where a stage leaves words out: in all that it read or, where that is much, in the part that scores highest by
-    itself, the first of several.
+    """The scope in which words are left out for a stage: all that it read or, where that is much, the part that scores
+    highest by itself, the first of several. With it the excerpt and the report of scoring the parts, if there are any.
     """
     tokens, end = explained.candidate.tokens, explained.candidate.read_to
     rows = partial(weighed.stage.scorer.rows, len(explained.query.tokens))

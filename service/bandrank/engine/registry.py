@@ -53,8 +53,8 @@ class CandidateRegistry:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
         Returns how many representations had to be computed; the others were cached. After an error some texts may be
-        registered, and what was encoded is kept, so that a second call gets further. Raises StoreFull, NotReady,
-        Overloaded, DeadlineExceeded and ScoringFailed.
+        registered, and what was encoded is kept, so that a second call gets further. Raises what
+        `CandidateStore.put_many` and `RepresentationSource.encode_ahead` raise.
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))

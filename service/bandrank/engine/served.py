@@ -99,7 +99,7 @@ class ServedModel:
     ) -> dict[int, Passage]:
         """The characters of best passages, by the index of their candidates; the caller keeps the engine admitted.
 
-        best: of a ranking, some or all.  texts: those that were ranked.  Raises Overloaded.
+        best: of a ranking, some or all.  texts: those that were ranked.  Raises what `RequestTokenizer.places` raises.
         """
         spans = {index: (0, len(texts[index])) for index, passage in best.items() if passage.tokens is None}
         for stage in self.stages:

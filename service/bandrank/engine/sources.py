@@ -72,7 +72,7 @@ class CandidateSource(Protocol[Candidates]):
         """The scorer's input for distinct texts.
 
         ticket: the request's.  recorder: gets the spans of the steps.
-        Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
+        Raises Overloaded, InputTooLarge, DeadlineExceeded, ScoringFailed and NotReady.
         """
 
     async def close(self) -> None:

@@ -72,7 +72,7 @@ class TextScorer(Generic[Candidates]):
         two would not tie.
 
         stage: the name for the report, which says whether the instruction was read.  ticket: the request's.
-        Raises Overloaded, DeadlineExceeded, ScoringFailed and NotReady.
+        Raises Overloaded, InputTooLarge, DeadlineExceeded, ScoringFailed and NotReady.
         """
         scored = await self._score(self.lane, stage, query, texts, ticket=ticket, options=options)
         return scored.results, scored.report

@@ -17,7 +17,7 @@ from bandrank.dtypes import DtypeName
 from bandrank.models import compact
 from bandrank.models.architectures import ARCHITECTURES
 from bandrank.models.fusion import Fusion
-from bandrank.models.plain import parse
+from bandrank.models.plain import Parsed, parse
 from bandrank.models.quantised import linear_layers
 from bandrank.models.scorer import Scorer
 from bandrank.models.sharing import Shared, bring_back, folder_of, leave_out
@@ -157,7 +157,7 @@ def load_precision(folder: Path) -> Precision:
     """What was measured of the scorer in `folder`; nothing by default. Raises BadCheckpoint."""
     path = folder / "config.json"
     config = read_object(path)
-    return _parse(Precision, {name: config[name] for name in MEASURED if name in config}, str(path))  # type: ignore[no-any-return]
+    return _parse(Precision, {name: config[name] for name in MEASURED if name in config}, str(path))
 
 
 def save_precision(folder: Path, precision: Precision) -> None:
@@ -206,7 +206,7 @@ def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:
     return content
 
 
-def _parse(kind: type, value: Any, source: str) -> Any:
+def _parse(kind: type[Parsed], value: Any, source: str) -> Parsed:
     try:
         return parse(kind, value)
     except (TypeError, ValueError) as error:

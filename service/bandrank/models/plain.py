@@ -3,31 +3,39 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Parsed = TypeVar("Parsed")
 
 
-def parse(kind: Any, value: Any) -> Any:
+def parse(kind: type[Parsed], value: Any) -> Parsed:
     """A (nested) dataclass from a mapping. A class method `variant` of the dataclass, if any, picks the subclass.
 
     Raises TypeError for a missing key, an unknown key or a value of another type, and ValueError for a bad value; the
     message names the path of keys.
     """
+    parsed: Parsed = _parse(kind, value)
+    return parsed
+
+
+def _parse(kind: Any, value: Any) -> Any:
+    """A value of any type that a dataclass's field may have."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise TypeError(f"expected a list, got {value!r}")
-        return tuple(parse(inner[0], item) for item in value)
+        return tuple(_parse(inner[0], item) for item in value)
     if origin is Literal and value not in inner:
         raise ValueError(f"{value!r} is none of {', '.join(map(repr, inner))}")
     if origin in {Union, UnionType}:
         options = [option for option in inner if option is not NoneType]
-        return value if value is None or len(options) > 1 else parse(options[0], value)
+        return value if value is None or len(options) > 1 else _parse(options[0], value)
     if is_dataclass(kind) and not isinstance(value, kind):  # type: ignore[arg-type]  # a dataclass is a class
         return _parse_dataclass(kind, value)
     if origin is Mapping:
         if not isinstance(value, Mapping):
             raise TypeError(f"expected an object, got {value!r}")
-        return {name: parse(inner[1], item) for name, item in value.items()}
+        return {name: _parse(inner[1], item) for name, item in value.items()}
     if kind in {bool, int, float, str} and not _is_a(kind, value):
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return value
@@ -44,7 +52,7 @@ def _parse_dataclass(kind: Any, value: Any) -> Any:
     parsed = {}
     for name, item in value.items():
         try:
-            parsed[name] = parse(hints[name], item)
+            parsed[name] = _parse(hints[name], item)
         except (TypeError, ValueError) as error:
             plain = TypeError if isinstance(error, TypeError) else ValueError
             raise plain(f"{name}: {error}") from error
