@@ -1,7 +1,7 @@
 """Scorers that watch, hold or fail a batch on its way to another scorer, and one whose scores are known beforehand."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,6 +34,17 @@ class WatchedScorer(Scorer):
         self.query_template = inner.query_template
         self.candidate_template = inner.candidate_template
 
+    @property
+    def overflows_float16(self) -> bool:
+        return self.inner.overflows_float16
+
+    @property
+    def row_cost(self) -> float:
+        return self.inner.row_cost
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        return self.inner.facts(text_of)
+
     def candidate_limit(self, query_tokens: int) -> int:
         return self.inner.candidate_limit(query_tokens)
 
@@ -61,6 +72,18 @@ class LookupScorer(Scorer):
         self.config: Any = None
         self.query_template = self.candidate_template = TokenTemplate((), (end_id,), max_tokens)
         self._scores = scores
+
+    @property
+    def overflows_float16(self) -> bool:
+        return False
+
+    @property
+    def row_cost(self) -> float:
+        return 1.0
+
+    def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
+        del text_of
+        return {}
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         return tokens

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.ids import ID_BYTES, PackedIds, RaggedIds, pack_ids, unpack_ids
 from bandrank.models.layers.patterns import sparse
@@ -155,17 +156,17 @@ class Scorer(nn.Module, ABC):
     @property
     def overflows_float16(self) -> bool:
         """Whether its encoder's states are known to go beyond the range of float16."""
-        encoder = getattr(self.config, "encoder", None)
-        return encoder is not None and encoder.overflows_float16
+        encoder: EncoderConfig = self.config.encoder
+        return encoder.overflows_float16
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """What the scorer is and reads, by name, for somebody who wants to know before it is served.
 
         text_of: the text of token ids.
         """
-        encoder, size = getattr(self.config, "encoder", None), sum(each.numel() for each in self.parameters())
-        return ({} if encoder is None else {"encoder": encoder.summary}) | {
-            "parameters": f"{size:,}",
+        return {
+            "encoder": self.config.encoder.summary,
+            "parameters": f"{sum(each.numel() for each in self.parameters()):,}",
             "reads": f"{self.query_template.show('QUERY', text_of)} and "
             f"{self.candidate_template.show('CANDIDATE', text_of)}",
             "length": f"{self.query_template.max_tokens} tokens of a query, "
@@ -175,8 +176,8 @@ class Scorer(nn.Module, ABC):
     @property
     def row_cost(self) -> float:
         """What a row costs, as a multiple of one of a MiniLM-L6: by the products with the encoder's weights."""
-        encoder = getattr(self.config, "encoder", None)
-        return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS if encoder is not None else 1.0
+        encoder: EncoderConfig = self.config.encoder
+        return encoder.num_layers * encoder.products_per_layer / MINILM_PRODUCTS
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """The cost of scoring one candidate in rows of the scorer's encoder, which a batch's budget counts; by default

@@ -105,7 +105,8 @@ class MixEncoder(TwoTowerScorer):
         self.context_codes = nn.Parameter(torch.empty(num_embeddings, hidden_size))
         init = nn.init.xavier_normal_ if config.strategy == "S" else nn.init.normal_
         init(self.context_codes)
-        self.interactions = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
+        layers = nn.ModuleList(InteractionLayer(config.encoder) for _ in config.interaction_layers)
+        self.interactions: Sequence[InteractionLayer] = layers  # type: ignore[assignment]  # it forgets their type
         self.gate = Gate(hidden_size, has_old=len(config.interaction_layers) > 1)
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
         self.num_words = config.lexical.most_words if config.lexical is not None else 0
@@ -118,7 +119,7 @@ class MixEncoder(TwoTowerScorer):
         if self.config.strategy == "C":
             nn.init.zeros_(self.context_codes)
         for index, interaction in zip(self.config.interaction_layers, self.interactions, strict=True):
-            interaction.initialise(self.encoder.layer(index))  # type: ignore[operator]  # a ModuleList forgets
+            interaction.initialise(self.encoder.layer(index))
         return self
 
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
@@ -209,7 +210,7 @@ class MixEncoder(TwoTowerScorer):
         hidden = self.encoder.embed(ids, positions, torch.zeros_like(ids))
         key_values, states = self._read_queries(hidden, positions, inputs.plan)
         groups: list[Groups] = [
-            [(ALL, interaction.view(inputs.used(of_layer), bias=inputs.bias))]  # type: ignore[operator]
+            [(ALL, interaction.view(inputs.used(of_layer), bias=inputs.bias))]
             for interaction, of_layer in zip(self.interactions, key_values, strict=True)
         ]
         means = [] if states is None else [(ALL, inputs.shares @ inputs.used(states).float())]
@@ -230,7 +231,7 @@ class MixEncoder(TwoTowerScorer):
         key_values, states = self._read_queries(hidden, positions, self.encoder.plan_texts(queries.cu_seqlens))
         bounds = [*pairwise(queries.cu_seqlens.tolist())]
         views = [
-            [interaction.view(of_layer[begin:end], absorb=absorb) for begin, end in bounds]  # type: ignore[operator]
+            [interaction.view(of_layer[begin:end], absorb=absorb) for begin, end in bounds]
             for interaction, of_layer in zip(self.interactions, key_values, strict=True)
         ]
         return views, None if states is None else pool(Ragged(states, queries.cu_seqlens), "mean")

@@ -25,7 +25,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.config: EncoderConfig = config
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_layers))
+        layers = nn.ModuleList(DecoderBlock(config) for _ in range(config.num_layers))
+        self.layers: Sequence[DecoderBlock] = layers  # type: ignore[assignment]  # it forgets their type
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.windows: Sequence[int | None] = [None]
 
@@ -80,8 +81,7 @@ class Decoder(nn.Module):
         """
         for layer in self.layers[:-1]:
             hidden = layer(hidden, positions, plan)
-        final: DecoderBlock = self.layers[-1]  # type: ignore[assignment]  # a ModuleList has items of type Module
-        return self.norm(final.forward_last(hidden, positions, plan, last))  # type: ignore[no-any-return]
+        return self.norm(self.layers[-1].forward_last(hidden, positions, plan, last))  # type: ignore[no-any-return]
 
     def forward_cls(
         self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int, *, first: int = 0

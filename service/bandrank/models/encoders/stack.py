@@ -32,7 +32,7 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = embeddings
-        self.layers = nn.ModuleList(blocks)
+        self.layers: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]  # it forgets their type
         self.windows = list(dict.fromkeys(block.window for block in blocks))
 
     @property
@@ -109,10 +109,10 @@ class Stack(nn.Module):
         self, hidden: Tensor, plan: AttentionPlan, layers: slice, num_candidates: int | None = None
     ) -> Tensor | None:
         """What the layers give, for [CLS] alone if asked, where their attention's plan computes them in one call."""
-        whole = [block.whole for block in self.layers[layers] if isinstance(block, Block) and block.whole is not None]
+        whole = [block.whole for block in self.layers[layers] if block.whole is not None]
         if not whole or len(whole) < len(self.layers[layers]) or len(self.windows) > 1:
             return None
         return plan_within(plan, self.windows[0]).layers(hidden, whole, num_candidates)
 
     def layer(self, index: int) -> Block:
-        return self.layers[index]  # type: ignore[return-value]  # a ModuleList has items of type Module
+        return self.layers[index]
