@@ -1,4 +1,7 @@
-"""Transfers of batches to a device, each beside the computation of the batch before."""
+"""Transfers of batches to a device, each beside the computation of the batch before.
+
+A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+"""
 
 from collections.abc import Sequence
 from itertools import cycle

@@ -1,4 +1,7 @@
-"""Buckets of batches: batches in one bucket have launches of one size, and so share a captured CUDA graph."""
+"""Buckets of batches: batches in one bucket have launches of one size, and so share a captured CUDA graph.
+
+A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

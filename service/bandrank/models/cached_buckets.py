@@ -3,6 +3,8 @@
 A bucket holds queries of up to 16, 32, 64 .. tokens and up to 32, 64, 128 .. candidates. The rows that a query does not
 use hold token 0, no other row attends to them, and their states are undefined. So are the representations that a batch
 does not use: each candidate is computed from its own rows alone.
+
+A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence

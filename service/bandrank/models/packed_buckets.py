@@ -2,6 +2,8 @@
 
 All read ids, positions, types and tables of tiles, whose unused entries are marked. Unused rows hold token 0, and no
 other row attends to them.
+
+A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence

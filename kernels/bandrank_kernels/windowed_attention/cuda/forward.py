@@ -1,4 +1,7 @@
-"""The plan of forward launches: kernel, grid, tiles, scratch. Made once per batch, launched in each layer."""
+"""The plan of forward launches: kernel, grid, tiles, scratch. Made once per batch, launched in each layer.
+
+A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+"""
 
 import math
 from dataclasses import dataclass

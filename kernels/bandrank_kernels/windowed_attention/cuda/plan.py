@@ -1,4 +1,7 @@
-"""The CUDA backend: tiles and scratch made once per batch, one launch in each layer."""
+"""The CUDA backend: tiles and scratch made once per batch, one launch in each layer.
+
+A comment that is a name behind an @ marks a line into which a test puts mistakes (tests/emulation/README.md).
+"""
 
 import copy
 import functools
