@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import MOST_RETRY_AFTER_S, TaskQueue
+from bandrank.engine.batching import MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
@@ -202,7 +202,7 @@ def test_a_time_to_come_back_is_capped() -> None:
     queue.put(task_of([9000]))
     with pytest.raises(Overloaded) as refused:
         queue.put(task_of([9500]))
-    assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
+    assert refused.value.retry_after_s == MAX_RETRY_AFTER_S
 
 
 def test_a_time_to_come_back_is_that_of_others_work() -> None:

@@ -12,7 +12,7 @@ from support.serving import served
 from support.variants import VARIANTS
 from torch import Tensor
 
-from bandrank.engine.explain import EXCERPT_TOKENS, MOST_GAPS, MOST_ROWS, Explanation, explain
+from bandrank.engine.explain import EXCERPT_TOKENS, MAX_GAPS, MAX_ROWS, Explanation, explain
 from bandrank.engine.occlusion import Scope
 from bandrank.engine.served import ServedModel
 from bandrank.errors import DeadlineExceeded, UnknownStrategy
@@ -77,7 +77,7 @@ async def test_a_long_candidate_is_explained_by_its_best_passage() -> None:
         explained = await explain(model, QUERY, text)
 
         assert explained.score == await score_of(model, text)
-        assert len(explained.contributions) == 50 <= MOST_GAPS
+        assert len(explained.contributions) == 50 <= MAX_GAPS
         assert [stage.candidate.read_to for stage in explained.stages] == [len(text)]
         await check_differences(model, text, explained)
 
@@ -87,8 +87,8 @@ async def test_the_work_for_a_text_of_some_passages_is_bounded() -> None:
     async with served(tiny_cross_encoder(num_layers=1)) as model:
         explained = await explain(model, QUERY, random_text(random.Random(4), 900))
 
-    assert 8 <= len(explained.contributions) < MOST_GAPS
-    assert sum(report.num_tokens for report in explained.occlusion) < MOST_ROWS
+    assert 8 <= len(explained.contributions) < MAX_GAPS
+    assert sum(report.num_tokens for report in explained.occlusion) < MAX_ROWS
     assert [stage.excerpt for stage in explained.stages] == [None]
 
 
@@ -113,7 +113,7 @@ async def test_a_long_text_is_explained_by_an_excerpt() -> None:
     assert parts.num_candidates == -(-5001 // EXCERPT_TOKENS)
     assert parts.num_tokens < 1.1 * 5001
     assert 30 < gaps.num_candidates == len(explained.contributions)
-    assert gaps.num_tokens < MOST_ROWS
+    assert gaps.num_tokens < MAX_ROWS
     assert (explained.contributions[0].start, explained.contributions[-1].end) == (
         stage.excerpt.start,
         stage.excerpt.end,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import AHEAD, DEMAND, EXPECTED_PART, FINER, MOST_RETRY_AFTER_S, TaskQueue
+from bandrank.engine.batching import AHEAD, DEMAND, EXPECTED_PART, FINER, MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
@@ -175,7 +175,7 @@ def test_a_request_waits_for_a_multiple_of_its_own_work() -> None:
         queue.put(task_of([110]))
     queue.put(task_of([140]))
 
-    assert refused.value.retry_after_s == MOST_RETRY_AFTER_S
+    assert refused.value.retry_after_s == MAX_RETRY_AFTER_S
 
 
 def test_a_request_that_is_likely_to_be_late_is_refused_when_it_comes() -> None:

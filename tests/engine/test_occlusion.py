@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from bandrank.engine.occlusion import Scope, Words, excerpts, windows
 
 
-def in_all(text: str, most: int, most_rows: float = 1e9) -> list[Words]:
+def in_all(text: str, most: int, max_rows: float = 1e9) -> list[Words]:
     """The windows of one scope, which is the text and takes a row a window."""
-    return windows(text, [Scope(0, len(text), 1.0)], most=most, most_rows=most_rows)
+    return windows(text, [Scope(0, len(text), 1.0)], max_windows=most, max_rows=max_rows)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_windows_are_fewer_where_they_take_many_rows() -> None:
     """All together take no more than may be spent; one is always there."""
     text = "word " * 100
 
-    assert len(in_all(text, 64, most_rows=20.0)) == 20
-    assert len(in_all(text, 64, most_rows=0.5)) == 1
+    assert len(in_all(text, 64, max_rows=20.0)) == 20
+    assert len(in_all(text, 64, max_rows=0.5)) == 1
 
 
 def test_scopes_have_windows_of_their_own() -> None:
     """None is in the scopes of a part only; all are of the same number of words, and what is in no scope is in none."""
     text = "a b c d e f g h i j k l"
     scopes = [Scope(0, 10, 1.0), Scope(6, 16, 2.0)]
-    found = windows(text, scopes, most=64, most_rows=12.0)
+    found = windows(text, scopes, max_windows=64, max_rows=12.0)
 
     assert [text[start:end] for start, end in found] == ["a b", "c", "d e", "f g", "h"]
     assert [[each in scope for each in found] for scope in scopes] == [
@@ -75,7 +75,7 @@ def test_a_word_is_where_it_begins() -> None:
     text, scope = "one playing", Scope(0, 8, 1.0)
 
     assert in_all(text, 9) == [(0, 3), (4, 11)]
-    assert windows(text, [scope], most=9) == [(0, 3), (4, 11)]
+    assert windows(text, [scope], max_windows=9) == [(0, 3), (4, 11)]
     assert scope.without(text, (4, 11)) == "one "
 
 

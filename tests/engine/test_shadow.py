@@ -10,7 +10,7 @@ from support.shadowing import shadowed
 from support.tasks import until
 
 from bandrank.engine.clients import Client
-from bandrank.engine.shadow import MOST_PENDING, is_sampled
+from bandrank.engine.shadow import MAX_PENDING, is_sampled
 from bandrank.errors import Overloaded
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.scorer import Scorer
@@ -149,17 +149,17 @@ async def test_a_request_is_answered_while_its_shadow_is_held() -> None:
     """The answer does not wait; nor does the next one when the shadow has a thread of its own that hangs."""
     gate = Gate()
     async with shadowed(lookup(**SCORES), WatchedScorer(lookup(**SCORES), gate), apart=True) as running:
-        for _ in range(MOST_PENDING + 5):
+        for _ in range(MAX_PENDING + 5):
             assert len((await running.ask(WORDS)).ranking.candidates) == len(WORDS)
         await asyncio.to_thread(gate.wait_for_batch)
 
-        assert (running.value("shadow_pending"), running.dropped()) == (MOST_PENDING, {"full": 5})
+        assert (running.value("shadow_pending"), running.dropped()) == (MAX_PENDING, {"full": 5})
         await running.shadow.close()
-        assert (running.value("shadow_pending"), running.dropped()) == (0, {"full": 5, "stopping": MOST_PENDING})
+        assert (running.value("shadow_pending"), running.dropped()) == (0, {"full": 5, "stopping": MAX_PENDING})
         await running.ask(WORDS)
-        assert running.dropped() == {"full": 5, "stopping": MOST_PENDING + 1}
+        assert running.dropped() == {"full": 5, "stopping": MAX_PENDING + 1}
         assert running.value("memory_in_flight_bytes") == 0
-        gate.let_through(MOST_PENDING)
+        gate.let_through(MAX_PENDING)
 
 
 async def test_the_next_request_waits_for_one_batch_of_the_shadow() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bandrank.engine.throughput import DECAY, MOST_PAUSE_S, MOST_SLOWDOWN, Throughput
+from bandrank.engine.throughput import DECAY, MAX_PAUSE_S, MAX_SLOWDOWN, Throughput
 
 
 def test_nothing_is_predicted_before_the_first_batch() -> None:
@@ -31,7 +31,7 @@ def test_a_batch_counts_by_its_size_and_age() -> None:
     expected = (DECAY * 1.0 + 2.0) / (DECAY * 1000 + 700)
     throughput.report("lane", 1, 0.1)
 
-    believed_s = MOST_SLOWDOWN * expected + MOST_PAUSE_S
+    believed_s = MAX_SLOWDOWN * expected + MAX_PAUSE_S
     assert throughput.seconds("lane", 1) == pytest.approx(believed_s)
     assert throughput.seconds("lane", 1000) == pytest.approx(1000 * expected)
 
@@ -69,7 +69,7 @@ def test_a_pause_of_the_machine_is_no_speed(rows: int) -> None:
         throughput.report("lane", rows, rows / 10_000)
     throughput.report("lane", rows, rows / 10_000 + 2.0)
 
-    assert throughput.seconds("lane", rows) < 2.5 * rows / 10_000 + MOST_PAUSE_S
+    assert throughput.seconds("lane", rows) < 2.5 * rows / 10_000 + MAX_PAUSE_S
 
 
 def test_a_changed_speed_is_learnt() -> None:

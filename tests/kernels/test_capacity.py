@@ -11,7 +11,7 @@ from support.layouts import CPU
 
 from bandrank_kernels.cuda import Dtype
 from bandrank_kernels.windowed_attention import AttentionPattern, Capacity, PackedRows
-from bandrank_kernels.windowed_attention.capacity import FEWEST_ROWS, row_bucket
+from bandrank_kernels.windowed_attention.capacity import MIN_ROWS, row_bucket
 from bandrank_kernels.windowed_attention.cuda.forward import plan_forward
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 from bandrank_kernels.windowed_attention.cuda.tiles import UNUSED_TILE, plan_candidate_tiles, plan_tiles
@@ -31,7 +31,7 @@ def test_tiles_of_a_batch_fit_in_its_bucket(data: st.DataObject, tile_rows: int)
     plan_candidate_tiles(rows, tile_rows, capacity=capacity.num_candidate_tiles(tile_rows))
 
 
-@given(st.integers(FEWEST_ROWS + 1, 100_000))
+@given(st.integers(MIN_ROWS + 1, 100_000))
 def test_a_batch_fills_eight_ninths_of_its_bucket(num_rows: int) -> None:
     """It does, and buckets are multiples of eight rows."""
     bucket = row_bucket(num_rows)

@@ -19,9 +19,7 @@ def test_runs_within_a_budget(costs: list[float], budget: int, max_items: int) -
 
     assert list(chain.from_iterable(range(run.start, run.stop) for run in runs)) == list(range(len(costs)))
     assert all(len(costs[run]) == 1 or (sum(costs[run]) <= budget and len(costs[run]) <= max_items) for run in runs)
-    assert all(
-        sum(costs[run.start : run.stop + 1]) > budget or run.stop - run.start == max_items for run in runs[:-1]
-    )
+    assert all(sum(costs[run.start : run.stop + 1]) > budget or run.stop - run.start == max_items for run in runs[:-1])
 
 
 @given(LENGTHS, BUDGETS)

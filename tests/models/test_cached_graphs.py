@@ -140,7 +140,7 @@ def test_a_scorer_replays_one_query_after_the_other(device: RecordingDevice) -> 
 def test_what_has_no_bucket_is_launched(device: RecordingDevice) -> None:
     """Too many candidates, numbers too long, a query without tokens, no candidates at all."""
     scorer = mix_encoder("c")
-    runner = runner_of(scorer, device, most_rows=512)
+    runner = runner_of(scorer, device, max_rows=512)
     batch = cached(scorer, [9], [256])
     doubles = Ragged(batch.candidates.values.double(), batch.candidates.cu_seqlens)
     without = ScoreBatch(Ragged.from_token_ids([[]]), batch.candidates, batch.cu_candidates)
@@ -176,7 +176,7 @@ def test_an_encoder_with_local_layers_is_not_captured(device: RecordingDevice) -
 def test_usual_requests_wait_for_no_capture(device: RecordingDevice) -> None:
     """Their buckets are captured before: a short query and a longer one, with few candidates and many."""
     scorer = mix_encoder()
-    runner = runner_of(scorer, device, most_rows=128)
+    runner = runner_of(scorer, device, max_rows=128)
     runner.capture_usual()
     captures = device.captures
     for tokens, count in ((5, 3), (12, 128), (30, 70)):

@@ -29,8 +29,8 @@ from bandrank_kernels.row_norms import cuda
 @pytest.mark.parametrize(
     ("dtype", "most_numbers", "nodes", "rounding"),
     [
-        (torch.float16, cls_attention.MOST_NUMBERS, 47, 0.02),
-        (torch.bfloat16, cls_attention.MOST_NUMBERS, 47, 0.1),
+        (torch.float16, cls_attention.MAX_NUMBERS, 47, 0.02),
+        (torch.bfloat16, cls_attention.MAX_NUMBERS, 47, 0.1),
         (torch.float16, 0, 53, 0.02),  # not folded
     ],
 )
@@ -45,7 +45,7 @@ def test_operations_of_a_request(
     serve_from(device, monkeypatch)
     monkeypatch.setattr(cuda, "launch", device.launch)
     monkeypatch.setattr(norm, "infers_on_gpu", lambda _: True)
-    monkeypatch.setattr(cls_attention, "MOST_NUMBERS", most_numbers)
+    monkeypatch.setattr(cls_attention, "MAX_NUMBERS", most_numbers)
     half, exact = (
         prepare(model, device=CPU, dtype=dtype, graphs=device).replay
         for model, dtype in zip(models, (dtype, torch.float32), strict=True)

@@ -131,7 +131,7 @@ def test_what_launches_depend_on_has_graphs_of_its_own() -> None:
 
 def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
     """And is captured again when its turn comes."""
-    lab = Lab.of(most_graphs=2)
+    lab = Lab.of(max_graphs=2)
     sizes = [packed([5], [[9] * count]) for count in (1, 12, 24)]
     right = [launched(batch) for batch in sizes]
     for number in (0, 1, 0, 2, 0, 1):
@@ -142,7 +142,7 @@ def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
 
 def test_usual_requests_wait_for_no_capture() -> None:
     """Their buckets are captured before: twenty candidates and a short query, and a longer one."""
-    lab = Lab.of(most_rows=600)
+    lab = Lab.of(max_rows=600)
     lab.runner.capture_usual()
     captures = lab.device.captures
     for batch in (packed([5], [[25] * 20]), packed([20], [[10, 40] * 10])):
@@ -153,7 +153,7 @@ def test_usual_requests_wait_for_no_capture() -> None:
 
 def test_a_failed_capture_ends_those_of_usual_requests() -> None:
     """There is one attempt, and one warning."""
-    lab = Lab.of(most_rows=600)
+    lab = Lab.of(max_rows=600)
     lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
     lab.runner.capture_usual()
 
@@ -162,7 +162,7 @@ def test_a_failed_capture_ends_those_of_usual_requests() -> None:
 
 def test_a_large_batch_is_left_to_the_caller() -> None:
     """It is launched as it is."""
-    lab = Lab.of(most_rows=176)
+    lab = Lab.of(max_rows=176)
 
     assert lab.runner.score(packed([5], [[30] * 6])) is None
     assert lab.device.captures == 0

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandrank.models.graphs import MOST_GRAPHS
+from bandrank.models.graphs import MAX_GRAPHS
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.packed_buckets import MOST_ROWS
+from bandrank.models.packed_buckets import MAX_ROWS
 from bandrank.models.usual import usual_layouts
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import Capacity, PackedRows
@@ -29,7 +29,7 @@ def graph_of(rows: PackedRows) -> Hashable:
 @cache
 def graphs() -> set[Hashable]:
     """Those of all usual layouts."""
-    return {graph_of(rows) for rows in usual_layouts(MOST_ROWS)}
+    return {graph_of(rows) for rows in usual_layouts(MAX_ROWS)}
 
 
 @given(st.integers(1, 30), st.integers(32, 220), st.integers(17, 128), st.integers(0, 2**32))
@@ -40,14 +40,14 @@ def test_a_usual_request_has_a_graph(query: int, mean: int, count: int, seed: in
     lengths[0] += max(0, count * 32 - sum(lengths))
     rows = PackedRows(offsets([query + 1]), offsets(lengths), np.zeros(count, np.int64))
 
-    assert graph_of(rows) in graphs() or Capacity.of(rows).num_rows > MOST_ROWS
+    assert graph_of(rows) in graphs() or Capacity.of(rows).num_rows > MAX_ROWS
 
 
 def test_usual_layouts_leave_room_for_others() -> None:
     """Each has a graph of its own, its rows fill it, and a hundred graphs are left."""
-    layouts = list(usual_layouts(MOST_ROWS))
+    layouts = list(usual_layouts(MAX_ROWS))
 
-    assert len(graphs()) == len(layouts) <= MOST_GRAPHS - 100
+    assert len(graphs()) == len(layouts) <= MAX_GRAPHS - 100
     assert all(row_bucket(rows.num_rows) == rows.num_rows for rows in layouts)
     assert [rows.num_rows for rows in layouts] == sorted((rows.num_rows for rows in layouts), reverse=True)
-    assert layouts[0].num_rows == row_bucket(MOST_ROWS) == MOST_ROWS
+    assert layouts[0].num_rows == row_bucket(MAX_ROWS) == MAX_ROWS

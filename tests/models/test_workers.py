@@ -12,7 +12,7 @@ from support.models import score_batch, tiny_cross_encoder
 from support.variants import random_texts
 
 from bandrank.models.ragged import Ragged
-from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Grain, Workers, parts_of, split, workers
+from bandrank.models.workers import COARSE, FINE, MIN_PART_ROWS, Grain, Workers, parts_of, split, workers
 
 
 def test_each_computes_with_one_thread() -> None:
@@ -122,7 +122,7 @@ def test_runs_cover_all_sequences_once(lengths: list[int], count: int, grain: Gr
 
     assert [index for run in runs for index in range(run.start, run.stop)] == list(range(len(lengths)))
     assert len(runs) == 1 or all(run.start < run.stop for run in runs)
-    assert len(runs) <= max(1, min(count, sum(lengths) // FEWEST_ROWS), sum(lengths) // grain.least + 1)
+    assert len(runs) <= max(1, min(count, sum(lengths) // MIN_PART_ROWS), sum(lengths) // grain.least + 1)
 
 
 def sizes(lengths: list[int], grain: Grain = FINE) -> list[int]:

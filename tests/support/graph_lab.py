@@ -17,10 +17,10 @@ from torch import Tensor
 
 from bandrank.models.architectures import CrossEncoder
 from bandrank.models.architectures.cross_encoder import CrossEncoderConfig
-from bandrank.models.graphs import MOST_GRAPHS, GraphRunner
+from bandrank.models.graphs import MAX_GRAPHS, GraphRunner
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
-from bandrank.models.packed_buckets import MOST_ROWS
+from bandrank.models.packed_buckets import MAX_ROWS
 from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, interface
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
@@ -89,8 +89,8 @@ class Lab:
         *,
         running: Running = "at once",
         window: int | None = 4,
-        most_rows: int = MOST_ROWS,
-        most_graphs: int = MOST_GRAPHS,
+        max_rows: int = MAX_ROWS,
+        max_graphs: int = MAX_GRAPHS,
     ) -> "Lab":
         device = RecordingDevice(running)
         plan_class = house["bandrank_kernels.windowed_attention.cuda.plan"].CudaPlan
@@ -100,8 +100,8 @@ class Lab:
 
         packing = house["bandrank.models.packed_buckets"]
         packing.Capacity = house[MODULES[0]].Capacity
-        buckets = packing.PackedBuckets(scorer(window).compute, plan, most_rows=most_rows)
-        runner = house["bandrank.models.graphs"].GraphRunner(buckets, device, most_graphs=most_graphs)
+        buckets = packing.PackedBuckets(scorer(window).compute, plan, max_rows=max_rows)
+        runner = house["bandrank.models.graphs"].GraphRunner(buckets, device, max_graphs=max_graphs)
         return cls(device, runner, window)
 
     def score(self, batch: PackedTokens) -> Tensor:

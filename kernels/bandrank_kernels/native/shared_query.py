@@ -5,7 +5,7 @@ from torch import Tensor
 from bandrank_kernels.native.library import native
 from bandrank_kernels.native.threads import in_parts
 
-FEWEST_ROWS = 64  # that are worth a thread
+MIN_ROWS = 64  # that are worth a thread
 
 
 def attend_shared(rows: Tensor, keys: Tensor, values: Tensor, own: int = 0) -> Tensor:
@@ -29,5 +29,5 @@ def attend_shared(rows: Tensor, keys: Tensor, values: Tensor, own: int = 0) -> T
             rows[begin:].data_ptr(), stride, end - begin, own, *addresses, *sizes, out[begin:].data_ptr()
         )
 
-    in_parts(len(rows) // group, max(1, FEWEST_ROWS // group), run)
+    in_parts(len(rows) // group, max(1, MIN_ROWS // group), run)
     return out

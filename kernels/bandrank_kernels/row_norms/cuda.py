@@ -20,24 +20,24 @@ from bandrank_kernels.row_norms.addend import Addend
 FILE = "norm_of_sum.cu"
 # struct Addend and struct NormParams of the source, which a test compares byte by byte.
 ADDEND = struct_layout(addresses="rows numbers", longs="num_rows row_stride")
-MOST_ADDENDS = 3
+MAX_ADDENDS = 3
 NORM = struct_layout(addresses="weight bias out", longs="num_rows", ints="hidden_size", floats="eps")
-PARAMS = np.dtype([("addends", ADDEND, MOST_ADDENDS), *((name, NORM[name]) for name in NORM.names or ())], align=True)
+PARAMS = np.dtype([("addends", ADDEND, MAX_ADDENDS), *((name, NORM[name]) for name in NORM.names or ())], align=True)
 NO_ADDEND = (0, 0, 0, 0)
 
 # As in the source.
 COLUMNS = 8
 PART_COLUMNS = 256
 ROWS_PER_BLOCK = 4
-MOST_PARTS = 4  # a lane then holds 32 columns: more would cost occupancy, and no BERT is wider
+MAX_PARTS = 4  # a lane then holds 32 columns: more would cost occupancy, and no BERT is wider
 
 
 def why_unsupported(dtype: torch.dtype, hidden_size: int) -> str | None:
     """Why the kernel cannot run, as a clause for an error message; None if it can."""
     if dtype_name(dtype) not in get_args(Dtype):
         return f"rows must be float16, bfloat16 or float32, got {dtype}"
-    if hidden_size % COLUMNS or not 0 < hidden_size <= MOST_PARTS * PART_COLUMNS:
-        return f"hidden_size must be a multiple of {COLUMNS} up to {MOST_PARTS * PART_COLUMNS}, got {hidden_size}"
+    if hidden_size % COLUMNS or not 0 < hidden_size <= MAX_PARTS * PART_COLUMNS:
+        return f"hidden_size must be a multiple of {COLUMNS} up to {MAX_PARTS * PART_COLUMNS}, got {hidden_size}"
     return None
 
 
@@ -53,8 +53,8 @@ def instances() -> list[Kernel]:
     return [
         kernel(getattr(torch, name), num_parts, num_addends)
         for name in get_args(Dtype)
-        for num_parts in range(1, MOST_PARTS + 1)
-        for num_addends in (2, MOST_ADDENDS)
+        for num_parts in range(1, MAX_PARTS + 1)
+        for num_addends in (2, MAX_ADDENDS)
     ]
 
 
@@ -68,7 +68,7 @@ def plan(addends: Sequence[Addend], weight: Tensor, bias: Tensor, eps: float, ou
         blocks=-(-num_rows // ROWS_PER_BLOCK),
         threads=32 * ROWS_PER_BLOCK,
         layout=PARAMS,
-        addends=[*(_struct(addend) for addend in addends), *[NO_ADDEND] * (MOST_ADDENDS - len(addends))],
+        addends=[*(_struct(addend) for addend in addends), *[NO_ADDEND] * (MAX_ADDENDS - len(addends))],
         weight=weight,
         bias=bias,
         out=out,

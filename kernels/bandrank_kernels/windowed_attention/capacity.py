@@ -9,9 +9,9 @@ from typing import Self
 
 from bandrank_kernels.windowed_attention.rows import PackedRows
 
-FEWEST_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.125, 8  # a batch fills eight ninths of its bucket or more, 94% on average
-FEWEST_CANDIDATES = 8
-LEAST_GLOBALS = 16  # [CLS] and the query: two tiles of keys, the fewest that kernels are built for
+MIN_ROWS, ROW_STEP, ROW_MULTIPLE = 64, 1.125, 8  # a batch fills eight ninths of its bucket or more, 94% on average
+MIN_CANDIDATES = 8
+MIN_GLOBALS = 16  # [CLS] and the query: two tiles of keys, the fewest that kernels are built for
 SHORTEST_CANDIDATE = 32  # above the widest window of narrow.cuh, so that no bucket narrows it
 
 
@@ -39,11 +39,11 @@ class Capacity:
     def of(cls, rows: PackedRows) -> Self:
         """The smallest bucket that holds the batch. It has a row for each of its candidates."""
         least = cls.exactly(rows)
-        num_candidates = power_of_two(max(rows.num_candidates, rows.num_queries), FEWEST_CANDIDATES)
+        num_candidates = power_of_two(max(rows.num_candidates, rows.num_queries), MIN_CANDIDATES)
         return cls(
             num_rows=row_bucket(max(rows.num_rows, num_candidates)),
             num_candidates=num_candidates,
-            query_rows=power_of_two(1 + least.query_rows, LEAST_GLOBALS) - 1,
+            query_rows=power_of_two(1 + least.query_rows, MIN_GLOBALS) - 1,
             candidate_rows=power_of_two(least.candidate_rows, SHORTEST_CANDIDATE),
         )
 
@@ -63,7 +63,7 @@ def row_bucket(num_rows: int) -> int:
 
 def row_buckets() -> Iterator[int]:
     """All of them, ascending without end."""
-    bucket = FEWEST_ROWS
+    bucket = MIN_ROWS
     while True:
         yield bucket
         bucket = int(bucket * ROW_STEP) // ROW_MULTIPLE * ROW_MULTIPLE

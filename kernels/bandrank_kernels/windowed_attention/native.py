@@ -30,7 +30,7 @@ from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, pl
 
 # Rows that are one task: with a window its keys and values stay in the first-level cache.
 TASK_ROWS = 128
-FEWEST_TASKS = 4  # that are worth a thread
+MIN_TASKS = 4  # that are worth a thread
 # Rows of a sequence that are one piece of a layer. The pieces of a long one share the threads. It is cut alike in any
 # company, since what its [CLS] meets is summed piece by piece.
 PIECE_ROWS = 4 * TASK_ROWS
@@ -39,7 +39,7 @@ NEAR_ROWS = 16  # so far away, projecting a row again for each chunk that sees i
 QUERIES, KEYS, BAND, WINDOW = 0, 2, 8, 10
 COLUMNS = 11
 Tasks = npt.NDArray[np.int64]  # (n, COLUMNS)
-MOST_HEAD_DIM, HEAD_DIM_MULTIPLE = 256, 16
+MAX_HEAD_DIM, HEAD_DIM_MULTIPLE = 256, 16
 
 
 def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> str | None:
@@ -48,8 +48,8 @@ def why_not_native(device: torch.device, dtype: torch.dtype, head_dim: int) -> s
         return f"the tensors are on {device}"
     if dtype != torch.float32:
         return f"the CPU kernels compute attention in float32, not {dtype}"
-    if head_dim % HEAD_DIM_MULTIPLE or head_dim > MOST_HEAD_DIM:
-        return f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} up to {MOST_HEAD_DIM}, got {head_dim}"
+    if head_dim % HEAD_DIM_MULTIPLE or head_dim > MAX_HEAD_DIM:
+        return f"head_dim must be a multiple of {HEAD_DIM_MULTIPLE} up to {MAX_HEAD_DIM}, got {head_dim}"
     return why_no_native()
 
 
@@ -267,7 +267,7 @@ def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor, biases: DistanceBiases 
         first = table + begin * tasks.strides[0]
         native().attend(query, key, value, stride, heads, head_dim, first, end - begin, added, to)
 
-    in_parts(len(tasks), FEWEST_TASKS, run)
+    in_parts(len(tasks), MIN_TASKS, run)
     return out
 
 

@@ -13,7 +13,7 @@ from bandrank.engine.throughput import Throughput
 from bandrank.engine.tickets import Ticket
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
 
-MOST_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
+MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
 
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
@@ -262,7 +262,7 @@ class TaskQueue:
     def _overloaded(self, retry_after_s: float) -> Overloaded:
         return Overloaded(
             f"other requests go before this one for too long; try again in {retry_after_s:.1f} s",
-            retry_after_s=min(retry_after_s, MOST_RETRY_AFTER_S),
+            retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S),
         )
 
     def _seconds_before(self, ticket: Ticket, cost: float) -> float:

@@ -28,7 +28,7 @@ from bandrank.models.readings import Reading
 
 # Texts with a gap that are scored, at most, and the rows of all of them over all stages, in about two seconds on two
 # cores. A stage that takes more rows for the text than WHOLE_ROWS gets excerpts of about EXCERPT_TOKENS.
-MOST_GAPS, MOST_ROWS = 64, 16_384
+MAX_GAPS, MAX_ROWS = 64, 16_384
 WHOLE_ROWS, EXCERPT_TOKENS = 2048, 448
 FRAME_TOKENS = 4  # beside the words of an excerpt, about
 TOKEN_BYTES = 512  # of memory: the token, its part of the answer, and the answer's text
@@ -174,7 +174,7 @@ async def _occlude(  # noqa: PLR0917
             with_excerpts[index] = replace(each, excerpt=excerpt)
             reports += [report] if report is not None else []
     text = text[: max(scope.end for scope in scopes.values())]
-    gaps = windows(text, list(scopes.values()), most=MOST_GAPS, most_rows=MOST_ROWS)
+    gaps = windows(text, list(scopes.values()), max_windows=MAX_GAPS, max_rows=MAX_ROWS)
     losses: dict[Words, dict[str, float]] = {gap: {} for gap in gaps}
     for weighed, each in zip(stages, with_excerpts, strict=True):
         if (scope := scopes.get(each.stage)) is None or not (within := [gap for gap in gaps if gap in scope]):
@@ -228,7 +228,7 @@ def _expected(stages: Sequence[WeighedStage], query: str, text: str) -> dict[Any
     """Rows by lane of the text, of its excerpts and of the texts with a gap, as far as its length tells."""
     once = [sum(each.expected(query, text, keep=False).values()) if each.weight else 0.0 for each in stages]
     looked_at = [rows if rows <= WHOLE_ROWS else EXCERPT_TOKENS for rows in once]
-    num_gaps = max(1.0, min(MOST_GAPS, MOST_ROWS / sum(looked_at), (len(text) + 1) // 2))
+    num_gaps = max(1.0, min(MAX_GAPS, MAX_ROWS / sum(looked_at), (len(text) + 1) // 2))
     expected: dict[AnyLane, float] = {}
     for each, whole, part in zip(stages, once, looked_at, strict=True):
         more = num_gaps * part + (whole if whole > WHOLE_ROWS else 0.0)

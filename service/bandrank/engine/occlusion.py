@@ -44,12 +44,12 @@ class Scope:
         return text[self.start : words[0]] + text[words[1] : self.end]
 
 
-def windows(text: str, scopes: Sequence[Scope], *, most: int, most_rows: float = float("inf")) -> list[Words]:
-    """At most so many windows of equally many words, or fewer at the end of a scope.
+def windows(text: str, scopes: Sequence[Scope], *, max_windows: int, max_rows: float = float("inf")) -> list[Words]:
+    """At most `max_windows` windows of equally many words, or fewer at the end of a scope.
 
-    They are one word long where that is not too many, neither of them nor of rows: each takes the rows of the scopes
-    that it is in. None overlaps another, and together they hold all words of the scopes; white space around a window is
-    in none. In each scope there is one at least if it has a word, whatever that takes.
+    They are one word long where that makes neither too many windows nor too many rows: each takes the rows of the
+    scopes that it is in. None overlaps another, and together they hold all words of the scopes; white space around a
+    window is in none. In each scope there is one at least if it has a word, whatever that takes.
     """
     words = [match.span() for match in WORD.finditer(text)]
     grouped = groupby(words, key=lambda word: tuple(scope for scope in scopes if word in scope))
@@ -59,13 +59,13 @@ def windows(text: str, scopes: Sequence[Scope], *, most: int, most_rows: float =
     def fits(size: int) -> bool:
         counts = [(-(-len(group) // size), within) for within, group in groups]
         rows = sum(count * sum(scope.rows for scope in within) for count, within in counts)
-        return sum(count for count, _ in counts) <= most and rows <= most_rows
+        return sum(count for count, _ in counts) <= max_windows and rows <= max_rows
 
     size = 1 + bisect_left(range(1, longest), True, key=fits)  # noqa: FBT003 - what `fits` has to be
     parts = [group[start : start + size] for _, group in groups for start in range(0, len(group), size)]
     return [(part[0][0], part[-1][1]) for part in parts]
 
 
-def excerpts(text: str, most: int) -> list[Words]:
-    """The text in at most so many parts of equally many words, the last perhaps of fewer."""
-    return windows(text, [Scope(0, len(text), 0.0)], most=most)
+def excerpts(text: str, max_parts: int) -> list[Words]:
+    """The text in at most `max_parts` parts of equally many words, the last perhaps of fewer."""
+    return windows(text, [Scope(0, len(text), 0.0)], max_windows=max_parts)

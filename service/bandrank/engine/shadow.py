@@ -26,7 +26,7 @@ from bandrank.metrics import SHADOW_CUTOFFS, Metrics
 
 log = logging.getLogger(__name__)
 
-MOST_PENDING = 32
+MAX_PENDING = 32
 CANDIDATE_BYTES = 256  # of a sample for each candidate beside its text: the answer's RankedCandidate, the shadow's
 
 
@@ -104,7 +104,7 @@ class Shadow:
                 await work
 
     def _put(self, sample: Sample) -> None:
-        if self._closed or len(self._pending) >= MOST_PENDING:
+        if self._closed or len(self._pending) >= MAX_PENDING:
             self._drop(sample, "stopping" if self._closed else "full")
             return
         self._pending.append(sample)

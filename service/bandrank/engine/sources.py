@@ -274,8 +274,8 @@ class RepresentationSource:
         per_character, limit = self._tokenizer.tokens_per_character, self._tokenizer.candidate_limit(0)
         rows = [min(int(len(text) * per_character) + 1, limit) for text in texts]
         whole_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows))
-        most_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
-        return len(rows[next(runs_within(rows, most_rows))])
+        max_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
+        return len(rows[next(runs_within(rows, max_rows))])
 
     async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
         options = Options(reach, keep=keep)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 # A batch is believed to be at most this many times as slow as those before it, and this many seconds: a pause of the
 # machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
-MOST_SLOWDOWN, MOST_PAUSE_S = 4.0, 0.05
+MAX_SLOWDOWN, MAX_PAUSE_S = 4.0, 0.05
 DECAY = 0.9  # the factor of older batches at each report; about ten batches of a size count
 SIZE = 4  # batches are of one size if none has so many times the rows of another
 NEAR = 2  # sizes apart: what is learnt from batches so much smaller holds for large ones, but for their fixed cost
@@ -28,7 +28,7 @@ class Throughput:
             return
         known, size = self._row_s.get(lane, {}), _size(rows)
         if known:
-            seconds = min(seconds, MOST_SLOWDOWN * self.seconds(lane, rows) + MOST_PAUSE_S)
+            seconds = min(seconds, MAX_SLOWDOWN * self.seconds(lane, rows) + MAX_PAUSE_S)
         old_rows, old_seconds = self._sums.get((lane, size), (0.0, 0.0))
         rows, seconds = DECAY * old_rows + rows, DECAY * old_seconds + seconds
         self._sums[lane, size] = rows, seconds

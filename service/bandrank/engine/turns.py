@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from bandrank.engine.batching import MOST_RETRY_AFTER_S
+from bandrank.engine.batching import MAX_RETRY_AFTER_S
 from bandrank.engine.clients import Client, Shares
 from bandrank.engine.throughput import Throughput
 from bandrank.engine.waiting import WaitingClients
@@ -46,7 +46,7 @@ class Turns:
             seconds = self._speed.seconds(LANE, size)
             raise Overloaded(
                 f"{sizes.held:.0f} characters wait to be tokenised; try again in {seconds:.1f} s",
-                retry_after_s=min(seconds, MOST_RETRY_AFTER_S),
+                retry_after_s=min(seconds, MAX_RETRY_AFTER_S),
             )
         sizes.hold(client, size)
         try:

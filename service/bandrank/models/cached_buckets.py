@@ -26,12 +26,12 @@ from bandrank_kernels import transfer
 from bandrank_kernels.arrays import Ints, offsets
 from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, power_of_two
 
-FEWEST_TOKENS, FEWEST_CANDIDATES = 16, 32
+MIN_TOKENS, MIN_CANDIDATES = 16, 32
 USUAL_TOKENS = (32, 16)  # the largest queries of usual buckets
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 # Rows of candidates. More of them keep a GPU busy for about as long as the host launches: 4,096 of mix-b would take an
 # H100 0.8 ms, and 212 launches the host 1.3 (both estimated).
-MOST_ROWS = 4096
+MAX_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -73,24 +73,24 @@ class CachedBuckets:
         num_embeddings: int,
         lexical: Lexical | None,
         *,
-        most_rows: int = MOST_ROWS,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         """compute: computes a bucket's scores on the device, (n,).  encoder: of queries.  num_embeddings: k.
-        lexical: the evidence of words in the score.  most_rows: of the candidates of the largest bucket.
+        lexical: the evidence of words in the score.  max_rows: of the candidates of the largest bucket.
         """
         self._compute, self._encoder, self._lexical = compute, encoder, lexical
-        self._num_embeddings, self._most_rows = num_embeddings, most_rows
+        self._num_embeddings, self._max_rows = num_embeddings, max_rows
 
     @property
     def num_bytes(self) -> int:
         """Room for representations in float32, evidence, and less than a hundred bytes for each token of a query."""
-        return self._most_rows * (4 * self._encoder.config.hidden_size + 4 * EVIDENCE) + 100 * MOST_TOKENS
+        return self._max_rows * (4 * self._encoder.config.hidden_size + 4 * EVIDENCE) + 100 * MAX_TOKENS
 
     def fit(self, batch: ScoreBatch) -> Fitted | None:
         values, ids = batch.candidates.values, batch.queries.values.numpy()
-        count = power_of_two(len(batch.candidates), FEWEST_CANDIDATES)
-        tokens = power_of_two(len(ids), FEWEST_TOKENS)
-        if len(ids) == 0 or tokens > MOST_TOKENS or count * self._num_embeddings > self._most_rows:
+        count = power_of_two(len(batch.candidates), MIN_CANDIDATES)
+        tokens = power_of_two(len(ids), MIN_TOKENS)
+        if len(ids) == 0 or tokens > MAX_TOKENS or count * self._num_embeddings > self._max_rows:
             return None
         plan = self._plan(len(ids), tokens)
         tables = [*self._of_query(ids, tokens), self._words(batch, count), *plan.host_tables, values]
@@ -108,8 +108,8 @@ class CachedBuckets:
         return Fitted(key, tables, shapes, compute, len(batch.candidates))
 
     def usual(self) -> Iterator[Fitted]:
-        counts = (FEWEST_CANDIDATES << step for step in range(32))
-        fitting = takewhile(lambda count: count * self._num_embeddings <= self._most_rows, counts)
+        counts = (MIN_CANDIDATES << step for step in range(32))
+        fitting = takewhile(lambda count: count * self._num_embeddings <= self._max_rows, counts)
         for count in reversed([*fitting]):
             for tokens in USUAL_TOKENS:
                 fitted = self.fit(self._zeros(tokens, count))

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # Usual requests of a cross-encoder have 138 of them. A graph takes some hundred kilobytes of the driver's memory
 # (estimated).
-MOST_GRAPHS = 256
+MAX_GRAPHS = 256
 
 Batch = TypeVar("Batch")
 
@@ -50,9 +50,9 @@ class GraphRunner(Generic[Batch]):
     obstacle: the reason why no more graphs are captured, or None.  graph_bytes: device memory that the graphs hold.
     """
 
-    def __init__(self, buckets: Buckets[Batch], device: GraphDevice, *, most_graphs: int = MOST_GRAPHS) -> None:
-        """most_graphs: the most graphs that are kept; the least recently used one is dropped first."""
-        self._buckets, self._device, self._most_graphs = buckets, device, most_graphs
+    def __init__(self, buckets: Buckets[Batch], device: GraphDevice, *, max_graphs: int = MAX_GRAPHS) -> None:
+        """max_graphs: the most graphs that are kept; the least recently used one is dropped first."""
+        self._buckets, self._device, self._max_graphs = buckets, device, max_graphs
         self._graphs: OrderedDict[Hashable, _Bucket] = OrderedDict()
         self._lock = threading.Lock()
         with device.active():
@@ -123,7 +123,7 @@ class GraphRunner(Generic[Batch]):
         self._staging.refill(fitted.tables, inputs[: transfer.num_bytes(fitted.tables)])
 
     def _make_room(self) -> None:
-        while len(self._graphs) >= self._most_graphs:
+        while len(self._graphs) >= self._max_graphs:
             self._idle.synchronize()
             self._graphs.popitem(last=False)[1].release()
 

@@ -19,7 +19,7 @@ from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedR
 
 # Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
 # H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
-MOST_ROWS = 21_392
+MAX_ROWS = 21_392
 
 PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 
@@ -27,24 +27,22 @@ PlanRows = Callable[[PackedRows, Capacity], AttentionPlan]
 class PackedBuckets:
     """Implements `Buckets`: a bucket for each `Capacity`."""
 
-    def __init__(
-        self, compute: Callable[[PackedInputs], Tensor], plan: PlanRows, *, most_rows: int = MOST_ROWS
-    ) -> None:
+    def __init__(self, compute: Callable[[PackedInputs], Tensor], plan: PlanRows, *, max_rows: int = MAX_ROWS) -> None:
         """compute: computes a batch's scores on the device, (num_candidates,).  plan: makes its plan for a capacity.
-        most_rows: of the largest bucket.
+        max_rows: of the largest bucket.
         """
-        self._compute, self._plan, self._most_rows = compute, plan, most_rows
+        self._compute, self._plan, self._max_rows = compute, plan, max_rows
 
     @property
     def num_bytes(self) -> int:
         """Room for ids, positions, types, two tables of tiles of 32 bytes, with fewer than four tiles for each row,
         and counters of sixteen heads.
         """
-        return self._most_rows * (3 * 8 + 4 * 32 + 16 * 4)
+        return self._max_rows * (3 * 8 + 4 * 32 + 16 * 4)
 
     def fit(self, batch: PackedTokens) -> Fitted | None:
         capacity = Capacity.of(batch.rows)
-        if capacity.num_rows > self._most_rows:
+        if capacity.num_rows > self._max_rows:
             return None
         plan = self._plan(batch.rows, capacity)
 
@@ -58,7 +56,7 @@ class PackedBuckets:
         return Fitted(key, tables, tables, compute, batch.rows.num_candidates)
 
     def usual(self) -> Iterator[Fitted]:
-        for rows in usual_layouts(self._most_rows):
+        for rows in usual_layouts(self._max_rows):
             fitted = self.fit(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
             assert fitted is not None, "a usual layout that has no bucket. This is a bug."
             yield fitted

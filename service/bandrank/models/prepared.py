@@ -17,7 +17,7 @@ from bandrank.models.layers.packing import PackedTokens
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
-from bandrank.models.workers import COARSE, FEWEST_ROWS, FINE, Workers, parts_of, split, workers
+from bandrank.models.workers import COARSE, FINE, MIN_PART_ROWS, Workers, parts_of, split, workers
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
@@ -210,7 +210,7 @@ class PreparedScorer:
     def _begin(self, compute: Callable[[ScoreBatch], Result], batch: ScoreBatch) -> Callable[[], list[Result]]:
         lengths = batch.candidates.lengths
         parts = parts_of(batch, self._split(lengths))
-        if len(parts) == 1 and lengths.sum() >= 2 * FEWEST_ROWS:
+        if len(parts) == 1 and lengths.sum() >= 2 * MIN_PART_ROWS:
             return self._workers.begin_together(compute, parts[0])
         return self._workers.begin(compute, parts)
 

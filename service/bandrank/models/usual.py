@@ -13,13 +13,13 @@ QUERY_ROWS, CANDIDATES = (15, 31), (32, 64, 128)
 SHORTEST, LONGEST = 32, 256  # mean lengths of candidates, in tokens
 
 
-def usual_layouts(most_rows: int) -> Iterator[PackedRows]:
+def usual_layouts(max_rows: int) -> Iterator[PackedRows]:
     """One for each bucket of usual requests, of one query and candidates of about one length; large ones first, so that
     memory for them serves all.
 
-    most_rows: of the largest.
+    max_rows: of the largest.
     """
-    sizes = takewhile(lambda size: size <= most_rows, row_buckets())
+    sizes = takewhile(lambda size: size <= max_rows, row_buckets())
     for num_rows in reversed(list(sizes)):
         for count in CANDIDATES:
             if count // 2 * SHORTEST <= num_rows <= count * LONGEST:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 PIECES = 1 << 16  # that two bytes tell apart; those of larger vocabularies share places, a few of each
 PIECE_BYTES, WEIGHT_BYTES = 2, 1
-MOST = 255  # a weight of 1
+MAX_WEIGHT = 255  # a weight of 1
 
 
 @dataclass(frozen=True)

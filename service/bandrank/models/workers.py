@@ -22,10 +22,10 @@ from bandrank_kernels.arrays import Ints, offsets
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 # A small batch gives each worker one part, unless it had fewer rows than these.
-FEWEST_ROWS = 96
+MIN_PART_ROWS = 96
 # Where a worker would have so many times its share of the rows, the threads share each layer instead, and wait for each
 # other there.
-MOST_SHARES = 1.25
+MAX_SHARES = 1.25
 
 
 class Grain(NamedTuple):
@@ -134,7 +134,7 @@ def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
     total = int(lengths.sum())
     ends = np.searchsorted(np.cumsum(lengths), _ends(total, count, grain), side="left") + 1
     runs = [slice(begin, end) for begin, end in pairwise(sorted({0, *ends.tolist(), len(lengths)}))]
-    if runs and _most_rows([int(lengths[run].sum()) for run in runs], count) * count <= MOST_SHARES * total:
+    if runs and _most_rows([int(lengths[run].sum()) for run in runs], count) * count <= MAX_SHARES * total:
         return runs
     return [slice(0, len(lengths))]
 
@@ -142,7 +142,7 @@ def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
 def _ends(total: int, count: int, grain: Grain) -> list[float]:
     """Where all parts but the last one should end, in rows."""
     if count == 1 or total < count * grain.large:
-        parts = min(count, total // FEWEST_ROWS)
+        parts = min(count, total // MIN_PART_ROWS)
         return [total * part / parts for part in range(1, parts)]
     ends, end = [], 0.0
     while total - end > grain.least:

@@ -43,7 +43,7 @@ class SearchAnswer:
         # A character for each byte: JSON's own are ASCII, and a single wide one among all the others would make them
         # take four times as much. A hit with any other is decoded by itself when its words count.
         self._text = body.decode("latin-1")
-        read_hits = partial(read_elements, read=_read_hit, most=max_hits)
+        read_hits = partial(read_elements, read=_read_hit, max_elements=max_hits)
         read_around = partial(read_members, readers={"hits": read_hits})
         root = read_document(self._text, partial(read_members, readers={"hits": read_around}))
         around = find(root, "hits")

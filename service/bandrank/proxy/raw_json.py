@@ -93,18 +93,18 @@ def read_members(text: str, at: int, readers: Mapping[str, Reader] | None = None
         at = _expect(text, at, ",")
 
 
-def read_elements(text: str, at: int, read: Reader, most: float = math.inf) -> tuple[list[Part], int]:
+def read_elements(text: str, at: int, read: Reader, max_elements: float = math.inf) -> tuple[list[Part], int]:
     """The elements of the list that begins at a place, each read by `read`, and where it ends.
 
-    Raises ValueError, also for more elements than `most`, of which no more are read.
+    Raises ValueError, also for more elements than `max_elements`, of which no more are read.
     """
     elements: list[Part] = []
     at = _expect(text, at, "[")
     if text.startswith("]", at):
         return elements, at + 1
     while True:
-        if len(elements) >= most:
-            raise ValueError(f"expected no more than {most} elements")
+        if len(elements) >= max_elements:
+            raise ValueError(f"expected no more than {max_elements} elements")
         value, end = read(text, at)
         elements.append(Part("", at, at, end, value))
         at = _skip(text, end)

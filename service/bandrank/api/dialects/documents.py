@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from bandrank.api.dialects.parts import is_in_parts, joined
 from bandrank.errors import InvalidInput
 
-MOST_KEYS = 8  # in the path of a field, each of which is looked up in each document
+MAX_KEYS = 8  # in the path of a field, each of which is looked up in each document
 SHOWN_FIELDS, SHOWN_CHARACTERS = 3, 40  # in a message
 
 
@@ -70,7 +70,7 @@ def texts_of(
     name: that of the documents' field.  in_parts: whether an object may have parts in place of a text.
     Raises InvalidInput with the index of an object that has no text, or none of the fields where there are any.
     """
-    paths = [(field, field.split(".", MOST_KEYS - 1)) for field in rank_fields or ()]
+    paths = [(field, field.split(".", MAX_KEYS - 1)) for field in rank_fields or ()]
     for index, document in enumerate(documents):
         try:
             text = document if isinstance(document, str) else _text_of(document, paths, in_parts=in_parts)

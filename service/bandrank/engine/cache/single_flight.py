@@ -17,7 +17,7 @@ STARTER_ERRORS = (DeadlineExceeded, TimeoutError)
 
 # A caller joins a computation of at most this many keys, or of this many times its own. A larger one it does not wait
 # for, but computes the shared keys again: the work done twice is bounded by its own size.
-SMALL, MOST_TIMES_LARGER = 16, 4
+SMALL, MAX_TIMES_LARGER = 16, 4
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class SingleFlight:
         joined: set[Flight] = set()
         try:
             while missing := [key for key in dict.fromkeys(keys) if key not in result]:
-                most = max(SMALL, MOST_TIMES_LARGER * len(missing))
+                most = max(SMALL, MAX_TIMES_LARGER * len(missing))
                 flying = {key: self._by_key[owner, key] for key in missing if (owner, key) in self._by_key}
                 near = {key for key, flight in flying.items() if flight in joined or len(flight.keys) <= most}
                 if unclaimed := [key for key in missing if key not in near]:

@@ -23,7 +23,7 @@ from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, rendered
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
-from bandrank.models.hf.qwen import MOST_DECODER_TOKENS, require_no_code
+from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
 from bandrank.models.scorer import Scorer
 from bandrank.models.wording import PLAIN, Wording
 
@@ -155,7 +155,7 @@ def read(model: Model, modules: list[str]) -> Scorer:
             model.folder,
             model.settings["model_type"],
         )
-    max_tokens = min(MOST_DECODER_TOKENS, model.encoder.max_positions)
+    max_tokens = min(MAX_DECODER_TOKENS, model.encoder.max_positions)
     config = DecoderRerankerConfig(
         encoder=model.encoder,
         prompt=text.tokenised(model.folder),

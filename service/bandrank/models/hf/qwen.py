@@ -9,7 +9,7 @@ from bandrank.models.hf.model import SUPPORTED, Family, Model
 from bandrank.models.hf.settings import require_numbers
 
 # Longer texts, which these models could read, take gigabytes of memory, and time that grows with the square.
-MOST_DECODER_TOKENS = 8192
+MAX_DECODER_TOKENS = 8192
 REQUIRED = (
     "hidden_size",
     "num_hidden_layers",

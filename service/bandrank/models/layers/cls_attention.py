@@ -8,12 +8,12 @@ from bandrank.models.layers.linear import LinearLayer
 
 # Of each folded matrix: 8 MB in half precision, which a GPU reads in the time that a few launches take. Those of a
 # MiniLM have 1.8 million, those of a BERT-base 7.
-MOST_NUMBERS = 2**22
+MAX_NUMBERS = 2**22
 
 
 def folds(qkv: LinearLayer, num_heads: int) -> bool:
     """Whether folded projections of as many heads are small enough to save time. qkv: three projections in one."""
-    return num_heads * (qkv.out_features // 3) ** 2 <= MOST_NUMBERS
+    return num_heads * (qkv.out_features // 3) ** 2 <= MAX_NUMBERS
 
 
 class FoldedProjections:

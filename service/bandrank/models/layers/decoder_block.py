@@ -60,10 +60,10 @@ class DecoderBlock(nn.Module):
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(m, hidden_size) output. attended: (m, num_heads, head_dim).  hidden: (m, hidden_size), the block's input."""
         hidden = hidden + self.attention_out(attended.flatten(1))
-        most_rows = CPU_BLOCK_ROWS if hidden.device.type == "cpu" else max(1, len(hidden))
+        max_rows = CPU_BLOCK_ROWS if hidden.device.type == "cpu" else max(1, len(hidden))
         return torch.cat(
             [
                 rows + feed_forward(self.up, self.down, self.out_norm(rows), self.activation)
-                for rows in torch.split(hidden, most_rows)
+                for rows in torch.split(hidden, max_rows)
             ]
         )

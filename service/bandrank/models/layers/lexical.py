@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
-from bandrank.models.words import MOST, PIECES, Words
+from bandrank.models.words import MAX_WEIGHT, PIECES, Words
 from bandrank_kernels.arrays import Ints, indices_within
 
 Floats = npt.NDArray[np.float32]
@@ -106,7 +106,7 @@ class Lexical(nn.Module):
                 rarity_of[pieces % PIECES] = rarity
                 found, weights = rarity_of[words.pieces[group]], words.weights[group]
                 rarity_of[pieces % PIECES] = 0
-                evidence[group, 0] = (found * weights).sum(1) / (MOST * most)
+                evidence[group, 0] = (found * weights).sum(1) / (MAX_WEIGHT * most)
                 evidence[group, 1] = (found * (weights > 0)).sum(1) / most
             queries[query, 1:] = np.log(len(pieces)) / 3, most / len(pieces) / 8  # about 0 to 1
         return queries, evidence
@@ -127,7 +127,7 @@ class Lexical(nn.Module):
         words = Words(np.zeros((len(texts), size), np.uint16), np.zeros((len(texts), size), np.uint8))
         words.pieces[owner, place] = pieces % PIECES
         weights = self._saturation(counts, texts.lengths[owner])
-        words.weights[owner, place] = np.rint(MOST * weights).clip(1)
+        words.weights[owner, place] = np.rint(MAX_WEIGHT * weights).clip(1)
         return words
 
     def _saturation(self, counts: Ints, lengths: Ints) -> Floats:
