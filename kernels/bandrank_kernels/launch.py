@@ -133,7 +133,7 @@ class Launch:
     holds: tuple[torch.Tensor, ...] = ()
 
     def check(self, max_shared_bytes: int) -> None:
-        """Raises ValueError if CUDA would refuse the launch on a device with so much shared memory for a block."""
+        """Raises ValueError if CUDA would refuse the launch. max_shared_bytes: the most that a block may have."""
         name = self.kernel.expression
         if not 1 <= self.blocks <= MAX_GRID:
             raise ValueError(f"{name}: blocks must be within 1..{MAX_GRID}, got {self.blocks}")

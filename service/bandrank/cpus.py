@@ -1,7 +1,7 @@
 """How many processors the process may use at once, and as many threads of torch.
 
 torch counts the processors of the machine that the process may run on. Where control groups limit its time as well
-(`docker run --cpus`, limits of Kubernetes), so many threads would use up a period's time at its beginning, and all of
+(`docker run --cpus`, limits of Kubernetes), that many threads would use up a period's time at its beginning, and all of
 them would then stop until the next one.
 """
 

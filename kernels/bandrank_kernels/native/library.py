@@ -158,9 +158,9 @@ class Library:
         """The outputs of a layer's whole panels."""
         return -(-outputs // self.panel) * self.panel
 
-    def padded_bytes(self, given: int) -> int:
-        """The bytes of a row of so many in whole products."""
-        return -(-given // self.depth) * self.depth
+    def padded_bytes(self, num_bytes: int) -> int:
+        """The bytes of a row in whole products."""
+        return -(-num_bytes // self.depth) * self.depth
 
 
 @functools.cache

@@ -7,17 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 
-def in_parts(count: int, fewest: int, run: Callable[[int, int], None]) -> None:
-    """Calls run(begin, end) for runs that cover 0 .. count - 1, at least `fewest` each, on up to as many threads as
+def in_parts(count: int, min_part: int, run: Callable[[int, int], None]) -> None:
+    """Calls run(begin, end) for runs that cover 0 .. count - 1, at least `min_part` each, on up to as many threads as
     torch has for the caller. `run` writes its own results, and lets other threads run meanwhile.
     """
     threads = torch.get_num_threads()
-    parts = min(threads, count // fewest)
+    parts = min(threads, count // min_part)
     if parts < 2:
         run(0, count)
         return
-    # Whole multiples of `fewest`, so that blocks are full.
-    bounds = [count * part // parts // fewest * fewest for part in range(parts)] + [count]
+    # Whole multiples of `min_part`, so that blocks are full.
+    bounds = [count * part // parts // min_part * min_part for part in range(parts)] + [count]
     pool = _pool(threads - 1)
     futures = [pool.submit(run, bounds[part], bounds[part + 1]) for part in range(1, parts)]
     try:

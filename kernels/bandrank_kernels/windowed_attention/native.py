@@ -34,7 +34,8 @@ MIN_TASKS = 4  # that are worth a thread
 # Rows of a sequence that are one piece of a layer. The pieces of a long one share the threads. It is cut alike in any
 # company, since what its [CLS] meets is summed piece by piece.
 PIECE_ROWS = 4 * TASK_ROWS
-NEAR_ROWS = 16  # so far away, projecting a row again for each chunk that sees it is cheaper than keeping it in memory
+# In a window up to this, projecting a row again for each chunk that sees it is cheaper than keeping it in memory.
+NEAR_ROWS = 16
 # The columns of a table of tasks, as `Task` in attention.h: query run, three runs of keys, band, window.
 QUERIES, KEYS, BAND, WINDOW = 0, 2, 8, 10
 COLUMNS = 11
@@ -200,7 +201,7 @@ class NativePlan(AttentionPlan):
         if rows.num_candidates == 0:
             own, none = query_spans(rows), np.zeros((rows.num_queries, 1), np.int64)
             query, cls, window = Spans(none, none), none - 1, -1
-        owner, begin, end = _cut(own.lengths[:, 0], PIECE_ROWS, fewest=1)
+        owner, begin, end = _cut(own.lengths[:, 0], PIECE_ROWS, min_runs=1)
         of_sequence = np.concatenate([query.starts, query.lengths, cls, own.starts, own.lengths], 1)[owner]
         table = np.column_stack([own.starts[owner, 0] + begin, end - begin, of_sequence])
         seen = pattern.cls_to_query, pattern.cls_to_candidate, pattern.candidate_to_cls, pattern.candidate_to_query
@@ -225,7 +226,7 @@ class NativePlan(AttentionPlan):
 
     @cached_property
     def _sees_far(self) -> bool:
-        """Whether so many rows are seen from more than one chunk that all are projected before."""
+        """Whether all rows are projected before any attends, because many are seen from more than one chunk."""
         table, pattern = self._pieces
         near = 0 <= pattern.window <= NEAR_ROWS
         return not near and bool((table[:, -1] > PIECE_ROWS).any())
@@ -272,15 +273,15 @@ def attend_tasks(tasks: Tasks, qkv: Tensor, out: Tensor, biases: DistanceBiases 
 
 
 def _keys(*runs: tuple[Spans, bool]) -> Spans | None:
-    """The visible ones, joined; None if none is."""
+    """The visible runs of keys, joined; None if none is visible."""
     visible = [spans for spans, is_visible in runs if is_visible]
     return functools.reduce(Spans.join, visible) if visible else None
 
 
 def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> Tasks:
     """Tasks of at most `TASK_ROWS` rows of each span of query rows; their keys are the runs of its entry in `keys`, and
-    with a window the rows of the span that are at most so far away. Without one, rows are computed alike however few of
-    them are in the task, since `layer` cuts sequences elsewhere.
+    with a window the rows of the span within it. Without one, rows are computed alike however few of them are in the
+    task, since `layer` cuts sequences elsewhere.
     """
     starts, lengths = queries.starts[:, 0], queries.lengths[:, 0]
     owner, begin, end = _cut(lengths, TASK_ROWS)
@@ -296,11 +297,11 @@ def tasks_of(queries: Spans, keys: Spans | None, window: int | None = None) -> T
     return tasks
 
 
-def _cut(lengths: Ints, most: int, *, fewest: int = 0) -> tuple[Ints, Ints, Ints]:
-    """Runs of at most so many rows that cover sequences of these lengths, at least `fewest` of each: the index of the
-    sequence of each run, and where in it the run begins and ends.
+def _cut(lengths: Ints, max_rows: int, *, min_runs: int = 0) -> tuple[Ints, Ints, Ints]:
+    """Runs of at most `max_rows` rows that cover sequences of these lengths, at least `min_runs` of each: the index of
+    the sequence of each run, and where in it the run begins and ends.
     """
-    runs = np.maximum(-(-lengths // most), fewest)
+    runs = np.maximum(-(-lengths // max_rows), min_runs)
     owner = np.repeat(np.arange(len(lengths)), runs)
-    begin = indices_within(runs) * most
-    return owner, begin, np.minimum(begin + most, lengths[owner])
+    begin = indices_within(runs) * max_rows
+    return owner, begin, np.minimum(begin + max_rows, lengths[owner])

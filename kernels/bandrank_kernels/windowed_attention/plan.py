@@ -55,8 +55,8 @@ class AttentionPlan(ABC):
         return None
 
     def layers(self, hidden: Tensor, layers: Sequence[Int8Layer], num_candidates: int | None = None) -> Tensor | None:
-        """What `layer` gives after all of these layers, or, for so many candidates, `layer_first` after those before;
-        None if this plan does not compute them in one.
+        """What `layer` gives after all of these layers or, with `num_candidates`, what `layer_first` gives in the last
+        of them; None if this plan does not compute them in one.
         """
         del hidden, layers, num_candidates
         return None

@@ -96,7 +96,7 @@ def check_values(body: Json, most: int | None = None) -> int:
 
 
 def check_fields(body: Json, max_candidates: int) -> None:
-    """Raises InvalidInput for a request for a ranking with more fields than so many candidates may have."""
+    """Raises InvalidInput for a request for a ranking with more fields than `max_candidates` candidates may have."""
     limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
     if body.count(b":") > limit and ((outside := _outside_strings(body)) is None or outside.count(b":") > limit):
         raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
@@ -151,7 +151,7 @@ def _num_values(body: Json, most: int) -> int:
 
 
 def _outside_strings(body: Json) -> bytes | None:
-    """Some JSON without its strings; None if they are so many that it would take long."""
+    """Some JSON without its strings; None if there are too many to do it in little time."""
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
     if unescaped.count(b'"') > MAX_VALUES:  # half as many strings
         return None

@@ -12,7 +12,7 @@ from bandrank.engine.ranking import RankedCandidate
 
 Floats = npt.NDArray[np.float64]
 
-FEW = 64  # all pairs of so many values are compared sooner than halves are merged
+FEW = 64  # for no more values than these, comparing all pairs is faster than merging halves
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather as
 STOPPING = "the service is stopping; try another replica"
 
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
-# While clients compete, the batches of those that ask too much are so many times smaller, so that others do not wait
-# long for one that has begun; and the thread pauses between two tasks of a request of the others, for so many seconds,
-# or for that part of the time of the batch that would begin: a candidate may be a batch of seconds.
+# While clients compete, the batches of those that ask too much are FINER times smaller, so that others do not wait long
+# for one that has begun; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for
+# PAUSE_PART of the time of the batch that would begin, if that is longer: a single candidate may take seconds.
 FINER, PAUSE_S, PAUSE_PART = 8, 0.005, 0.05
 BACKGROUND_FINER = 32  # the same for background work: 128 rows on a CPU, a passage or two
 # In full batches: what a client that has been away may be handed ahead of the others, for how much of their work it is
@@ -85,8 +85,8 @@ class TaskQueue:
             return sum(map(len, self._lines.values()))
 
     def wait_s(self, ticket: Ticket, cost: float) -> float:
-        """The seconds of the work that goes before so much work of a request, at the measured speed of each lane; 0 for
-        background work, whose time nobody knows.
+        """The seconds of the work that goes before more work of a request, at the measured speed of each lane; 0 for
+        background work, whose time nobody knows. cost: of the request's work.
         """
         with self._changed:
             return self._seconds_before(ticket, cost)
@@ -97,7 +97,7 @@ class TaskQueue:
             raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
 
     def check_size(self, lane: str, rows: float) -> None:
-        """Raises InputTooLarge for a request of so many rows that it could not be scored in time by an idle service."""
+        """Raises InputTooLarge for more rows than an idle service could score in time."""
         seconds = self.throughput.least_seconds(lane, rows, batch_rows=min(rows, self._max_batch_rows))
         if rows > self._max_waiting_rows or seconds > self._max_wait_s:
             raise InputTooLarge(
@@ -244,7 +244,7 @@ class TaskQueue:
             raise self._overloaded(self.throughput.seconds(lane.name, excess_rows))
 
     def _check_wait(self, before_s: float, seconds: float, lanes: Iterable[str]) -> None:
-        """Raises Overloaded if a request of so many seconds may not wait for the seconds that go before."""
+        """Raises Overloaded if a request that takes `seconds` may not wait for `before_s`."""
         batch_s = max(self.throughput.seconds(lane, self._max_batch_rows) for lane in lanes)
         excess_s = before_s - self._patience * max(seconds, batch_s)
         if excess_s > 0:
@@ -255,7 +255,7 @@ class TaskQueue:
         return min(ticket.deadline - self.clock(), self._max_wait_s)
 
     def _check_end(self, before_s: float, most_s: float) -> None:
-        """Raises Overloaded if more seconds go before a request than may; nobody is to blame where none do."""
+        """Raises Overloaded if more than `most_s` goes before a request; a request behind nothing is never refused."""
         if before_s > max(0.0, most_s):
             raise self._overloaded(before_s - max(0.0, most_s))
 
@@ -266,7 +266,7 @@ class TaskQueue:
         )
 
     def _seconds_before(self, ticket: Ticket, cost: float) -> float:
-        """How long the work will take that is handed out before so much work of a request is."""
+        """`wait_s`, for a caller that holds the lock."""
         if ticket.client.background:
             return 0.0
         line = self._lines.get(ticket.client)
@@ -319,8 +319,8 @@ class TaskQueue:
         return removed
 
     def _behind(self) -> list[Line]:
-        """The lines of clients that compete with one that has been handed clearly more, or has queued so much that it
-        is about to be; it may be that nothing waits in them.
+        """The lines of clients that compete with one that has been handed clearly more, or is about to be by what it
+        has queued. They may be empty.
         """
         latest = max(map(self._reach, self._lines.values()), default=0.0)
         return [line for line in self._lines.values() if self._goes_before(self._reach(line), latest)]

@@ -58,16 +58,16 @@ class Shares:
         return self._held.get(client, 0.0)
 
     def fits(self, client: Client, amount: float) -> bool:
-        """Whether the client may hold so much more."""
+        """Whether the client may hold `amount` more."""
         return excess(client, amount, held=self.held_by(client), free=self.total - self.held) <= 0
 
     def hold(self, client: Client, amount: float) -> None:
-        """Counts so much more as held by the client, whether it fits or not."""
+        """Counts `amount` more as held by the client, whether it fits or not."""
         self.held += amount
         self._held[client] += amount
 
     def release(self, client: Client, amount: float) -> None:
-        """Counts so much less as held by the client."""
+        """Counts `amount` less as held by the client."""
         self.held -= amount
         self._held[client] -= amount
         if not self._held[client]:

@@ -60,7 +60,7 @@ class Line:
         return bool(self._waiting or self.tickets)
 
     def turn_of(self, cost: float) -> float:
-        """The turn of a request that arrives now and lets so much work go first, its own included."""
+        """The turn of a request that arrives now and lets `cost` of work go first, its own included."""
         return self._handed_out + cost
 
     def put(self, task: AnyTask, turn: float) -> None:

@@ -23,9 +23,9 @@ class Account:
         self._reclaim = reclaim
 
     def hold(self, num_bytes: int) -> None:
-        """Takes so many more bytes, before they are spent.
+        """Takes `num_bytes` more, before they are spent.
 
-        Raises InputTooLarge if the client could never have so many for one request, and Overloaded if it cannot now.
+        Raises InputTooLarge if one request of the client could never have them, and Overloaded if it cannot now.
         """
         if self.held + num_bytes > (most := self._budget.most(self.client)):
             raise InputTooLarge(f"the request takes more than {most:.0f} bytes of memory; send fewer or shorter texts")

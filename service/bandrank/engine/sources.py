@@ -23,8 +23,8 @@ from bandrank.models.texts import WHOLE, Reach
 from bandrank_kernels.grouping import runs_within
 
 DECAY = 0.9  # the factor of older candidates at each request; about ten requests count
-# What is encoded ahead at a time: as much as is expected to take this part of a request's time, and at most so many
-# rows, which fill a GPU's batch twice.
+# What is encoded ahead at a time: as much as is expected to take PART_OF_TIME of a request's time, and at most
+# ROWS_AT_ONCE, which fill a GPU's batch twice.
 PART_OF_TIME, ROWS_AT_ONCE = 0.25, 1 << 16
 
 
@@ -181,8 +181,8 @@ class RepresentationSource:
     async def encode_ahead(self, texts: Sequence[str], *, client: Client, timeout_s: float) -> int:
         """Puts the representations of texts into the cache, some at a time; returns how many it lacked.
 
-        timeout_s: for those that are encoded at a time. They are so few that they should take a part of it: one text,
-        until its scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
+        timeout_s: for those that are encoded at a time, which are expected to take a part of it; a single text, until
+        the scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
         Raises what `fetch` raises.
         """
         self._queue.check_open()
@@ -270,7 +270,7 @@ class RepresentationSource:
         return payloads, misses
 
     def _num_together(self, texts: Sequence[str], seconds: float) -> int:
-        """How many leading texts are likely to be encoded in so many seconds, at least one; one if nobody knows."""
+        """How many leading texts are likely to be encoded in `seconds`: at least one, and one if no speed is known."""
         per_character, limit = self._tokenizer.tokens_per_character, self._tokenizer.candidate_limit(0)
         rows = [min(int(len(text) * per_character) + 1, limit) for text in texts]
         whole_s = self._queue.throughput.seconds(self.encode_lane.name, sum(rows))

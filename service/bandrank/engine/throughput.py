@@ -7,8 +7,8 @@ from collections.abc import Mapping
 # machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
 MAX_SLOWDOWN, MAX_PAUSE_S = 4.0, 0.05
 DECAY = 0.9  # the factor of older batches at each report; about ten batches of a size count
-SIZE = 4  # batches are of one size if none has so many times the rows of another
-NEAR = 2  # sizes apart: what is learnt from batches so much smaller holds for large ones, but for their fixed cost
+SIZE = 4  # batches are of one size if none has this many times the rows of another
+NEAR = 2  # sizes: what batches this much smaller show holds for large ones too, but for their fixed cost
 
 
 class Throughput:

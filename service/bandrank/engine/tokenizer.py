@@ -25,7 +25,7 @@ from bandrank_kernels.grouping import runs_within
 # grown, the most that tracemalloc showed on CPython 3.11), and the rounding of the objects' sizes.
 ENTRY_BYTES = 220
 
-# Texts are tokenised in slices of so many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
+# Texts are tokenised in slices of this many characters, in which a slow text (Chinese) takes 0.1 s; a longer text is a
 # slice alone.
 SLICE_CHARACTERS = 128 << 10
 

@@ -34,7 +34,7 @@ class Turns:
     def admit(self, client: Client, size: int) -> Iterator[float]:
         """The turn of a request of this size in characters, which counts until the end of the block.
 
-        Raises InputTooLarge if its client could never be given so much, and Overloaded if it cannot be now.
+        Raises InputTooLarge if its client could never have this much waiting, and Overloaded if it cannot now.
         """
         sizes = self._sizes
         if size > (most := sizes.most(client)):

@@ -40,7 +40,7 @@ def _of_sentences(encoder: TextEncoder, text: str) -> list[tuple[int, Encoding]]
 
 
 def _place(text: str, parts: Sequence[tuple[int, Encoding]], begin: int, end: int, num_before: int) -> Span:
-    """The characters of the pieces `begin` .. `end` - 1 of a text in parts, with so many added ids before each part."""
+    """The characters of the pieces `begin` .. `end` - 1 of a text in parts, each behind `num_before` added ids."""
     spans = []
     first = 0
     for offset, encoding in parts:

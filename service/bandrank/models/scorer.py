@@ -141,15 +141,15 @@ class Scorer(nn.Module, ABC):
         return self.candidate_template.max_tokens
 
     def passages_limit(self, query_tokens: int, num_passages: int) -> int:
-        """The most token ids of a candidate that has so many passages beside a query of `query_tokens`; by default the
-        limit of any candidate, since it is one passage.
+        """The most token ids of a candidate that has `num_passages` passages beside a query of `query_tokens`; by
+        default the limit of any candidate, since it is one passage.
         """
         del num_passages
         return self.candidate_limit(query_tokens)
 
     def pair_tokens(self, query_tokens: int, candidate_tokens: int) -> int:
-        """The token ids of the longest sequence that a query and a candidate of so many are read in: of both together,
-        or, by a scorer that precomputes, of the longer one.
+        """The token ids of the longest sequence in which a query and a candidate are read: of both together, or, by a
+        scorer that precomputes, of the longer one.
         """
         return max(query_tokens, candidate_tokens) if self.precomputes else query_tokens + candidate_tokens
 

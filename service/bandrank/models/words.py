@@ -41,7 +41,7 @@ class Words:
 
     @staticmethod
     def num_bytes(size: int) -> int:
-        """The bytes of one text with so many pieces."""
+        """The bytes of one text with `size` pieces."""
         return size * (PIECE_BYTES + WEIGHT_BYTES)
 
     def to_bytes(self) -> npt.NDArray[np.uint8]:

@@ -23,8 +23,8 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 # A small batch gives each worker one part, unless it had fewer rows than these.
 MIN_PART_ROWS = 96
-# Where a worker would have so many times its share of the rows, the threads share each layer instead, and wait for each
-# other there.
+# If a worker would have more than this many times its share of the rows, the threads share each layer instead, and wait
+# for each other there.
 MAX_SHARES = 1.25
 
 
@@ -126,7 +126,7 @@ def _submit(pool: ThreadPoolExecutor, compute: Callable[..., Result], *arguments
 
 
 def split(lengths: Ints, count: int, grain: Grain = FINE) -> list[slice]:
-    """Runs of sequences of about the same number of rows for so many workers, or one run of all if a few long ones have
+    """Runs of sequences of about the same number of rows for `count` workers, or one run of all if a few long ones have
     most rows.
 
     lengths: of each sequence, in rows.

@@ -32,7 +32,7 @@ class LargeJson:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
 
     async def run(self, client: Client, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `work` on so many bytes. Raises what it raises."""
+        """The result of `work`, which reads or writes `size` bytes. Raises what it raises."""
         if size <= SMALL_BYTES:
             return await self._pace.run(client, work, *args, **kwargs)
         with self._turns.admit(client, size) as turn:

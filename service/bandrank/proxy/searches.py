@@ -224,7 +224,7 @@ def _reason_of(error: Exception) -> str:
 
 
 def _hold(account: Account, num_bytes: int) -> None:
-    """Raises Unusable if the account may not hold so many more."""
+    """Takes `num_bytes` more. Raises Unusable if the account may not hold them."""
     try:
         account.hold(num_bytes)
     except BandrankError as error:

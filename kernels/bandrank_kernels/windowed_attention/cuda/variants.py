@@ -195,9 +195,9 @@ def choose_variant(
     query_rows: int,
     candidate_rows: int,
 ) -> Variant:
-    """The kernel for a batch whose longest query and candidate have so many rows, on a card of that capability.
+    """The kernel for a batch, on a card of that compute capability.
 
-    window: tokens on each side, None for no limit.
+    window: tokens on each side, None for no limit.  query_rows, candidate_rows: of the longest query and candidate.
     """
     if dtype == "float32" or capability < TENSOR_CORES:
         return Simt(dtype, head_dim)

@@ -222,8 +222,8 @@ class RedisClient:
         self._logged_down = state is not BreakerState.CLOSED
 
     def _tells(self, operation: Operation) -> bool:
-        """Whether the success of a call says that Redis is well. That of a write, which has so much more time, does not
-        while reads fail; if none has, nobody may be reading.
+        """Whether the success of a call says that Redis is well. That of a write, which has much more time, does not
+        say so while reads fail.
         """
         return operation == "get" or not self._read_failed
 

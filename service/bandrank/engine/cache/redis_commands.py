@@ -250,7 +250,7 @@ class ClusterCommands:
 
 
 def _values(reply: object, count: int) -> list[bytes | None]:
-    """The reply to an MGET of so many keys. Raises ValueError for one that no Redis gives."""
+    """The reply to an MGET of `count` keys. Raises ValueError for a reply that no Redis gives."""
     if isinstance(reply, list) and len(reply) == count and all(isinstance(each, bytes | None) for each in reply):
         return reply
     raise ValueError(f"expected {count} values from Redis, got {type(reply).__name__}")

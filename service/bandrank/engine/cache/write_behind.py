@@ -87,7 +87,7 @@ class WriteBehind:
         return batch
 
     def _has_room(self, size: int) -> bool:
-        """Whether so many bytes fit; an entry of any size does while nothing waits."""
+        """Whether `size` more bytes fit; an entry of any size does while nothing waits."""
         return not self._pending_bytes or self._pending_bytes + size <= self._max_pending_bytes
 
     def _lose(self, count: int, outcome: str) -> None:

@@ -16,8 +16,8 @@ from bandrank.models.layers.positions import Rotary
 class ModernBertConfig(EncoderConfig):
     """The shape of a ModernBERT.
 
-    global_every: the first of so many layers is global, the others are local.  window: of local layers, in tokens on
-    each side.  global_theta, local_theta: the bases of the rotary positions in global and local layers.
+    global_every: of each run of this many layers the first is global, the others are local.  window: of local layers,
+    in tokens on each side.  global_theta, local_theta: the bases of the rotary positions in global and local layers.
     """
 
     gated: ClassVar[bool] = True

@@ -131,7 +131,7 @@ class Lexical(nn.Module):
         return words
 
     def _saturation(self, counts: Ints, lengths: Ints) -> Floats:
-        """What BM25 makes of how often a piece occurs in a text of so many tokens: 0 to 1."""
+        """BM25's weight, from 0 to 1, of a piece by how often it occurs in a text, and by the length of the text."""
         config = self.config
         norm = config.k1 * (1 - config.b + config.b * lengths / config.average_tokens)
         return (counts / (counts + norm).clip(1e-9)).astype(np.float32)  # type: ignore[no-any-return]

@@ -82,7 +82,7 @@ def _bounds(lengths: Ints, room: Ints, closing: int) -> tuple[Ints, Ints, Ints]:
 
 
 def most_tokens(num_passages: int, room: int) -> int:
-    """The most token ids, [SEP] included, of a candidate that is split into so many passages; `room` as below."""
+    """The most token ids, [SEP] included, of a candidate in `num_passages` passages; `room` as in `passage_bounds`."""
     return (num_passages - 1) * max(1, room // 2) + room
 
 

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from bandrank_kernels.native.tensors import MULTIPLE, Split
 
-# Bytes that are added to a row for its largest inputs: a register of them, the least that can be. They are worth their
-# time if the steps of rows become so many times finer, and by as much more as rows become longer.
+# Bytes that are added to a row for its largest inputs: a register of them, the fewest possible. They are worth their
+# time if the steps of rows become FINER times as fine, and by as much more as rows become longer.
 COPIES, FINER = MULTIPLE, 1.2
 
 
