@@ -84,7 +84,7 @@ def test_a_dtype_that_the_processor_emulates_is_slow(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "x86_64", **processor})
     with caplog.at_level(logging.WARNING):
         choose_dtype(name, CPU, loaded(LookupScorer({})))  # type: ignore[arg-type]
-    assert ("does not multiply it itself" in caplog.text) == warned
+    assert ("only emulates it" in caplog.text) == warned
 
 
 @needs_native
@@ -142,7 +142,7 @@ def test_without_kernels_auto_is_float32_and_says_what_is_missing(
     monkeypatch.setattr(dtype_choice, "why_not_quantised", lambda _: "there is no C++ compiler")
     with caplog.at_level(logging.WARNING):
         assert choose_dtype("auto", CPU, marked) == torch.float32
-    assert "does not compute in int8, which is faster: there is no C++ compiler" in caplog.text
+    assert "does not compute in int8, which would be faster: there is no C++ compiler" in caplog.text
 
 
 def test_int8_where_it_cannot_be_computed_is_a_bad_setting(

@@ -23,7 +23,7 @@ def limit_threads() -> None:
     """Gives torch no more threads than there are processors to use, unless the environment says how many."""
     wanted, usable = torch.get_num_threads(), usable_processors()
     if usable < wanted and THREADS not in os.environ:
-        log.info("%d threads instead of %d: what the process may use of the processors' time", usable, wanted)
+        log.info("%d threads instead of %d, because control groups limit the time of processors", usable, wanted)
         torch.set_num_threads(usable)
 
 

@@ -32,7 +32,7 @@ def choose_dtype(name: Dtype, device: torch.device, model: LoadedModel) -> torch
         dtype = DTYPES[name]
         if device.type == "cpu" and _emulated(dtype, torch.cpu.get_capabilities()):
             log.warning(
-                "%s computes in %s, as asked for; this processor does not multiply it itself, and float32 is faster",
+                "%s computes in %s, as asked for; this processor only emulates it, and float32 is faster",
                 model.name,
                 name,
             )
@@ -60,7 +60,7 @@ def why_no_int8(device: torch.device, model: LoadedModel) -> str | None:
 def _fastest(device: torch.device, model: LoadedModel) -> torch.dtype:
     fit = [DTYPES[name] for name in model.fit]
     if torch.int8 in fit and (reason := why_no_int8(device, model)):
-        log.warning("%s does not compute in int8, which is faster: %s", model.name, reason)
+        log.warning("%s does not compute in int8, which would be faster: %s", model.name, reason)
         fit.remove(torch.int8)
     if not fit:
         return torch.float32

@@ -141,7 +141,7 @@ async def test_a_shadow_that_fails_is_counted(error: Exception, caplog: pytest.L
         assert running.value("failed_batches_total") == running.value("dropped_tasks_total", reason="expired") == 0
         assert "batches shrink" not in caplog.text
     assert [record.getMessage() for record in caplog.records].count(
-        "the shadow failed; until it scores again its failures are counted alone"
+        "the shadow failed; until it scores again, its failures are only counted"
     ) == 1
 
 

@@ -175,7 +175,7 @@ def load() -> Library | str:
             log.warning("CPU kernels for %s cannot be used: %s", variant.name, error)
         else:
             return library
-    return next(iter(reasons), "this processor has neither AVX2 nor Arm's dot products, or is not asked on this system")
+    return next(iter(reasons), "this processor has neither AVX2 nor Arm's dot products, or the system does not say so")
 
 
 def why_no_native() -> str | None:

@@ -87,7 +87,7 @@ class KeyFile:
         return self._by_digest.get(hashlib.sha256(presented).digest())
 
     def _look(self) -> None:
-        """Reads the file if it has changed; where that fails, the keys of before stay, and the log says so once."""
+        """Reads the file if it has changed; if that fails, the keys stay as they are, and the log says so once."""
         if self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_EVERY_S
@@ -98,7 +98,7 @@ class KeyFile:
         try:
             tables = read_keys(self._path)
         except BadSetting as error:
-            log.error("the keys of before stay in use: %s", error)  # noqa: TRY400 - the message says it all
+            log.error("the keys that were read before stay in use: %s", error)  # noqa: TRY400 - the message says it all
             return
         self._by_digest = self._in_use(tables, {key.name: key for key in self._by_digest.values()})
         log.info("the keys were read again: %s", ", ".join(self.names))

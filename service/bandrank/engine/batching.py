@@ -261,7 +261,7 @@ class TaskQueue:
 
     def _overloaded(self, retry_after_s: float) -> Overloaded:
         return Overloaded(
-            f"other requests go before this one for too long; try again in {retry_after_s:.1f} s",
+            f"this request would wait too long behind others; try again in {retry_after_s:.1f} s",
             retry_after_s=min(retry_after_s, MAX_RETRY_AFTER_S),
         )
 

@@ -147,12 +147,12 @@ class Shadow:
         except UnknownStrategy as error:  # requests choose it, and would fill the log
             self._metrics.shadow_failed.labels(answer.model, self.name).inc()
             if not self._lacks_strategy:
-                log.warning("the shadow cannot score some requests; from now on they are counted alone: %s", error)
+                log.warning("the shadow cannot score some requests, which from now on are only counted: %s", error)
             self._lacks_strategy = True
         except Exception:  # whatever is wrong with the shadow is not the fault of a request
             self._metrics.shadow_failed.labels(answer.model, self.name).inc()
             if not self._failing:  # a model that cannot score would fill the log
-                log.exception("the shadow failed; until it scores again its failures are counted alone")
+                log.exception("the shadow failed; until it scores again, its failures are only counted")
             self._failing = True
 
     def _observe(self, answer: Answer, ranking: Ranking) -> None:

@@ -38,7 +38,7 @@ class Turns:
         """
         sizes = self._sizes
         if size > (most := sizes.most(client)):
-            raise InputTooLarge(f"the texts have {size} characters (limit {most:.0f})")
+            raise InputTooLarge(f"the texts have {size} characters (limit {most:.0f}); send fewer or shorter ones")
         if client.background:
             yield math.inf
             return
