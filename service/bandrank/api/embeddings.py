@@ -133,7 +133,7 @@ async def embed_texts(
         body.texts,
         as_queries=body.as_queries,
         model=body.model,
-        any_model=service.unknown_models,
+        any_model=service.any_model,
         size=body.dimensions or body.output_dimension,
         account=account,
     )

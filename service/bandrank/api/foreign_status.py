@@ -188,7 +188,7 @@ async def xinference_auth(service: ServiceOfApp) -> XinferenceAuth:
 @answers_get(router, "/v1/models/{name:path}", **FOR_RANKERS | {"responses": errors(*REFUSALS, 404, 422)})
 async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
     """Describes the model that a request with this name would get, without which Xinference's clients send none."""
-    model = service.models.find(name, or_default=service.unknown_models)
+    model = service.models.find(name, or_default=service.any_model)
     return XinferenceModel(id=model.name, created=service.created, strategies=model.strategies)
 
 

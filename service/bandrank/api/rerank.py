@@ -71,7 +71,7 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         call = replace(
             call,
             model=call.model or request.path_params.get("model"),
-            any_model=call.any_model and service.unknown_models,
+            any_model=call.any_model and service.any_model,
             budget_s=None if budget_s is None else budget_s - (time.monotonic() - start),
             account=account,
         )

@@ -34,6 +34,7 @@ LAST_WORDS_S = 3.0
 class Service:
     """The served models; made before the server listens, closed after it has answered its last request.
 
+    any_model: whether the default model stands in for one that is not served, where a dialect allows that.
     draining: whether it was told to stop, and still answers.  stopping: whether streams of lines are to end.
     """
 
@@ -42,7 +43,7 @@ class Service:
         self.models, self.registry = serving.models, serving.registry
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
         self.max_line_bytes, self.max_answer_bytes = settings.max_line_bytes, settings.max_answer_bytes
-        self.unknown_models = settings.unknown_model == "default"
+        self.any_model = settings.unknown_model == "default"
         self.metrics = self.models.default.engine.metrics
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.admission = Admission(settings, self.metrics)

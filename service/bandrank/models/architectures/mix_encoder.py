@@ -20,7 +20,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.cached_buckets import CachedBuckets, CachedInputs
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
-from bandrank.models.encoders.protocol import Encoder
+from bandrank.models.encoders.protocol import ALL, Encoder
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.code_attention import attend_codes_apart
 from bandrank.models.layers.interaction import Gate, Groups, InteractionLayer, QueryView
@@ -30,8 +30,6 @@ from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import indices_within, offsets
 from bandrank_kernels.windowed_attention import AttentionPlan
-
-ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)

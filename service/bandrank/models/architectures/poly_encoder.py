@@ -87,8 +87,8 @@ class PolyEncoder(LateInteractionScorer):
         return Ragged(vectors, np.arange(len(tokens) + 1))
 
     def candidate_side(self) -> CandidateSide:
-        tower = "encoder." if self.candidate_encoder is None else "candidate_encoder."
-        return self._candidate_side(("encoder", "reduction", "output_scaling"), (tower,))
+        prefix = "encoder." if self.candidate_encoder is None else "candidate_encoder."
+        return self._candidate_side(("encoder", "reduction", "output_scaling"), (prefix,))
 
     def compare(self, query: Tensor, candidates: Ragged) -> Tensor:
         vectors = self._query_vectors(query.float() * self.config.output_scaling)

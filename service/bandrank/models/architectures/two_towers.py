@@ -59,15 +59,15 @@ class TwoTowerScorer(Scorer):
 
     precomputes: ClassVar[bool] = True
 
-    def __init__(self, config: Any, *, tower: EncoderConfig | None = None) -> None:
-        """tower: the config of the encoder, where it differs from `config.encoder`."""
+    def __init__(self, config: Any, *, encoder: EncoderConfig | None = None) -> None:
+        """encoder: the config of the encoder, where it differs from `config.encoder`."""
         super().__init__()
         self.config = config
         before, after = (() if token is None else (token,) for token in (config.cls_id, config.sep_id))
         self.query_template = TokenTemplate(before, after, config.max_query_tokens)
         self.candidate_template = TokenTemplate(before, after, config.max_candidate_tokens)
         self.representation_size = config.encoder.hidden_size
-        self.encoder = build_encoder(tower or config.encoder)
+        self.encoder = build_encoder(encoder or config.encoder)
 
     def rows_worth(self, products: float) -> float:
         """The cost of a candidate whose interaction takes this many multiplications, in rows of the encoder."""

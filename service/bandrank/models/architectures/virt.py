@@ -50,7 +50,7 @@ class VIRT(LateInteractionScorer):
     config: VIRTConfig
 
     def __init__(self, config: VIRTConfig) -> None:
-        super().__init__(config, tower=replace(config.encoder, num_layers=config.encoder.num_layers - 1))
+        super().__init__(config, encoder=replace(config.encoder, num_layers=config.encoder.num_layers - 1))
         self.interaction = Linear(config.encoder.hidden_size, 3 * config.encoder.hidden_size)
 
     def initialise(self, encoder: Encoder) -> Self:

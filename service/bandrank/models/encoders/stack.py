@@ -58,7 +58,7 @@ class Stack(nn.Module):
             self.layer(-1).fold()
 
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
-        def plan_within(window: int | None) -> AttentionPlan:
+        def plan_for(window: int | None) -> AttentionPlan:
             return plan_attention(
                 rows,
                 narrowed(pattern, window),
@@ -69,14 +69,14 @@ class Stack(nn.Module):
                 capacity=capacity,
             )
 
-        return for_windows(self.windows, plan_within)
+        return for_windows(self.windows, plan_for)
 
     def plan_texts(self, cu_seqlens: Offsets) -> AttentionPlan:
         # To the packing, texts are queries without candidates.
         rows = PackedRows(cu_seqlens, offsets([]), np.zeros(0, np.int64))
         device, dtype, backend = self.device, self.dtype, self.execution.backend
 
-        def plan_within(window: int | None) -> AttentionPlan:
+        def plan_for(window: int | None) -> AttentionPlan:
             if window is not None:
                 return plan_local_attention(cu_seqlens, window, device=device, dtype=dtype, backend=backend)
             head_dim = self.config.head_dim
@@ -86,7 +86,7 @@ class Stack(nn.Module):
 
         if self.windows == [None]:
             return self.plan(rows, sparse(window=None))
-        return for_windows(self.windows, plan_within)
+        return for_windows(self.windows, plan_for)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, *, layers: slice = ALL) -> Tensor:
         out = self._in_one(hidden, plan, layers)
