@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.model import SUPPORTED, Family
@@ -20,7 +21,7 @@ def read_config(settings: dict[str, Any], weights: Weights) -> DecoderConfig:
     return DecoderConfig(**read_shape(settings, weights), activation="geglu_tanh")
 
 
-def encoder_weights(weights: Weights, config: Any) -> Weights:
+def encoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """The decoder's tensors under our names, in which one is added to norms, and embeddings are scaled: in float32, as
     the library computes it. Raises the errors of `layer_weights`.
     """

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.layers import LayerNames, layer_weights
@@ -66,8 +67,9 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
     }
 
 
-def decoder_weights(weights: Weights, config: Any) -> Weights:
+def decoder_weights(weights: Weights, config: EncoderConfig) -> Weights:
     """A decoder's tensors under our names. Raises the errors of `layer_weights`."""
+    assert isinstance(config, DecoderConfig), "the config of another family. This is a bug."
     translated = {"encoder.word.weight": weights["embed_tokens.weight"], "encoder.norm.weight": weights["norm.weight"]}
     norms = {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"} if config.head_norms else {}
     return translated | layer_weights(weights, config, LayerNames("layers", PARTS | norms))
