@@ -135,62 +135,93 @@ async def _register(
 
 
 async def _register_lines(service: Service, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
-    answer = RegisterResponse(registered=0, encoded=0)
-    number = stored_lines = unreadable = queued_bytes = effort = 0
-    queued: list[RegisteredCandidate] = []
-
-    async def flush() -> None:
-        nonlocal stored_lines, unreadable, queued_bytes, effort
-        while True:
-            try:
-                part = await _register(service.registry, queued, client)
-                break
-            except Overloaded as error:  # a stream can wait: meanwhile it is not read any further
-                if service.stopping:
-                    raise
-                until = time.monotonic() + error.retry_after_s
-                await asyncio.sleep(LOOK_S)
-                while time.monotonic() < until and not service.stopping:  # noqa: ASYNC110  # nobody sets an event
-                    await asyncio.sleep(LOOK_S)
-        answer.registered += part.registered
-        answer.encoded += part.encoded
-        stored_lines, unreadable, queued_bytes, effort = number, answer.num_errors, 0, 0
-        queued.clear()
-
+    """Registers a stream of lines. An error that ends it says how many lines were registered before."""
+    upload = _Upload(service, client)
+    effort = 0
     try:
         async for line in lines:
             if len(line) > service.max_line_bytes:
-                await flush()  # those before it
+                await upload.flush()  # those before it
                 raise InputTooLarge(
                     f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
                 )
-            number += 1
+            upload.add(line)
             effort += LINE_EFFORT if line else 1
-            if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
+            if upload.is_full or service.stopping:
+                await upload.flush()
+                effort = 0
+            elif effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
                 await asyncio.sleep(PAUSE_S)
                 effort = 0
-            if line.strip():
-                try:
-                    check_values(line)
-                    queued.append(parse(RegisteredCandidate, line))
-                    queued_bytes += len(line)
-                except InvalidInput as error:
-                    answer.num_errors += 1
-                    if len(answer.errors) < MAX_ERRORS:
-                        answer.errors.append(LineError(line=number, error=str(error)))
-            if len(queued) == LINES_AT_ONCE or queued_bytes >= BYTES_AT_ONCE or service.stopping:
-                await flush()
             if service.stopping:
                 raise NotReady(STOPPING)
-        await flush()
+        await upload.flush()
     except BandrankError as error:
-        left_out = ""
-        if unreadable:
-            first = answer.errors[0]
-            left_out = f" but for {unreadable} that could not be read, such as line {first.line}: {first.error}"
-        error.args = (f"{error} (the first {stored_lines} lines are registered{left_out})",)
+        error.args = (f"{error} ({upload.progress})",)
         raise
-    return answer
+    return upload.answer
+
+
+class _Upload:
+    """The lines of a stream, registered some at a time. answer: what has become of them so far."""
+
+    def __init__(self, service: Service, client: Client) -> None:
+        self.answer = RegisterResponse(registered=0, encoded=0)
+        self._service, self._client = service, client
+        self._num_lines = 0
+        self._lines_done = self._errors_done = 0  # of those up to the last flush
+        self._queued: list[RegisteredCandidate] = []
+        self._queued_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the queued candidates should be registered before more are read."""
+        return len(self._queued) == LINES_AT_ONCE or self._queued_bytes >= BYTES_AT_ONCE
+
+    @property
+    def progress(self) -> str:
+        """Which lines are registered, and which of these could not be read."""
+        unread = ""
+        if self._errors_done:
+            first = self.answer.errors[0]
+            unread = f" but for {self._errors_done} that could not be read, such as line {first.line}: {first.error}"
+        return f"the first {self._lines_done} lines are registered{unread}"
+
+    def add(self, line: bytes) -> None:
+        """Queues the candidate of the next line, if it has one that can be read."""
+        self._num_lines += 1
+        if not line.strip():
+            return
+        try:
+            check_values(line)
+            self._queued.append(parse(RegisteredCandidate, line))
+            self._queued_bytes += len(line)
+        except InvalidInput as error:
+            self.answer.num_errors += 1
+            if len(self.answer.errors) < MAX_ERRORS:
+                self.answer.errors.append(LineError(line=self._num_lines, error=str(error)))
+
+    async def flush(self) -> None:
+        """Registers the queued candidates. A stream can wait for its turn: meanwhile it is not read any further."""
+        while True:
+            try:
+                part = await _register(self._service.registry, self._queued, self._client)
+                break
+            except Overloaded as error:
+                if self._service.stopping:
+                    raise
+                await self._wait(error.retry_after_s)
+        self.answer.registered += part.registered
+        self.answer.encoded += part.encoded
+        self._lines_done, self._errors_done = self._num_lines, self.answer.num_errors
+        self._queued, self._queued_bytes = [], 0
+
+    async def _wait(self, seconds: float) -> None:
+        """Returns after some seconds, or soon after the service was told to stop."""
+        until = time.monotonic() + seconds
+        await asyncio.sleep(LOOK_S)
+        while time.monotonic() < until and not self._service.stopping:  # noqa: ASYNC110  # nobody sets an event
+            await asyncio.sleep(LOOK_S)
 
 
 async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes]:
