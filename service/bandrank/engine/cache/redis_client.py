@@ -166,7 +166,7 @@ class RedisClient:
 
     async def _call(self, operation: Operation, command: Command[Answer], timeout_s: float) -> Answer | None:
         """What the command returns; None if it failed, took too long, or was not tried."""
-        if self._closed or (permit := self._breaker.permit(probes=self._tells(operation))) is None:
+        if self._closed or (permit := self._breaker.permit(probes=self._success_counts(operation))) is None:
             return None
         started, busy = time.monotonic(), time.thread_time()
         answer: Answer | Exception = _NoTurn()
@@ -200,19 +200,18 @@ class RedisClient:
 
     def _settle(self, operation: Operation, answer: object, started: float, permit: int) -> None:
         """Reports how a call ended to the breaker, the metrics and, if the state changed, the log."""
-        failed = isinstance(answer, Exception)
-        if operation == "get" and not isinstance(answer, _NoTurn):
+        failed, asked = isinstance(answer, Exception), not isinstance(answer, _NoTurn)
+        if operation == "get" and asked:
             self._read_failed = failed
-            self._last_answer = self._last_answer if failed else time.monotonic()
+            if not failed:
+                self._last_answer = time.monotonic()
         if failed:
             self._metrics.redis_errors.labels(operation).inc()
-        if failed and started > self._last_answer and not isinstance(answer, _NoTurn):
-            self._breaker.failed(permit)
-        elif failed:
-            self._breaker.abandoned(permit)  # Redis answered others in the meantime, or was not asked
-        elif self._tells(operation):
+        if not failed and self._success_counts(operation):
             self._breaker.succeeded(permit)
-        else:
+        elif failed and asked and started > self._last_answer:
+            self._breaker.failed(permit)
+        else:  # the success says too little, Redis answered others in the meantime, or it was not asked
             self._breaker.abandoned(permit)
         state = self._breaker.state
         if state is BreakerState.OPEN and not self._logged_down:
@@ -221,7 +220,7 @@ class RedisClient:
             log.warning("%s answers again", self._address)
         self._logged_down = state is not BreakerState.CLOSED
 
-    def _tells(self, operation: Operation) -> bool:
+    def _success_counts(self, operation: Operation) -> bool:
         """Whether the success of a call says that Redis is well. That of a write, which has much more time, does not
         say so while reads fail.
         """
