@@ -30,7 +30,8 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import ENCODERS, HEADS
 from bandrank.models.layers.packing import pack
-from bandrank.models.layers.patterns import FULL, WindowPlans, plan_within, sparse
+from bandrank.models.layers.patterns import FULL, sparse
+from bandrank.models.layers.window_plans import WindowPlans, plan_within
 from bandrank.models.plain import parse
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer

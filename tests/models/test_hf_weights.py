@@ -27,8 +27,8 @@ from support.tokenizer import CLS_ID, MASK_ID, SEP_ID, build_tokenizer
 
 from bandrank.models import hf
 from bandrank.models.architectures import BiEncoder, ColBERT, CrossEncoder
+from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.layers.patterns import FULL, sparse
-from bandrank.models.layers.positions import interpolate_positions
 from bandrank.models.loading import load_model
 from bandrank_kernels.windowed_attention import AttentionPattern
 

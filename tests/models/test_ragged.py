@@ -12,7 +12,7 @@ from support.models import score_batch
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ids import ID_BYTES, RaggedIds, pack_ids, unpack_ids
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import TokenTemplate
+from bandrank.models.template import TokenTemplate
 from bandrank_kernels.arrays import indices_within, offsets, ranges
 
 token_lists = st.lists(st.lists(st.integers(0, 30000), max_size=8), max_size=8)

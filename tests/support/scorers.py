@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank.models.scorer import Scorer
+from bandrank.models.template import TokenTemplate
 
 Watch = Callable[[ScoreBatch], None]
 

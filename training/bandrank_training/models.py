@@ -8,7 +8,7 @@ from torch import nn
 
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
 from bandrank.models.checkpoint import assemble, write_whole
-from bandrank.models.layers.positions import interpolate_positions
+from bandrank.models.layers.interpolation import interpolate_positions
 from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from bandrank.models.scorer import TokenTemplate
+from bandrank.models.template import TokenTemplate
 from bandrank.models.texts import SENTENCE_END, TextEncoder
 
 

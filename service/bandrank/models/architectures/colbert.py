@@ -19,7 +19,7 @@ from bandrank.models.encoders import tower
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
-from bandrank.models.layers.patterns import for_windows
+from bandrank.models.layers.window_plans import for_windows
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import CandidateSide
 from bandrank_kernels.arrays import offsets

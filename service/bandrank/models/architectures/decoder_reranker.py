@@ -19,7 +19,8 @@ from bandrank.models.encoders.families import build_head
 from bandrank.models.layers import passages
 from bandrank.models.layers.causal import Continuations
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank.models.scorer import Scorer
+from bandrank.models.template import TokenTemplate
 from bandrank.models.wording import PLAIN, Wording
 from bandrank_kernels.arrays import indices_within
 from bandrank_kernels.transfer import to_device

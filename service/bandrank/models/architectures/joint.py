@@ -9,7 +9,8 @@ from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
 from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import Scorer, TokenTemplate
+from bandrank.models.scorer import Scorer
+from bandrank.models.template import TokenTemplate
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 

@@ -12,7 +12,8 @@ from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import build_encoder
 from bandrank.models.ragged import Ragged
-from bandrank.models.scorer import LIGHT_ROWS, Scorer, TokenTemplate
+from bandrank.models.scorer import LIGHT_ROWS, Scorer
+from bandrank.models.template import TokenTemplate
 
 
 @dataclass(frozen=True, kw_only=True)

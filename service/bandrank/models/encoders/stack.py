@@ -11,7 +11,8 @@ from bandrank.models.encoders.protocol import ALL
 from bandrank.models.layers.block import Block
 from bandrank.models.layers.embeddings import Embeddings
 from bandrank.models.layers.execution import Execution
-from bandrank.models.layers.patterns import for_windows, narrowed, plan_within, sparse
+from bandrank.models.layers.patterns import narrowed, sparse
+from bandrank.models.layers.window_plans import for_windows, plan_within
 from bandrank_kernels.arrays import Offsets, offsets
 from bandrank_kernels.windowed_attention import (
     AttentionPattern,

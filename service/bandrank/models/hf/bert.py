@@ -8,7 +8,7 @@ from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights
 from bandrank.models.hf.layers import LayerNames, layer_weights
 from bandrank.models.hf.model import SUPPORTED, Family, score_head
-from bandrank.models.layers.positions import interpolate_positions
+from bandrank.models.layers.interpolation import interpolate_positions
 
 POSITIONS = "embeddings.position_embeddings.weight"
 NAMES = LayerNames(

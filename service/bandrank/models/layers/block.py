@@ -13,8 +13,8 @@ from bandrank.models.layers.feed_forward import GATES, Activation, feed_forward,
 from bandrank.models.layers.int8_linear import Int8Linear
 from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm
-from bandrank.models.layers.patterns import plan_within
 from bandrank.models.layers.positions import Rotary
+from bandrank.models.layers.window_plans import plan_within
 from bandrank_kernels.native.tensors import Int8Layer, PostNorm
 from bandrank_kernels.windowed_attention import AttentionPlan
 

@@ -1,13 +1,8 @@
-"""Attention patterns of the sparse cross-encoder paper (Schlatt et al. 2024, arXiv 2312.17649, table 1), and plans for
-encoders whose layers have different windows.
-"""
+"""Attention patterns of the sparse cross-encoder paper (Schlatt et al. 2024, arXiv 2312.17649, table 1)."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
-from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 FULL = AttentionPattern()
 
@@ -30,39 +25,3 @@ def narrowed(pattern: AttentionPattern, window: int | None) -> AttentionPattern:
     if window is None or (pattern.window is not None and pattern.window <= window):
         return pattern
     return replace(pattern, window=window)
-
-
-class WindowPlans(AttentionPlan):
-    """The plans of one batch by the window of the layers; each layer picks one with `plan_within`."""
-
-    def __init__(self, plans: Mapping[int | None, AttentionPlan]) -> None:
-        self.plans = plans
-        self.host_tables = [table for plan in plans.values() for table in plan.host_tables]
-
-    @property
-    def signature(self) -> Hashable:
-        return tuple((window, plan.signature) for window, plan in self.plans.items())
-
-    def bind(self, tables: Sequence[Tensor]) -> "WindowPlans":
-        rest = iter(tables)
-        return WindowPlans(
-            {window: plan.bind([next(rest) for _ in plan.host_tables]) for window, plan in self.plans.items()}
-        )
-
-    def attend(self, qkv: Tensor) -> Tensor:
-        raise NotImplementedError("each layer picks the plan of its window")
-
-    def attend_cls(self, query: Tensor, rows: Tensor, scale: float) -> Tensor:
-        raise NotImplementedError("each layer picks the plan of its window")
-
-
-def for_windows(windows: Sequence[int | None], plan_for: Callable[[int | None], AttentionPlan]) -> AttentionPlan:
-    """The plans that layers of these windows need, from `plan_for`; a single one if none is local."""
-    if list(windows) == [None]:
-        return plan_for(None)
-    return WindowPlans({window: plan_for(window) for window in windows})
-
-
-def plan_within(plan: AttentionPlan, window: int | None) -> AttentionPlan:
-    """The plan for a layer of this window; a plan that is not `WindowPlans` is for all layers."""
-    return plan.plans[window] if isinstance(plan, WindowPlans) else plan

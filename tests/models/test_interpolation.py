@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from bandrank.models.layers.positions import interpolate_positions, trained_rows
+from bandrank.models.layers.interpolation import interpolate_positions, trained_rows
 
 Floats = npt.NDArray[np.float64]
 
