@@ -90,7 +90,9 @@ def test_what_cannot_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """One line says why, the exit code is 2, and nothing is written."""
     colbert, cross_encoder = save_colbert(tmp_path / "colbert"), save_cross_encoder(tmp_path / "cross_encoder")
     out = tmp_path / "out"
+    (tmp_path / "file").touch()
     for arguments, told in (
+        ([str(cross_encoder), str(tmp_path / "file" / "out"), "--window", "4"], "file/out: Not a directory"),
         ([str(colbert), str(out), "--window", "4"], "a colbert gives no cross-encoder"),
         ([str(cross_encoder), str(out), "--window", "-1"], "window must be at least 0"),
         ([str(tmp_path / "missing"), str(out), "--window", "4"], "no such folder"),

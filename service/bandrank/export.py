@@ -29,14 +29,18 @@ def export(arguments: Sequence[str]) -> int:
             raise BadCheckpoint(f"{folder}: is not an empty folder")
         model = load_model(options.model)
         scorer = windowed(model.scorer, options.window, seed=options.seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer = folder / checkpoint.TOKENIZER
+        # Not copied: the model may have a vocabulary alone.
+        checkpoint.write_whole(tokenizer, model.tokenizer.to_str(pretty=True).encode())
+        checkpoint.save(scorer, folder, tokenizer=tokenizer)
     except ValueError as error:  # BadCheckpoint is one
         named = str(error) if isinstance(error, BadCheckpoint) else f"{options.model}: {error}"
         sys.stderr.write(f"bandrank: {named}\n")
         return 2
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = folder / "tokenizer.json"
-    model.tokenizer.save(str(tokenizer))  # not copied: the model may have a vocabulary alone
-    checkpoint.save(scorer, folder, tokenizer=tokenizer)
+    except OSError as error:
+        sys.stderr.write(f"bandrank: {error.filename or folder}: {error.strerror}\n")
+        return 2
     head = "the model's head" if model.scorer.architecture == scorer.architecture else "a random head"
     sys.stdout.write(
         f"{folder}: {scorer.config.encoder.summary}, {scorer.config.pattern.summary}, {head}\n"
