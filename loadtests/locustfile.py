@@ -1,7 +1,8 @@
 """Rerank load over HTTP, at a constant rate of arrivals per user, with every answer checked.
 
 Environment: RERANK_RATE (requests a second of each user), RERANK_CANDIDATES (counts to draw from), RERANK_DOCUMENTS
-(size of the pool of texts), RERANK_ZIPF (exponent of their popularity), RERANK_SEED.
+(size of the pool of texts), RERANK_ZIPF (exponent of their popularity), RERANK_SEED, RERANK_KEY (of a service that asks
+for one).
 """
 
 import itertools
@@ -18,6 +19,7 @@ WORKLOAD = Workload(
     candidate_counts=[int(count) for count in os.environ.get("RERANK_CANDIDATES", "10,20,50,100").split(",")],
     exponent=float(os.environ.get("RERANK_ZIPF", "1.0")),
 )
+HEADERS = {"Authorization": f"Bearer {key}"} if (key := os.environ.get("RERANK_KEY")) else {}
 USER_NUMBERS = itertools.count()
 
 
@@ -35,11 +37,11 @@ class SearchPage(FastHttpUser):
         """Sends one request; locust lists its statistics under its number of candidates."""
         body = WORKLOAD.request(self.rng)
         name = f"/rerank {len(candidates_of(body)):>4} candidates"
-        with self.client.post("/rerank", json=body, name=name, catch_response=True) as response:
+        with self.client.post("/rerank", json=body, headers=HEADERS, name=name, catch_response=True) as response:
             if response.status_code == 429:
                 response.failure(f"429, retry after {response.headers.get('Retry-After')} s")
             elif response.status_code != 200:
-                response.failure(f"status {response.status_code}")
+                response.failure(f"status {response.status_code}: {(response.text or str(response.error))[:200]}")
             else:
                 try:
                     check_answer(body, response.json())
