@@ -72,7 +72,7 @@ class TextEncoder:
         begun, closing = self.tokenizer.encode_batch_fast([before + text, after], add_special_tokens=False)
         room = max(0, template.room() - len(closing.ids))
         ids, _ = template.apply([*begun.ids[:room], *closing.ids])
-        return np.array(ids, np.int32), len(begun.ids) - room
+        return np.array(ids, np.int32), max(0, len(begun.ids) - room)  # fewer pieces apart than together may fit
 
     def num_pieces(self, text: str) -> int:
         """The number of word pieces of a text by itself."""
