@@ -225,7 +225,9 @@ class ProxyMetrics:
 
     def __init__(self, counter: Callable[..., Counter], seconds: Callable[..., Histogram]) -> None:
         self.requests = counter(
-            "proxy_requests", "Requests of the search proxy, by what became of them.", outcome=OUTCOMES
+            "proxy_requests",
+            "Requests of the search proxy, and searches of an _msearch, by what became of them.",
+            outcome=OUTCOMES,
         )
         self.request_seconds = seconds(
             "proxy_request_seconds", "Whole request of the search proxy, the engine's time included.", outcome=OUTCOMES

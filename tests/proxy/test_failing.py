@@ -121,7 +121,7 @@ def test_a_bug_in_the_re_ranking_costs_nothing_but_the_order(
     proxy: Proxied, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged; the client hears only that there is one."""
-    monkeypatch.setattr("bandrank.proxy.searches.answer", wrong)
+    monkeypatch.setattr("bandrank.proxy.reordering.answer", wrong)
     assert_in_the_order_of_the_engine(search(proxy), "internal")
     assert "something secret" in caplog.text
 

@@ -243,7 +243,7 @@ def test_other_requests_are_never_marked(proxy: Proxied, engine: SearchEngine) -
         answers = [
             client.post("/docs/_search", json=BODY),
             client.post("/docs/_count", json=BODY, headers={"x-rerank": "title"}),
-            client.post("/_msearch", content=b"{}\n{}\n", headers={"x-rerank": "title"}),
+            client.post("/_msearch/template", content=b"{}\n{}\n", headers={"x-rerank": "title"}),
             client.delete("/docs", headers={"x-rerank": "title"}),
             client.head("/docs", headers={"x-rerank": "title"}),
         ]

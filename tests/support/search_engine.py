@@ -1,8 +1,8 @@
 """A stand-in for OpenSearch, built from its documented search API, that records what it is sent.
 
 It knows one index of documents, which match every query in the order in which they are given, and what the tests ask of
-`_search`: size, from, `_source`, `fields`, highlight, aggregations, gzip, and the limit of a result window. Everything
-else is answered with what came.
+`_search`: size, from, `_source`, `fields`, highlight, aggregations, gzip, and the limit of a result window. In an
+`_msearch` all indices are that one, but for `missing`. Everything else is answered with what came.
 """
 
 import gzip
@@ -21,6 +21,8 @@ from support.certificates import Certificate
 from support.tasks import HANG_S
 
 JSON = b"application/json; charset=UTF-8"
+HEAD_KEYS = {"index", "preference", "routing", "search_type"}  # of the first line of a search, among others
+MISSING = b'{"error":{"type":"index_not_found_exception","reason":"no such index [missing]"},"status":404}'
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,31 @@ class SearchEngine:
 
     def answer(self, asked: Recorded) -> tuple[int, bytes]:
         """Status and body of the answer to a request."""
-        if not asked.target.partition(b"?")[0].endswith(b"/_search"):
+        path = asked.target.partition(b"?")[0]
+        if not path.endswith((b"/_search", b"/_msearch")):
             return 200, b'{"acknowledged":true}'
         if self.status != 200:
             return self.status, b'{"error":{"type":"stand_in_exception","reason":"told to"},"status":%d}' % self.status
         raw = gzip.decompress(asked.body) if asked.headers.get(b"content-encoding") == b"gzip" else asked.body
+        if path.endswith(b"/_msearch"):
+            return self.multi_search(raw)
         return self.search(json.loads(raw or b"{}"), asked.params)
+
+    def multi_search(self, content: bytes) -> tuple[int, bytes]:
+        """The answer to several searches, of which each may fail by itself."""
+        *lines, rest = content.split(b"\n")
+        try:
+            heads = [json.loads(head or b"{}") for head in lines[::2]]
+            refused = bool(rest) or any(head.keys() - HEAD_KEYS for head in heads)
+        except (ValueError, AttributeError, RecursionError):
+            refused = True
+        if refused:
+            return 400, b'{"error":{"type":"illegal_argument_exception","reason":"no such request"},"status":400}'
+        answers = []
+        for head, body in zip(heads, lines[1::2], strict=False):
+            status, answer = (404, MISSING) if head.get("index") == "missing" else self.search(json.loads(body), {})
+            answers.append(answer if status != 200 else answer[:-1] + b',"status":200}')
+        return 200, b'{"took" : 7, "responses" : [ %b ]}' % b" , ".join(answers)
 
     def search(self, body: Mapping[str, Any], params: Mapping[str, str]) -> tuple[int, bytes]:
         """The answer to a search; its parameters go before its body."""

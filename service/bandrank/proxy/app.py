@@ -21,7 +21,11 @@ from bandrank.errors import BadSetting, BandrankError, NotReady, UnknownModel
 from bandrank.logs import request_id
 from bandrank.metrics import CONTENT_TYPE
 from bandrank.proxy.failures import answer_of
+from bandrank.proxy.fetching import Fetching
 from bandrank.proxy.forwarding import Forwarding
+from bandrank.proxy.large_json import LargeJson
+from bandrank.proxy.multi_searches import MultiSearches
+from bandrank.proxy.reordering import Reordering
 from bandrank.proxy.searches import Searches
 from bandrank.proxy.upstream import Upstream
 from bandrank.proxy.wishes import Rule, Wishes, read_rules
@@ -47,7 +51,8 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         max_depth=settings.max_candidates,
     )
 
-    searches = Searches(service, upstream, settings)
+    large_json = LargeJson(service.pace)
+    fetching, reordering = Fetching(upstream, large_json, settings), Reordering(service, large_json)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -57,7 +62,7 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         yield
         watching.cancel()
         await upstream.close()
-        searches.close()
+        large_json.close()
         await service.close()
 
     async def healthz(_: Request) -> Response:
@@ -78,7 +83,9 @@ def create_proxy(service: Service, settings: Settings) -> ASGIApp:
         return Response(service.metrics.exposition(), headers=HEADERS, media_type=CONTENT_TYPE)
 
     own = [Route(HEALTH, healthz), Route(READY, readyz), Route(METRICS, metrics)]
-    forwarding = Forwarding(service, upstream, wishes, searches)
+    searches = Searches(fetching, reordering, large_json)
+    multi_searches = MultiSearches(wishes, fetching, reordering, large_json, service.memory)
+    forwarding = Forwarding(service, upstream, wishes, searches, multi_searches)
     router = Router(own, redirect_slashes=False, default=forwarding, lifespan=lifespan)
     return _WithIds(AccessLog(RequestMetrics(router, service.metrics, [route.path for route in own])))
 

@@ -1,5 +1,6 @@
 """What became of a request: the words of the response header X-Rerank-Status, and of the metrics."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,28 +51,9 @@ class FailReason(StrEnum):
     INTERNAL = "internal"
 
 
-class Skipped(Exception):
-    """The search is passed through as it came."""
-
-    def __init__(self, reason: SkipReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class Unusable(Exception):
-    """The deeper search cannot be sent, or its answer not be used: the client's own request is sent as it came.
-
-    reason: a FailReason, or the type of an error of this service.
-    """
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 @dataclass(frozen=True)
 class Mark:
-    """What the response header says of a search. reason: of one that was not re-ranked; never a client's words.
+    """What became of a search. reason: of one that was not re-ranked; never a client's words.
 
     hits: how many were put in order, and how many of them had no text.  degraded: whether the budget or the load left
     fewer of them to the last stage than were to come there.
@@ -83,9 +65,43 @@ class Mark:
     without_text: int = 0
     degraded: bool = False
 
-    def header(self) -> tuple[bytes, bytes]:
-        """The response header: an outcome and its parameters."""
-        facts = {"reason": self.reason} if self.reason else {"hits": self.hits, "without_text": self.without_text}
-        shown = [f"{name}={value}" for name, value in facts.items() if value or name == "hits"]
-        shown += ["degraded"] if self.degraded else []
-        return STATUS_HEADER, "; ".join([self.outcome, *shown]).encode("ascii")
+    def __str__(self) -> str:
+        words = [self.outcome.value]
+        words += [f"reason={self.reason}"] if self.reason else []
+        words += [f"hits={self.hits}"] if self.outcome is Outcome.RERANKED else []
+        words += [f"without_text={self.without_text}"] if self.without_text else []
+        return "; ".join([*words, "degraded"] if self.degraded else words)
+
+
+PASSED = Mark(Outcome.PASSED)
+ENGINE_ERROR = Mark(Outcome.SKIPPED, SkipReason.ENGINE_ERROR)
+
+
+def status_header(marks: Sequence[Mark]) -> tuple[bytes, bytes]:
+    """The response header: what became of each search, in their order."""
+    return STATUS_HEADER, ", ".join(map(str, marks)).encode("ascii")
+
+
+class SentAsItCame(Exception):
+    """The client's own request is sent as it came. marks: what became of each of its searches, or one for all."""
+
+    def __init__(self, *marks: Mark) -> None:
+        super().__init__(*map(str, marks))
+        self.marks = marks
+
+
+class Skipped(SentAsItCame):
+    """The search cannot be re-ranked."""
+
+    def __init__(self, reason: SkipReason) -> None:
+        super().__init__(Mark(Outcome.SKIPPED, reason))
+
+
+class Unusable(SentAsItCame):
+    """The deeper search cannot be sent, or its answer not be used.
+
+    reason: a FailReason, or the type of an error of this service.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Mark(Outcome.FAILED, reason))

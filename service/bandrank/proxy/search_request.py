@@ -16,7 +16,7 @@ from bandrank.proxy.rank_windows import widened
 from bandrank.proxy.raw_json import Edit, Number, Part, edited, encodable, find, read_document, read_members
 from bandrank.proxy.wishes import Wish
 
-SEARCH = re.compile(rb"/(?:(?P<indices>[^/]+)/)?_search/?")
+SEARCH, MULTI_SEARCH = (re.compile(rb"/(?:(?P<indices>[^/]+)/)?%s/?" % name) for name in (b"_search", b"_msearch"))
 METHODS = frozenset({"GET", "POST"})
 ALL = "_all"  # the one word for indices that begins with an underscore
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
@@ -32,10 +32,11 @@ PAGING = frozenset({"search_after", "pit", "slice"})
 class SearchRequest:
     """A search that can be re-ranked.
 
-    start, size: the client's page of the hits.  query: what the user looks for.  added: names that the deeper search
-    asks for in `fields`, beside those of the client.  target_query: its query string.  body: its body.
+    wish: how.  start, size: the client's page of the hits.  query: what the user looks for.  added: names that the
+    deeper search asks for in `fields`, beside those of the client.  target_query: its query string.  body: its body.
     """
 
+    wish: Wish
     start: int
     size: int
     query: str
@@ -44,23 +45,31 @@ class SearchRequest:
     body: bytes
 
 
-def indices_of(method: str, raw_path: bytes) -> tuple[str, ...] | None:
+def indices_of(method: str, raw_path: bytes, path: re.Pattern[bytes] = SEARCH) -> tuple[str, ...] | None:
     """The indices that a search names, none in `/_search`; None for a request that is not a search.
 
     No index begins with an underscore: POST /_scripts/_search stores a script of that name.
+    path: the pattern of the paths of searches.
     """
-    matched = SEARCH.fullmatch(raw_path) if method in METHODS else None
+    matched = path.fullmatch(raw_path) if method in METHODS else None
     if matched is None:
         return None
-    names = tuple(name for name in unquote((matched["indices"] or b"").decode("latin-1")).split(",") if name)
+    names = named(unquote((matched["indices"] or b"").decode("latin-1")))
     return None if any(name.startswith("_") and name != ALL for name in names) else names
 
 
-def unpacked(body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int) -> bytes:
-    """The body of a search, of JSON, without its compression. Raises Skipped."""
+def named(names: str) -> tuple[str, ...]:
+    """The indices in a list with commas."""
+    return tuple(name for name in names.split(",") if name)
+
+
+def unpacked(
+    body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE
+) -> bytes:
+    """The body of a search, of one of these media types or of none, without its compression. Raises Skipped."""
     headers = list(headers)
     kind = first(headers, b"content-type").decode("latin-1").strip()
-    if kind and not JSON_TYPE.fullmatch(kind):
+    if kind and not kinds.fullmatch(kind):
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     encoding = first(headers, b"content-encoding").strip().lower()
     if encoding in {b"", b"identity"}:
@@ -79,9 +88,12 @@ def unpacked(body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int
     return content
 
 
-def read_search(wish: Wish, query_string: bytes, body: bytes, query: str | None) -> SearchRequest:
+def read_search(
+    wish: Wish, query_string: bytes, body: bytes, query: str | None, *, page_in_body: bool = False
+) -> SearchRequest:
     """The search in a query string and a body of JSON. query: what the user looks for, if it is known already.
 
+    page_in_body: whether the deeper search says there which hits it wants, since it has no query string of its own.
     Raises Skipped for a search whose hits cannot be put in another order, or not without changing what they mean.
     """
     given = {_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in query_string.split(b"&")}
@@ -102,10 +114,12 @@ def read_search(wish: Wish, query_string: bytes, body: bytes, query: str | None)
         covered = _asked_for(given, fields)
         added = [name for name in wish.fields if not any(fnmatchcase(name, pattern) for pattern in covered)]
     edits = [_more_fields(text, members, added)] if added else []
+    if page_in_body:
+        edits += _whole_page(text, members, wish.depth)
     if (retriever := find(members, "retriever")) is not None:
         edits += widened(text, retriever.value_start, wish.depth)
     new_body = edited(text, 0, len(text), edits).encode("utf-8") if edits else body
-    return SearchRequest(start, size, encodable(query), frozenset(added), target_query, new_body)
+    return SearchRequest(wish, start, size, encodable(query), frozenset(added), target_query, new_body)
 
 
 def _members(body: bytes) -> tuple[str, list[Part]]:
@@ -175,12 +189,24 @@ def _more_fields(text: str, members: Sequence[Part], added: Sequence[str]) -> Ed
     names = ", ".join(json.dumps(name) for name in added)
     asked = find(members, "fields")
     if asked is None:
-        at = text.index("{") + 1
-        return Edit(at, at, f'"fields": [{names}]' + (", " if members else ""))
+        return _another(text, members, f'"fields": [{names}]')
     if not isinstance(asked.value, list):
         raise Skipped(SkipReason.UNREADABLE_REQUEST)
     comma = ", " if asked.value else ""
     return Edit(asked.end - 1, asked.end - 1, comma + names)
+
+
+def _whole_page(text: str, members: Sequence[Part], depth: int) -> list[Edit]:
+    """What makes the body ask for all hits down to a depth."""
+    page = {"from": 0, "size": depth}
+    edits = [Edit(part.value_start, part.end, str(page[part.key])) for part in members if part.key in page]
+    return edits if find(members, "size") is not None else [*edits, _another(text, members, f'"size": {depth}')]
+
+
+def _another(text: str, members: Sequence[Part], member: str) -> Edit:
+    """What puts another member before those of the body."""
+    at = text.index("{") + 1
+    return Edit(at, at, member + (", " if members else ""))
 
 
 def _name(part: bytes) -> str:

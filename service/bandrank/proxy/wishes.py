@@ -83,6 +83,10 @@ class Wishes:
         self._defaults = {"depth": depth, "budget_ms": budget_ms}
         self._max_depth = max_depth
 
+    def may_ask(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether anything may be asked of searches in some indices or others."""
+        return bool(self._rules) or any(name == HEADER for name, _ in headers)
+
     def wish(self, headers: Iterable[tuple[bytes, bytes]], indices: Sequence[str]) -> Wish | None:
         """What is asked of a search in these indices; None if nobody asks for anything.
 

@@ -1,0 +1,134 @@
+"""What a client asks, and what the engine answers to a request in the place of the client's: read whole, in bounds."""
+
+import re
+from dataclasses import dataclass
+
+from bandrank.api.parsing import TEXT_BYTES, check_values, values_at_most
+from bandrank.engine.memory import Account
+from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, InvalidInput, Unreachable
+from bandrank.proxy.downstream import Downstream
+from bandrank.proxy.headers import Headers, first, replaced, to_upstream
+from bandrank.proxy.large_json import LargeJson
+from bandrank.proxy.outcomes import FailReason, Skipped, SkipReason, Unusable
+from bandrank.proxy.search_request import JSON_TYPE, unpacked
+from bandrank.proxy.upstream import Upstream, UpstreamAnswer
+from bandrank.settings import Settings
+
+OK, TOO_MANY_REQUESTS, SERVER_ERROR = 200, 429, 500
+HANDED_ON = frozenset({401, 403, 404})  # the client's own search would get the same
+# Of the time in which the engine may say nothing, so that a client that waits little longer than that may still get the
+# answer to its own search, which has all of it.
+DEEPER_SHARE = 0.5
+VALUE_BYTES = 128  # of memory for each value of a search or an answer: a Python object, and where it stands
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """An answer of the engine. values: how many its body has at most."""
+
+    status: int
+    headers: Headers
+    body: bytearray
+    values: int
+
+
+class Fetching:
+    """Reads requests of clients, and answers of the engine to what is sent in their places."""
+
+    def __init__(self, upstream: Upstream, large_json: LargeJson, settings: Settings) -> None:
+        self._upstream, self._json = upstream, large_json
+        self._max_request_bytes = settings.max_body_bytes
+        self._max_response_bytes = settings.proxy_max_response_bytes
+        self._deeper_s = DEEPER_SHARE * settings.proxy_timeout_s
+
+    async def content(self, client: Downstream, account: Account, kinds: re.Pattern[str] = JSON_TYPE) -> bytes:
+        """The body of a client's request, without its compression; the account holds what reading it takes.
+
+        kinds: the media types that it may have. Raises Skipped, Unusable and ClientDisconnect.
+        """
+        try:
+            body = await client.read(self._max_request_bytes, account)
+            if body is None:
+                raise Skipped(SkipReason.LARGE_REQUEST)
+            packed = bool(first(client.headers, b"content-encoding"))
+            content, values = await self._json.run(
+                account.client,
+                self._max_request_bytes if packed else len(body),
+                _unpacked,
+                body,
+                client.headers,
+                self._max_request_bytes,
+                kinds,
+            )
+            account.hold(TEXT_BYTES * len(content) + VALUE_BYTES * values)
+        except InvalidInput:
+            raise Skipped(SkipReason.LARGE_REQUEST) from None  # of too many values
+        except BandrankError as error:
+            raise Unusable(error.error_type) from error
+        return content
+
+    async def fetch(self, client: Downstream, target: bytes, body: bytes, account: Account) -> Fetched:
+        """The engine's answer to a client's request with this target and body, in JSON. Its status is 200, or one that
+        the client's own request would get, too.
+
+        Raises Unusable, after which that can be sent, and Unreachable, Overloaded and InvalidInput, with which that
+        would end as well.
+        """
+        headers = replaced(
+            to_upstream(client.headers, host=self._upstream.host, client=client.address),
+            accept_encoding=b"identity",
+            content_encoding=None,
+            transfer_encoding=None,
+            content_length=b"%d" % len(body) if body else None,
+            content_type=(first(client.headers, b"content-type") or b"application/json") if body else None,
+        )
+        exchange = self._upstream.exchange(client.method, target, headers, body, timeout_s=self._deeper_s)
+        try:
+            async with exchange as answer:
+                check_status(answer.status)
+                collected, values = await self._collect(answer, account)
+        except Unreachable:
+            raise
+        except GatewayTimeout as error:
+            raise Unusable(FailReason.ENGINE_TIMEOUT) from error
+        except BadGateway as error:
+            raise Unusable(FailReason.ENGINE_FAILED) from error
+        kind, encoding = (first(answer.headers, name) for name in (b"content-type", b"content-encoding"))
+        readable = JSON_TYPE.fullmatch(kind.decode("latin-1")) and encoding in {b"", b"identity"}
+        if answer.status == OK and not readable:
+            raise Unusable(FailReason.UNREADABLE_ANSWER)
+        return Fetched(answer.status, answer.headers, collected, values)
+
+    async def _collect(self, answer: UpstreamAnswer, account: Account) -> tuple[bytearray, int]:
+        """The body of an answer, and how many values it has at most. Raises Unusable for one that is too large."""
+        body = bytearray()  # grows in place: joining its parts would hold the event loop, and twice the memory
+        values = 0
+        async for part in answer.parts:
+            if len(body) + len(part) > self._max_response_bytes:
+                raise Unusable(FailReason.LARGE_ANSWER)
+            hold(account, len(part))
+            body += part
+            values += values_at_most(part)
+        return body, values
+
+
+def check_status(status: float) -> None:
+    """Raises Unusable unless the answer has hits, or is what the client's own search would get, too."""
+    if status == TOO_MANY_REQUESTS or status >= SERVER_ERROR:
+        raise Unusable(FailReason.ENGINE_FAILED)
+    if status != OK and status not in HANDED_ON:
+        raise Unusable(FailReason.ENGINE_REFUSED)
+
+
+def hold(account: Account, num_bytes: int) -> None:
+    """Takes `num_bytes` more. Raises Unusable if the account may not hold them."""
+    try:
+        account.hold(num_bytes)
+    except BandrankError as error:
+        raise Unusable(error.error_type) from error
+
+
+def _unpacked(body: bytes, headers: Headers, max_bytes: int, kinds: re.Pattern[str]) -> tuple[bytes, int]:
+    """The body of a search without its compression, and how many values it has. Raises Skipped and InvalidInput."""
+    content = unpacked(body, headers, max_bytes, kinds)
+    return content, check_values(content)
