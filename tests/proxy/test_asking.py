@@ -203,6 +203,7 @@ def test_a_query_that_is_not_found(body: dict[str, Any], reason: str) -> None:
         ("GET", b"/_search", ()),
         ("POST", b"/docs/_search", ("docs",)),
         ("POST", b"/docs/_search/", ("docs",)),
+        ("POST", b"/a*,-ab,b/_search", ("a*", "b")),
         ("POST", b"/a,b-*,%C3%A9/_search", ("a", "b-*", "é")),
         ("PUT", b"/docs/_search", None),
         ("GET", b"/docs/_search/template", None),

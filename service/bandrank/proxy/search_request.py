@@ -59,8 +59,8 @@ def indices_of(method: str, raw_path: bytes, path: re.Pattern[bytes] = SEARCH) -
 
 
 def named(names: str) -> tuple[str, ...]:
-    """The indices in a list with commas."""
-    return tuple(name for name in names.split(",") if name)
+    """The indices in a list with commas, but for those that it leaves out again, as `-old` does."""
+    return tuple(name for name in names.split(",") if name and not name.startswith("-"))
 
 
 def unpacked(
