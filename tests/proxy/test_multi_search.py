@@ -245,18 +245,28 @@ def test_an_error_for_the_whole_request(proxy: Proxied, engine: SearchEngine, st
     assert len(engine.seen) == (1 if status == 401 else 2)
 
 
-def test_all_searches_share_the_time(engine: SearchEngine) -> None:
-    """A model that does not answer delays a request by one budget, however many searches it has."""
+def test_all_searches_share_the_time(engine: SearchEngine, tmp_path: Path) -> None:
+    """Where a model does not answer, one whose budget is gone with that of the first is not even begun."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("".join(
+        f'[[rules]]\nindex = "{index}"\nfields = ["title"]\nbudget_ms = {budget_ms}\n'
+        for index, budget_ms in (("long", 100), ("short", 20))
+    ))  # fmt: skip
     gate = Gate()
     gate.let_through()
-    with proxied(engine.url, scorer=WatchedScorer(lookup(man=1.0), gate)) as proxy:
+    scorer = WatchedScorer(lookup(man=1.0), gate)
+    with proxied(engine.url, scorer=scorer, proxy_rules=str(rules)) as proxy:
         try:
-            response = send(proxy, lines({}, MATCH, {}, MATCH | {"size": 2}), x_rerank="title; budget_ms=50")
+            response = send(
+                proxy, lines({"index": "long"}, MATCH, {"index": "short"}, MATCH | {"size": 2}), x_rerank=""
+            )
         finally:
             gate.let_through(10)
+        begun = proxy.count("dropped_tasks")
 
     assert statuses(response) == ["failed; reason=deadline_exceeded"] * 2
     assert ids(response) == ["0123", "01"]
+    assert begun == 1
 
 
 def test_a_compressed_request(proxy: Proxied, engine: SearchEngine) -> None:
