@@ -3,7 +3,7 @@
 from support.deploy import DEPLOY, ROOT, load_yaml
 
 from bandrank.proxy.app import READY
-from bandrank.settings import Settings
+from bandrank.settings import Settings, variable
 
 STACK = load_yaml(ROOT / "docker-compose.yml")["services"]["bandrank"]
 PROXY = load_yaml(DEPLOY / "compose.proxy.yml")["services"]["search-proxy"]
@@ -32,6 +32,13 @@ def test_it_is_as_hardened_as_the_service() -> None:
 def test_it_may_wait_for_the_search_engine_when_it_stops() -> None:
     """As long as a request to that may take."""
     assert PROXY["stop_grace_period"] == f"{Settings().proxy_timeout_s + 5:g}s"
+
+
+def test_every_setting_of_the_proxy_reaches_it() -> None:
+    """From the environment, but for those that name files, which it would have to mount."""
+    names = {name for name in Settings.model_fields if name.startswith("proxy_")} - {"proxy_ca", "proxy_rules"}
+
+    assert {variable(name) for name in names} - PROXY["environment"].keys() == set()
 
 
 def test_its_health_is_the_proxys_own() -> None:
