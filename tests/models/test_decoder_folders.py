@@ -171,6 +171,8 @@ def test_another_gemma_is_refused(tmp_path: Path, settings: dict[str, Any], mess
         ({"use_sliding_window": True}, "within a sliding window is not supported"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "positions of type 'yarn' are not supported"),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "positions of type 'linear'"),
+        # As the cards of Qwen say to lengthen texts, in what transformers 5 has saved.
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "positions of type 'yarn' are not supported"),
         ({"attention_bias": True}, "attention with a bias is not supported in qwen3"),
         ({"num_key_value_heads": None}, "config.json has no number for num_key_value_heads"),
         ({"num_hidden_layers": 1}, "config.json names 1 layers, the weights have 2"),
@@ -184,6 +186,18 @@ def test_what_would_score_otherwise_is_refused(tmp_path: Path, settings: dict[st
     edit_json(folder / "config.json", settings)
     with pytest.raises(BadCheckpoint, match=message):
         load_model(str(folder))
+
+
+def test_the_base_of_rotary_positions_is_the_one_that_the_library_takes(tmp_path: Path) -> None:
+    """Where config.json has it twice, as transformers 5 and versions before it write it."""
+    folder = save_decoder(tmp_path, tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))
+    edit_json(folder / "config.json", {"rope_theta": 10_000.0})
+    expected = AutoConfig.from_pretrained(folder).rope_parameters["rope_theta"]
+
+    encoder = load_model(str(folder)).scorer.config.encoder
+
+    assert isinstance(encoder, DecoderConfig)
+    assert encoder.rotary_base == expected == 1_000_000.0
 
 
 def test_an_embedding_model_is_no_reranker(tmp_path: Path) -> None:

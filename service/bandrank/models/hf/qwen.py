@@ -49,7 +49,8 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
         raise ValueError(f"a decoder whose tokens see all others (is_causal: false) is not supported; {SUPPORTED}")
     if settings.get("use_sliding_window"):
         raise ValueError(f"attention within a sliding window is not supported; {SUPPORTED}")
-    rotary = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    # Since and before transformers 5; with both, the library takes the latter, which is what people add by hand.
+    rotary = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if (kind := rotary.get("rope_type", rotary.get("type", "default"))) != "default":
         raise ValueError(f"rotary positions of type {kind!r} are not supported; {SUPPORTED}")
     hidden_size, num_heads = settings["hidden_size"], settings["num_attention_heads"]
@@ -63,7 +64,7 @@ def read_shape(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
         "intermediate_size": settings["intermediate_size"],
         "max_positions": settings["max_position_embeddings"],
         "layer_norm_eps": settings.get("rms_norm_eps", 1e-6),
-        "rotary_base": float(settings.get("rope_theta") or rotary.get("rope_theta", 10_000.0)),
+        "rotary_base": float(rotary.get("rope_theta") or settings.get("rope_theta") or 10_000.0),
     }
 
 
