@@ -313,6 +313,17 @@ def test_no_tokenizer(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
+def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
+    """As that of vinai/phobert-base, and of re-rankers that are trained from it."""
+    folder = save_cross_encoder(tmp_path)
+    (folder / "tokenizer.json").unlink()
+    for name in ("vocab.txt", "bpe.codes"):
+        (folder / name).write_text("the 9\n", encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PhobertTokenizer"})
+    with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json, and none can be made .*PhobertTokenizer"):
+        load_model(str(folder))
+
+
 def test_a_tokenizer_without_sep(tmp_path: Path) -> None:
     """Without [SEP] there is no BERT input."""
     folder = save_cross_encoder(tmp_path)

@@ -104,7 +104,7 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
         except Exception as error:  # the library raises nothing narrower
             raise BadCheckpoint(f"{path}: damaged: {error}") from error
     elif any((folder / name).is_file() for name in ("vocab.txt", "merges.txt")):  # a slow tokenizer's files, converted
-        tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
+        tokenizer = _converted(folder)
     else:
         raise BadCheckpoint(f"{folder}: no tokenizer.json and no vocab.txt")
     _configure(tokenizer, folder)
@@ -117,6 +117,16 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _converted(folder: Path) -> Tokenizer:
+    """A fast tokenizer of the files of a slow one. Raises BadCheckpoint if the library cannot make it, as of one that
+    is written in Python (vinai/phobert-base), for which there are packages that part words.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder).backend_tokenizer  # type: ignore[no-any-return]
+    except Exception as error:  # the packages raise anything, and the library an AttributeError
+        raise BadCheckpoint(f"{folder}: no tokenizer.json, and none can be made of the other files: {error}") from error
 
 
 def _configure(tokenizer: Tokenizer, folder: Path) -> None:
