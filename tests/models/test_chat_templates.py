@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from sentence_transformers import CrossEncoder
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from support.decoders import PUBLISHED, save_decoder, tiny_decoder
 from support.models import as_served, edit_json, write_json, write_modules
 from support.text_scores import scores_of_texts
-from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification
+from transformers import Qwen3ForCausalLM, Qwen3ForSequenceClassification, Qwen3Model
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf.decoder_reranker import TASK
@@ -129,9 +130,18 @@ def test_a_prompt_that_the_library_leaves_out(folder: Path, caplog: pytest.LogCa
     caplog.clear()
     (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     load_model(str(folder))
-    (folder / "modules.json").unlink()
-    load_model(str(folder))
     assert not caplog.messages
+
+
+def test_a_decoder_of_which_nobody_knows_how_it_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The files of a model that chats are those of a re-ranker: only its name tells. Fine-tuned ones may say whose."""
+    theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"])
+    for name in ("Qwen3-Reranker-0.6B", "qwen3-reranker-4b-medical"):
+        load_model(str(save_decoder(tmp_path / name, theirs)))
+    assert not caplog.messages
+    load_model(str(save_decoder(tmp_path / "Qwen3-0.6B", theirs)))
+    [warning] = caplog.messages
+    assert "nothing says in which words this model is asked; here they are those of the published qwen3" in warning
 
 
 def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,3 +153,23 @@ def test_a_classifier_does_without_it(tmp_path: Path, caplog: pytest.LogCaptureF
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     assert scores(folder) == expected
     assert len(caplog.messages) == 2
+
+
+def test_a_classifier_that_is_given_messages(tmp_path: Path) -> None:
+    """What sentence-transformers 6 saves of a decoder that has a template: it reads pairs by that alone."""
+    theirs = tiny_decoder(Qwen3ForSequenceClassification, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"], num_labels=1)
+    folder = save_decoder(tmp_path, theirs)
+    write_modules(folder, {"": KINDS[""]})
+    write_json(folder / "sentence_bert_config.json", {"modality_config": {"text": {}, "message": {}}})
+
+    assert "goes on with 'Guess" in refusal(folder, TEMPLATE.replace("Judge", "Guess"))
+
+
+def test_an_embedding_model_that_is_given_messages_is_refused(tmp_path: Path) -> None:
+    """As the library saves a decoder that it is to make embeddings with: each text stands in the template."""
+    start = save_decoder(tmp_path / "start", tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
+    (start / "chat_template.jinja").write_text("<|im_start|>{{ messages[0].content }}", encoding="utf-8")
+    saved = str(tmp_path / "saved")
+    SentenceTransformer(modules=[Transformer(str(start)), Pooling(64, "lasttoken")], device="cpu").save(saved)
+    with pytest.raises(BadCheckpoint, match="texts that are put into a chat template"):
+        load_model(saved)

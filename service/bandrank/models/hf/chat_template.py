@@ -13,6 +13,11 @@ QUERY_AND_DOCUMENT: Roles = ("query", "document")
 OF_SENTENCE_TRANSFORMERS = {"restore_suffix", "padding", "truncation", "max_length"}  # no variables of a template
 
 
+def puts_into_messages(folder: Path) -> bool:
+    """Whether sentence-transformers puts any text into the folder's template, which it does of what it saved itself."""
+    return "message" in (transformer_settings(folder).get("modality_config") or {})
+
+
 def rendered_pair(
     folder: Path, query: str, document: str, task: str = "", *, roles: Roles = QUERY_AND_DOCUMENT
 ) -> str | None:

@@ -19,8 +19,9 @@ import torch
 
 from bandrank.models.architectures.decoder_reranker import DecoderReranker, DecoderRerankerConfig, Prompt
 from bandrank.models.checkpoint import assemble, read_json, read_object
-from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, rendered_pair
+from bandrank.models.hf.chat_template import QUERY_AND_DOCUMENT, Roles, puts_into_messages, rendered_pair
 from bandrank.models.hf.files import STRIPS_TEXTS, load_tokenizer, own_class
+from bandrank.models.hf.known import is_asked_as_known
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import require_no_prompt
 from bandrank.models.hf.qwen import MAX_DECODER_TOKENS, require_no_code
@@ -138,7 +139,9 @@ def read(model: Model, modules: list[str]) -> Scorer:
     """The re-ranker of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor.
 
     Logs a warning if sentence-transformers, which saved it, asks it without a prompt: whoever fine-tuned it may have
-    done so too, or have put the prompt into the texts, as tomaarsen/Qwen3-Reranker-0.6B-seq-cls is used.
+    done so too, or have put the prompt into the texts, as tomaarsen/Qwen3-Reranker-0.6B-seq-cls is used. And if neither
+    files nor name tell it from any other decoder: lightblue/lb-reranker-0.5B-v1.0 and a model that chats have a
+    re-ranker's files too.
     modules: those of sentence-transformers; Transformer and LogitScore may name the two tokens.
     """
     if modules not in ([], ["Transformer"], ["Transformer", "LogitScore"]):
@@ -146,13 +149,21 @@ def read(model: Model, modules: list[str]) -> Scorer:
     text = _prompt(model)
     task = require_no_prompt(model, text.task)
     templated = False
-    if "LogitScore" in modules or own_class(model.settings):  # else pairs are put together without a template
+    # Otherwise pairs are put together without a template.
+    if "LogitScore" in modules or own_class(model.settings) or (modules and puts_into_messages(model.folder)):
         templated = _require_known_template(model, text, task)
     if modules and not templated:
         log.warning(
             "%s: sentence-transformers joins a query and a document without a prompt; here they stand in that of the "
             "published %s re-rankers, and a model that was trained without it ranks badly",
             model.folder,
+            model.settings["model_type"],
+        )
+    elif not (templated or own_class(model.settings) or is_asked_as_known(model.name)):
+        log.warning(
+            "%s: nothing says in which words this model is asked; here they are those of the published %s re-rankers, "
+            "and a model that was trained with others, or for something else, ranks badly",
+            model.name,
             model.settings["model_type"],
         )
     max_tokens = min(MAX_DECODER_TOKENS, model.encoder.max_positions)

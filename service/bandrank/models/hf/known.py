@@ -175,6 +175,12 @@ KNOWN_FAMILIES = (
 )
 
 
+def is_asked_as_known(name: str) -> bool:
+    """Whether a name has that of a known cross-encoder in it, as those of conversions and fine-tuned models do."""
+    known = (model.id for family in KNOWN_FAMILIES for model in family.models if model.role == CROSS)
+    return any(each.rsplit("/", 1)[-1].lower() in name.lower() for each in known)
+
+
 def trained_for_dot(name: str) -> bool:
     """Whether this is a known model whose card compares vectors by the dot product.
 

@@ -1,6 +1,7 @@
 """How much of a text sentence-transformers reads, by the settings of a folder."""
 
 from bandrank.models.checkpoint import read_object
+from bandrank.models.hf.chat_template import puts_into_messages
 from bandrank.models.hf.files import transformer_settings
 from bandrank.models.hf.model import Model
 
@@ -9,20 +10,23 @@ OF_THE_TOKENIZER = ("tokenizer_args", "processor_kwargs")
 HARMLESS = {"trust_remote_code", "use_fast"}  # of the tokenizer: they change no token id
 
 
-def most_tokens(model: Model, most: int, *, by_tokenizer: bool = True) -> int:
+def most_tokens(model: Model, most: int, *, by_tokenizer: bool = True, by_side: bool = False) -> int:
     """The most token ids of a text, special tokens included: max_seq_length, or else the tokenizer's limit, if there is
     one of them below `most`.
 
-    by_tokenizer: whether the tokenizer's limit counts.  Raises BadCheckpoint for settings that read texts otherwise.
+    by_tokenizer: whether the tokenizer's limit counts.  by_side: whether each side may have a limit of its own, which
+    the caller reads.  Raises BadCheckpoint for settings that read texts otherwise.
     """
     settings = transformer_settings(model.folder)
     tokenizer = read_object(model.folder / "tokenizer_config.json", optional=True)
-    other = {name: settings[name] for name in OF_A_SIDE if settings.get(name)}
+    other = {name: settings[name] for name in OF_A_SIDE if settings.get(name) and not by_side}
     other |= {name: settings[name] for name in OF_THE_TOKENIZER if (settings.get(name) or {}).keys() - HARMLESS}
     called_with = settings.get("processing_kwargs") or {}
     other |= {f"processing_kwargs.{name}": called_with[name] for name in ("text", "common") if called_with.get(name)}
     if tokenizer.get("truncation_side", "right") != "right":
         other["truncation_side"] = tokenizer["truncation_side"]
+    if puts_into_messages(model.folder):
+        raise model.refuse("texts that are put into a chat template (`message` in modality_config) are not supported")
     if other:
         raise model.refuse(f"texts that are read by {other} are not supported")
     limit = settings.get("max_seq_length") or (by_tokenizer and tokenizer.get("model_max_length")) or most
