@@ -1,4 +1,4 @@
-"""ColBERT in PyLate's format against `sentence-transformers`, which reads that format."""
+"""ColBERT in PyLate's format and in that of `sentence-transformers`, against that library, which reads both."""
 
 import random
 from pathlib import Path
@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder
+from support.decoders import PUBLISHED, save_decoder, tiny_decoder
 from support.models import edit_json, random_text, score_batch, tiny_hf_encoder
 from support.modernbert import save_pylate, tiny_modernbert_encoder
-from support.tokenizer import CLS_ID, SEP_ID
+from support.tokenizer import CLS_ID, MASK_ID, SEP_ID
+from transformers import Qwen3Model
 
 from bandrank.models import hf
 from bandrank.models.architectures import ColBERT
 from bandrank.models.checkpoint import BadCheckpoint
-from bandrank.models.loading import load_model
+from bandrank.models.loading import LoadedModel, load_model
 
 CLOSE = 1e-4  # float32; a sum of 11 cosines
 
@@ -33,29 +35,41 @@ CLOSE = 1e-4  # float32; a sum of 11 cosines
     ids=str,
 )
 def test_scores_are_those_of_sentence_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """lightonai/GTE-ModernColBERT-v1: markers, [MASK] rows, skipped punctuation; short and long queries, cut texts."""
-    folder = save_pylate(tmp_path, **settings)
-    model = load_model(str(folder))
-    assert isinstance(model.scorer, ColBERT)
-    scorer, rng = model.scorer, random.Random(0)
+    """lightonai/GTE-ModernColBERT-v1: markers, [MASK] rows, skipped punctuation; short and long queries, cut texts. And
+    what the library writes of it.
+    """
+    assert_alike(save_pylate(tmp_path / "pylate", **settings), tmp_path / "saved")
+
+
+def assert_alike(folder: Path, saved: Path) -> None:
+    """Our scores are the library's, from a folder and from what it saves of it."""
+    theirs = MultiVectorEncoder(str(folder), device="cpu")
+    theirs.save(str(saved))
+    rng = random.Random(0)
     queries = [random_text(rng, 3), random_text(rng, 30)]
     texts = ["A", f"{random_text(rng, 8)}, {random_text(rng, 3)}.", random_text(rng, 63), random_text(rng, 400)]
+    expected = [
+        [(theirs.encode_query(query) @ theirs.encode_document(text).T).amax(-1).sum() for text in texts]
+        for query in queries
+    ]
+    for each in (folder, saved):
+        scores = scores_of(load_model(str(each)), queries, texts)
+        torch.testing.assert_close(scores, torch.tensor(expected), rtol=0, atol=CLOSE)
+        assert scores.std() > 100 * CLOSE
+
+
+def scores_of(model: LoadedModel, queries: list[str], texts: list[str]) -> torch.Tensor:
+    """(queries, texts) ours, in one batch."""
+    scorer = model.scorer
+    assert isinstance(scorer, ColBERT)
 
     def ids(text: str, template: Any) -> list[int]:
         return template.apply(model.tokenizer.encode(text, add_special_tokens=False).ids)[0]  # type: ignore[no-any-return]
 
     documents = [ids(text, scorer.candidate_template) for text in texts]
     with torch.inference_mode():
-        batch = score_batch([ids(query, scorer.query_template) for query in queries], [documents, documents])
-        scores = scorer(batch).view(2, -1)
-
-    theirs = MultiVectorEncoder(str(folder), device="cpu")
-    expected = [
-        [(theirs.encode_query(query) @ theirs.encode_document(text).T).amax(-1).sum() for text in texts]
-        for query in queries
-    ]
-    torch.testing.assert_close(scores, torch.tensor(expected), rtol=0, atol=CLOSE)
-    assert scores.std() > 100 * CLOSE
+        batch = score_batch([ids(query, scorer.query_template) for query in queries], [documents] * len(queries))
+        return scorer(batch).view(len(queries), -1)
 
 
 def test_templates(tmp_path: Path) -> None:
@@ -85,3 +99,42 @@ def test_what_is_not_supported(tmp_path: Path) -> None:
         hf.load(folder)
     with pytest.raises(BadCheckpoint, match=r"\[MASK\] rows of 32 see no token within a window of 8"):
         hf.load(narrow)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "message"),
+    [
+        ("sentence_bert_config", {"query_expansion": {"strategy": "min", "length": 11}}, "filled up by .*'min'"),
+        ("2_MultiVectorMask/config", {"skiplist_tasks": ["query", "document"]}, "a mask of .* is not supported"),
+        ("config_sentence_transformers", {"prompts": {"query": "find: "}}, "the prompt 'find: ', which is no token"),
+        ("config_sentence_transformers", {"similarity_fn_name": "meanmaxsim"}, "similarity 'meanmaxsim'"),
+    ],
+)
+def test_what_the_library_may_save_and_is_not_supported(
+    tmp_path: Path, file: str, settings: dict[str, Any], message: str
+) -> None:
+    """In words."""
+    MultiVectorEncoder(str(save_pylate(tmp_path / "pylate")), device="cpu").save(str(tmp_path / "saved"))
+    edit_json(tmp_path / "saved" / f"{file}.json", settings)
+    with pytest.raises(BadCheckpoint, match=message):
+        hf.load(tmp_path / "saved")
+
+
+def test_a_decoder_is_no_colbert(tmp_path: Path) -> None:
+    """It has no [CLS], and its kernels mask no single keys."""
+    folder = save_pylate(tmp_path)
+    save_decoder(folder, tiny_decoder(Qwen3Model, PUBLISHED["Qwen/Qwen3-Reranker-0.6B"]))
+    with pytest.raises(BadCheckpoint, match="a decoder as a ColBERT is not supported"):
+        hf.load(folder)
+
+
+def test_the_mask_that_the_tokenizer_names(tmp_path: Path) -> None:
+    """jhu-clsp/mmBERT-base is a ModernBERT with Gemma's tokenizer, in which it is <mask>."""
+    folder = save_pylate(tmp_path)
+    for name in ("tokenizer", "tokenizer_config"):
+        path = folder / f"{name}.json"
+        path.write_text(path.read_text(encoding="utf-8").replace("[MASK]", "<mask>"), encoding="utf-8")
+
+    scorer = hf.load(folder)
+
+    assert scorer.config.mask_id == MASK_ID

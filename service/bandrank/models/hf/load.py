@@ -1,12 +1,21 @@
 """Loads a model folder in Hugging Face's format: the family by `model_type`, the role by the other files and keys."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
 from bandrank.models.architectures.bi_encoder import Similarity
 from bandrank.models.checkpoint import BadCheckpoint, read_object
-from bandrank.models.hf import bi_encoder, colbert, cross_encoder, decoder_reranker, pylate, sequence_cross_encoder
+from bandrank.models.hf import (
+    bi_encoder,
+    colbert,
+    cross_encoder,
+    decoder_reranker,
+    multi_vector,
+    pylate,
+    sequence_cross_encoder,
+)
 from bandrank.models.hf.bert import BERT
 from bandrank.models.hf.deberta import DEBERTA
 from bandrank.models.hf.distilbert import DISTILBERT
@@ -81,14 +90,23 @@ def _in_its_role(model: Model, modules: list[str]) -> Scorer:
     """The scorer that a model is, by the modules of sentence-transformers or PyLate, if there are any."""
     if modules == sequence_cross_encoder.CHAIN and model.family.one_text:
         return sequence_cross_encoder.read_chain(model)
-    if modules == pylate.MODULES:
-        return pylate.read(model)
     if "Pooling" in modules:
         return bi_encoder.read(model, modules)
-    if "HF_ColBERT" in (model.settings.get("architectures") or []):
-        return colbert.read(model)
+    if read := _of_colbert(model, modules):
+        if model.encoder.causal:
+            raise model.refuse("a decoder as a ColBERT is not supported")
+        return read(model)
     if model.encoder.causal:
         return decoder_reranker.read(model, modules)
     if modules not in ([], ["Transformer"]):
         raise model.refuse(f"modules {modules} are not supported")
     return sequence_cross_encoder.read(model) if model.family.one_text else cross_encoder.read(model)
+
+
+def _of_colbert(model: Model, modules: list[str]) -> Callable[[Model], Scorer] | None:
+    """What reads a ColBERT, by who saved it; None for another model."""
+    if modules == multi_vector.MODULES:
+        return multi_vector.read
+    if modules == pylate.MODULES:
+        return pylate.read
+    return colbert.read if "HF_ColBERT" in (model.settings.get("architectures") or []) else None

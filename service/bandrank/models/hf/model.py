@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from bandrank.models.checkpoint import BadCheckpoint
+from bandrank.models.checkpoint import BadCheckpoint, read_object
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.hf.files import Weights, load_tokenizer
 from bandrank.models.hf.frame import Frame
@@ -94,9 +94,15 @@ class Model:
     def ids(self, *names: Literal["cls", "sep", "mask"]) -> dict[str, Any]:
         """The ids of special tokens, as fields of a config: `cls_id` and so on. Raises BadCheckpoint."""
         frame = {} if self.frame is None else {"cls": self.frame.cls_id, "sep": self.frame.sep_id}
-        return {
-            f"{name}_id": frame[name] if name in frame else self.token_id(self.family.tokens[name]) for name in names
-        }
+        return {f"{name}_id": frame[name] if name in frame else self.token_id(self._spelling(name)) for name in names}
+
+    def _spelling(self, name: Literal["cls", "sep", "mask"]) -> str:
+        """How a special token is spelt: by the family, unless the tokenizer names its [MASK]."""
+        if name == "mask":
+            named = read_object(self.folder / "tokenizer_config.json", optional=True).get("mask_token")
+            if spelling := named.get("content") if isinstance(named, dict) else named:
+                return str(spelling)
+        return self.family.tokens[name]
 
     @property
     def query_separators(self) -> int:

@@ -3,6 +3,11 @@ defaults are PyLate's.
 """
 
 import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.checkpoint import assemble, read_json, read_object
@@ -20,16 +25,10 @@ def read(model: Model) -> Scorer:
     """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
     folder, encoder = model.folder, model.encoder
     settings = read_object(folder / "config_sentence_transformers.json")
-    dense = folder / read_json(folder / "modules.json")[1]["path"]
-    of_dense = read_object(dense / "config.json")
-    found = activation(of_dense)
-    if found != "Identity" or of_dense.get("bias", True) or of_dense.get("use_residual"):
-        raise model.refuse(f"a projection with activation {found}, a bias or a residual is not supported")
-    if settings.get("similarity_fn_name", "MaxSim") not in ("MaxSim", "maxsim", None):
-        raise model.refuse(f"similarity {settings['similarity_fn_name']!r} is not supported, only MaxSim")
+    require_maxsim(model, settings)
     if wordings(settings) != (PLAIN, PLAIN):
         raise model.refuse(f"a ColBERT with the prompts {settings['prompts']} is not supported")
-    projection = read_weights(dense)["linear.weight"]
+    projection = read_projection(model, folder / read_json(folder / "modules.json")[1]["path"])
     token_to_id = load_tokenizer(folder).token_to_id
     words = settings.get("skiplist_words")
     skipped = {token_to_id(word) for word in (string.punctuation if words is None else words)}
@@ -46,6 +45,21 @@ def read(model: Model) -> Scorer:
         max_candidate_tokens=min(settings.get("document_length") or 180, encoder.max_positions),
     )
     return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
+
+
+def read_projection(model: Model, folder: Path) -> torch.Tensor:
+    """(dim, hidden_size) the weights of a dense module. Raises BadCheckpoint if it computes more than a product."""
+    settings = read_object(folder / "config.json")
+    found = activation(settings)
+    if found != "Identity" or settings.get("bias", True) or settings.get("use_residual"):
+        raise model.refuse(f"a projection with activation {found}, a bias or a residual is not supported")
+    return read_weights(folder)["linear.weight"]
+
+
+def require_maxsim(model: Model, library: Mapping[str, Any]) -> None:
+    """Raises BadCheckpoint for another similarity in config_sentence_transformers.json."""
+    if (similarity := library.get("similarity_fn_name")) not in ("MaxSim", "maxsim", None):
+        raise model.refuse(f"similarity {similarity!r} is not supported, only MaxSim")
 
 
 def _marker(model: Model, prefix: str | None) -> int | None:

@@ -1,0 +1,64 @@
+"""ColBERT as sentence-transformers saves it since version 6: a transformer, a dense layer, a mask of the rows that
+score, and a norm; the defaults are that library's.
+"""
+
+from typing import Any
+
+from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
+from bandrank.models.checkpoint import assemble, read_json, read_object
+from bandrank.models.hf.files import load_tokenizer, transformer_settings
+from bandrank.models.hf.limits import most_tokens
+from bandrank.models.hf.model import Model
+from bandrank.models.hf.pylate import read_projection, require_maxsim
+from bandrank.models.scorer import Scorer
+
+MODULES = ["Transformer", "Dense", "MultiVectorMask", "Normalize"]
+
+
+def read(model: Model) -> Scorer:
+    """The ColBERT of a folder. Raises BadCheckpoint, ValueError, and KeyError for a missing tensor."""
+    folder, most = model.folder, model.encoder.max_positions
+    dense, mask = (folder / each["path"] for each in read_json(folder / "modules.json")[1:3])
+    library = read_object(folder / "config_sentence_transformers.json", optional=True)
+    require_maxsim(model, library)
+    settings = transformer_settings(folder)
+    expansion = settings.get("query_expansion") or {}
+    if expansion.get("strategy", "fixed") != "fixed":
+        raise model.refuse(f"queries that are filled up by {expansion} are not supported")
+    limit = most_tokens(model, most, by_side=True)
+    projection = read_projection(model, dense)
+    prompts = library.get("prompts") or {}
+    config = ColBERTConfig(
+        **model.ids("cls", "sep"),
+        mask_id=model.token_id(expansion["token"]) if expansion.get("token") else model.ids("mask")["mask_id"],
+        encoder=model.encoder,
+        query_marker=_marker(model, prompts.get("query")),
+        candidate_marker=_marker(model, prompts.get("document")),
+        skipped_ids=_skipped(model, read_object(mask / "config.json")),
+        dim=len(projection),
+        augment=bool(expansion),
+        attend_to_masks=expansion.get("attend", False),
+        max_query_tokens=min(expansion.get("length") or settings.get("query_length") or limit, most),
+        max_candidate_tokens=min(settings.get("document_length") or limit, most),
+    )
+    return assemble(ColBERT, config, model.encoder_weights | {"projection.weight": projection}, source=str(folder))
+
+
+def _marker(model: Model, prompt: str | None) -> int | None:
+    """The id of the token that a prompt is; None for no prompt. Raises BadCheckpoint for other words before a text."""
+    if not prompt:
+        return None
+    tokenizer = load_tokenizer(model.folder)
+    marked, bare = (tokenizer.encode(text, add_special_tokens=False).ids for text in (f"{prompt}a", "a"))
+    if len(marked) != 1 + len(bare) or marked[1:] != bare:
+        raise model.refuse(f"a ColBERT with the prompt {prompt!r}, which is no token, is not supported")
+    return marked[0]
+
+
+def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:
+    """The ids of candidates' tokens that do not score. Raises BadCheckpoint for a mask of another kind."""
+    if mask.get("keep_only_token_ids") or (mask.get("skiplist_tasks") or ["document"]) != ["document"]:
+        raise model.refuse(f"a mask of {mask} is not supported")
+    token_to_id = load_tokenizer(model.folder).token_to_id
+    ids = {token_to_id(word) for word in mask.get("skiplist_words") or ()}
+    return tuple(sorted(each for each in ids if each is not None))
