@@ -34,6 +34,7 @@ from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.hf.decoder_reranker import TASK
 from bandrank.models.loading import load_model
+from bandrank.models.quantised import linear_layers
 
 UNTIED, TIED = "Qwen/Qwen3-Reranker-8B", "Qwen/Qwen3-Reranker-0.6B"
 GEMMA = "BAAI/bge-reranker-v2-gemma"
@@ -52,6 +53,20 @@ def test_of_the_output_matrix_two_rows_are_kept(tmp_path: Path) -> None:
 
     assert [name for name, tensor in weights.items() if tensor.shape[0] == len(matrix)] == ["encoder.word.weight"]
     assert torch.equal(weights["head.classifier.weight"], matrix[yes : yes + 1] - matrix[no : no + 1])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="there is no other layout of weights")
+def test_weights_are_in_memory_once(tmp_path: Path) -> None:
+    """Those that are laid out for inference on a CPU, unless representations are stored under their fingerprint."""
+    re_ranker = load_model(str(save_decoder(tmp_path / "a", tiny_decoder(Qwen3ForCausalLM, PUBLISHED[TIED]))))
+    embedder = load_model(str(embedding_folder(tmp_path / "b", tiny_decoder(Qwen3Model, PUBLISHED[TIED]))))
+    before = re_ranker.scorer.facts(str)
+
+    for model, once in ((re_ranker, True), (embedder, False)):
+        layers = linear_layers(as_served(model.scorer)).values()
+        assert {layer.weight.is_meta for layer in layers} == {once}
+
+    assert re_ranker.scorer.facts(str) == before
 
 
 @pytest.mark.parametrize(("kind", "published"), [(Qwen3ForCausalLM, TIED), (GemmaForCausalLM, GEMMA)])

@@ -208,7 +208,7 @@ def test_a_long_candidate_is_scored_by_its_best_passage(smallest: Both) -> None:
     assert isinstance(scorer, DecoderReranker)
     config = replace(scorer.config, max_tokens=400, max_query_tokens=200, long_candidates="maxp")
     short = DecoderReranker(config)
-    short.load_state_dict(scorer.state_dict())
+    short.load_state_dict(load_model(str(smallest.ours.folder)).scorer.state_dict())
     rng = random.Random(0)
     tail = list(config.prompt.tail)
     query, words = [rng.randrange(300) for _ in range(150)], [rng.randrange(300) for _ in range(600)]

@@ -7,7 +7,7 @@ from bandrank.models.encoders.decoder_config import DecoderConfig
 from bandrank.models.layers.block import CPU_BLOCK_ROWS
 from bandrank.models.layers.causal import CausalPlan
 from bandrank.models.layers.feed_forward import feed_forward, up_size
-from bandrank.models.layers.linear import Linear
+from bandrank.models.layers.linear import WholeLinear
 from bandrank.models.layers.positions import Rotary
 
 
@@ -20,14 +20,14 @@ class DecoderBlock(nn.Module):
         self.head_dim, self.activation = width, config.activation
         self.rotary = Rotary(config.rotary_base)
         self.attention_norm = nn.RMSNorm(size, eps=eps)
-        self.query = Linear(size, config.num_heads * width, bias=bias)
-        self.key_value = Linear(size, 2 * config.num_kv_heads * width, bias=bias)
+        self.query = WholeLinear(size, config.num_heads * width, bias=bias)
+        self.key_value = WholeLinear(size, 2 * config.num_kv_heads * width, bias=bias)
         self.query_norm = nn.RMSNorm(width, eps=eps) if config.head_norms else nn.Identity()
         self.key_norm = nn.RMSNorm(width, eps=eps) if config.head_norms else nn.Identity()
-        self.attention_out = Linear(config.num_heads * width, size, bias=False)
+        self.attention_out = WholeLinear(config.num_heads * width, size, bias=False)
         self.out_norm = nn.RMSNorm(size, eps=eps)
-        self.up = Linear(size, up_size(config.intermediate_size, config.activation), bias=False)
-        self.down = Linear(config.intermediate_size, size, bias=False)
+        self.up = WholeLinear(size, up_size(config.intermediate_size, config.activation), bias=False)
+        self.down = WholeLinear(config.intermediate_size, size, bias=False)
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: CausalPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""

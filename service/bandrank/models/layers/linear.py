@@ -114,3 +114,15 @@ class Linear(LinearLayer, nn.Linear):
             return torch._addmm_activation(self.bias, x, self.weight.T, use_gelu=True)
         y = functional.linear(x, self.weight, self.bias)
         return functional.gelu(y) if activation == "gelu" else y
+
+
+class WholeLinear(Linear):
+    """A linear layer of whose weights nobody reads some rows: once they are laid out for inference, they are not kept
+    beside that, which would take as much memory again. They are where representations are stored, under a fingerprint
+    of the weights.
+    """
+
+    def prepare_for(self, execution: Execution) -> None:
+        super().prepare_for(execution)
+        if self._packed is not None and not execution.stores:
+            self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
