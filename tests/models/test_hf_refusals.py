@@ -2,8 +2,10 @@
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -222,6 +224,30 @@ def test_a_damaged_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(BadCheckpoint, match=r"model\.safetensors"):
         load_model(str(folder))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "pytorch_model.bin"])
+def test_a_file_of_somebody_else(name: str) -> None:
+    """Safetensors writes files that only their owner may read, and a container runs as another user."""
+    with TemporaryDirectory() as path:
+        folder = save_cross_encoder(Path(path))
+        if name == "pytorch_model.bin":
+            (folder / "model.safetensors").rename(folder / name)
+        (folder / name).chmod(0o000)
+        folder.chmod(0o755)
+        with as_anybody(), pytest.raises(BadCheckpoint, match=rf"{name}: user \d+, .*, may not read it"):
+            load_model(path)
+
+
+@contextmanager
+def as_anybody() -> Iterator[None]:
+    """Root, who may read everything, is somebody else meanwhile."""
+    before = os.geteuid()
+    os.seteuid(before or 65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
 def test_a_damaged_tokenizer(tmp_path: Path) -> None:

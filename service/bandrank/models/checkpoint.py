@@ -4,6 +4,7 @@ Another layout is written here, with a new FORMAT.
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -132,7 +133,7 @@ def load(folder: Path) -> Scorer:
     try:
         weights = load_file(path)
     except (FileNotFoundError, SafetensorError) as error:
-        raise BadCheckpoint(f"{path}: missing or damaged: {error}") from error
+        raise unread(path, error) from error
     if shared is not None:
         of_config = f"{folder / 'config.json'}: shared"
         try:
@@ -187,15 +188,30 @@ def assemble(architecture: type[AnyScorer], config: Any, weights: dict[str, torc
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. Raises BadCheckpoint if it is missing or not JSON."""
+    """The content of a JSON file. Raises BadCheckpoint if it is missing, not JSON, or may not be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadCheckpoint(
             f"{path.parent}: no {path.name}; a model folder needs config.json, weights and a tokenizer"
         ) from None
+    except OSError as error:
+        raise unread(path, error) from error
     except ValueError as error:
         raise BadCheckpoint(f"{path}: not JSON: {error}") from error
+
+
+def unread(path: Path, error: Exception) -> BadCheckpoint:
+    """Why a file was not read. safetensors says of one that it may not read that there is none, and writes files that
+    only their owner may read.
+    """
+    try:
+        path.open("rb").close()
+    except PermissionError:
+        return BadCheckpoint(f"{path}: user {os.geteuid()}, as whom this process runs, may not read it")
+    except OSError:
+        pass
+    return BadCheckpoint(f"{path}: missing or damaged: {error}")
 
 
 def read_object(path: Path, *, optional: bool = False) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tokenizers.normalizers import BertNormalizer, Lowercase, Normalizer, Strip
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 
-from bandrank.models.checkpoint import BadCheckpoint, read_object
+from bandrank.models.checkpoint import BadCheckpoint, read_object, unread
 
 # A star stands for folders too. A module's weights are small, and may be pickled beside an encoder's that are not.
 SETTINGS_FILES = ["*.json", "*.txt", "chat_template.jinja", "*/pytorch_model.bin", "artifact.metadata"]
@@ -169,7 +169,9 @@ def read_weights(folder: Path) -> Weights:
         else:
             raise BadCheckpoint(f"{folder}: {NO_WEIGHTS}")
     except (FileNotFoundError, SafetensorError) as error:
-        raise BadCheckpoint(f"{safe}: missing or damaged: {error}") from error
+        raise unread(safe, error) from error
+    except OSError as error:
+        raise unread(pickled, error) from error
     except (UnpicklingError, EOFError, RuntimeError) as error:
         raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
     for name, tensor in weights.items():
