@@ -6,8 +6,10 @@ import pytest
 
 from bandrank.__main__ import main
 from bandrank.known_models import markdown
+from bandrank.models.hf.decoder_reranker import PROMPTS
 from bandrank.models.hf.known import KNOWN_FAMILIES
 from bandrank.models.hf.load import FAMILIES
+from bandrank.models.hf.qwen import MAX_DECODER_TOKENS
 from bandrank.models.shipped import names
 
 README = Path(__file__).resolve().parents[1] / "README.md"
@@ -27,6 +29,14 @@ def test_no_model_is_listed_twice() -> None:
 
     assert len(ids) == len({*ids})
     assert all(len(each.split("/")) == 2 for each in ids)
+
+
+def test_no_decoder_is_said_to_read_more_than_it_does() -> None:
+    """Whatever its authors let it read."""
+    decoders = [family for family in KNOWN_FAMILIES if PROMPTS.keys() & {*family.model_types}]
+
+    assert len(decoders) == 2
+    assert all(model.tokens <= MAX_DECODER_TOKENS for family in decoders for model in family.models)
 
 
 def test_the_readme_has_the_table() -> None:

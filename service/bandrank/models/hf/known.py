@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class KnownModel:
     """A model on the hub.
 
-    parameters: as its authors say; empty if they do not.  tokens: the most that it reads of a text, or of a query and
-    a candidate together.  dot: whether its card compares vectors by the dot product, which its files need not say.
+    parameters: as its authors say; empty if they do not.  tokens: the most that is read here of a text, or of a query
+    and a candidate together.  dot: whether its card compares vectors by the dot product, which its files need not say.
     """
 
     id: str
@@ -157,13 +157,13 @@ KNOWN_FAMILIES = (
         (
             KnownModel("mixedbread-ai/mxbai-rerank-base-v2", CROSS, "494M", 8192, "Qwen2; 1 against 0"),
             KnownModel("mixedbread-ai/mxbai-rerank-large-v2", CROSS, "1.54B", 8192, "Qwen2; 1 against 0"),
-            KnownModel("Qwen/Qwen3-Reranker-0.6B", CROSS, "596M", 32768, "yes against no"),
-            KnownModel("Qwen/Qwen3-Reranker-4B", CROSS, "4.02B", 32768, "yes against no"),
-            KnownModel("Qwen/Qwen3-Reranker-8B", CROSS, "8B", 32768, "yes against no"),
-            KnownModel("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", CROSS, "0.6B", 32768, "a classifier of one label"),
-            KnownModel("zeroentropy/zerank-1-small", CROSS, "1.7B", 32768, "a fifth of the logit of Yes"),
-            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 32768, "the same; not for commercial use"),
-            KnownModel("Qwen/Qwen3-Embedding-0.6B", BI, "596M", 32768, "last token; queries take an instruction"),
+            KnownModel("Qwen/Qwen3-Reranker-0.6B", CROSS, "596M", 8192, "yes against no"),
+            KnownModel("Qwen/Qwen3-Reranker-4B", CROSS, "4.02B", 8192, "yes against no"),
+            KnownModel("Qwen/Qwen3-Reranker-8B", CROSS, "8B", 8192, "yes against no"),
+            KnownModel("tomaarsen/Qwen3-Reranker-0.6B-seq-cls", CROSS, "0.6B", 8192, "a classifier of one label"),
+            KnownModel("zeroentropy/zerank-1-small", CROSS, "1.7B", 8192, "a fifth of the logit of Yes"),
+            KnownModel("zeroentropy/zerank-2", CROSS, "4B", 8192, "the same; not for commercial use"),
+            KnownModel("Qwen/Qwen3-Embedding-0.6B", BI, "596M", 8192, "last token; queries take an instruction"),
         ),
     ),
     KnownFamily(
