@@ -19,11 +19,8 @@ from support.models import (
     save_colbert,
     save_cross_encoder,
     save_sparse_cross_encoder,
-    tiny_tokenizer,
     write_json,
 )
-from support.tokenizer import CLS_ID, SEP_ID
-from tokenizers.processors import TemplateProcessing
 
 from bandrank.models.checkpoint import BadCheckpoint
 from bandrank.models.hf import files
@@ -326,62 +323,3 @@ def test_a_config_that_is_no_json_object(tmp_path: Path, text: str, message: str
     (tmp_path / "config.json").write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(BadCheckpoint, match=message):
         load_model(str(tmp_path))
-
-
-# Tokenizers
-
-
-def test_no_tokenizer(tmp_path: Path) -> None:
-    """A folder with weights alone."""
-    folder = save_cross_encoder(tmp_path)
-    (folder / "tokenizer.json").unlink()
-    with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json and no vocab\.txt"):
-        load_model(str(folder))
-
-
-def test_a_tokenizer_that_is_written_in_python(tmp_path: Path) -> None:
-    """As that of vinai/phobert-base, and of re-rankers that are trained from it."""
-    folder = save_cross_encoder(tmp_path)
-    (folder / "tokenizer.json").unlink()
-    for name in ("vocab.txt", "bpe.codes"):
-        (folder / name).write_text("the 9\n", encoding="utf-8")
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PhobertTokenizer"})
-    with pytest.raises(BadCheckpoint, match=r"no tokenizer\.json, and none can be made .*PhobertTokenizer"):
-        load_model(str(folder))
-
-
-def test_a_tokenizer_without_sep(tmp_path: Path) -> None:
-    """Without [SEP] there is no BERT input."""
-    folder = save_cross_encoder(tmp_path)
-    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-    (folder / "tokenizer.json").write_text(text.replace("[SEP]", "</s>"), encoding="utf-8")
-    edit_json(folder / "tokenizer.json", {"post_processor": None})
-    with pytest.raises(BadCheckpoint, match=r"the tokenizer has no \[SEP\]"):
-        load_model(str(folder))
-
-
-@pytest.mark.parametrize(
-    ("single", "pair", "message"),
-    [
-        ("$A [SEP]", "$A [SEP] $B [SEP]", r"puts the tokens \[7\] around a text and \[7, 7\] around two"),
-        ("[CLS] $A [SEP]", "[CLS] $A [SEP] [CLS] $B [SEP]", r"around a text and \[6, 7, 6, 7\] around two"),
-        ("[CLS] [CLS] $A [SEP]", "[CLS] [CLS] $A [SEP] $B [SEP]", r"\[6, 6, 7\] around a text"),
-    ],
-)
-def test_a_tokenizer_with_a_template_of_another_form(tmp_path: Path, single: str, pair: str, message: str) -> None:
-    """The tokens are not put where they never were in training."""
-    folder = save_cross_encoder(tmp_path)
-    tokenizer = tiny_tokenizer()
-    special = [("[CLS]", CLS_ID), ("[SEP]", SEP_ID)]
-    tokenizer.post_processor = TemplateProcessing(single=single, pair=pair, special_tokens=special)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    with pytest.raises(BadCheckpoint, match=message):
-        load_model(str(folder))
-
-
-def test_types_that_the_tokenizer_does_not_hand_out(tmp_path: Path) -> None:
-    """A model whose tokenizer_config.json leaves token types out was trained with the first type alone."""
-    folder = save_cross_encoder(tmp_path)
-    edit_json(folder / "tokenizer_config.json", {"model_input_names": ["input_ids", "attention_mask"]})
-
-    assert not load_model(str(folder)).scorer.config.token_types

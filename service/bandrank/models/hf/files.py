@@ -121,12 +121,17 @@ def load_tokenizer(folder: Path, *, strip: bool = True) -> Tokenizer:
 
 def _converted(folder: Path) -> Tokenizer:
     """A fast tokenizer of the files of a slow one. Raises BadCheckpoint if the library cannot make it, as of one that
-    is written in Python (vinai/phobert-base), for which there are packages that part words.
+    is written in Python (vinai/phobert-base), for which there are packages that part words; or if it makes one without
+    a vocabulary, as it does where the file that the class reads is not there.
     """
+    failed = f"{folder}: no tokenizer.json, and none can be made of the other files"
     try:
-        return AutoTokenizer.from_pretrained(folder).backend_tokenizer  # type: ignore[no-any-return]
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder).backend_tokenizer
     except Exception as error:  # the packages raise anything, and the library an AttributeError
-        raise BadCheckpoint(f"{folder}: no tokenizer.json, and none can be made of the other files: {error}") from error
+        raise BadCheckpoint(f"{failed}: {error}") from error
+    if tokenizer.get_vocab_size() == len(tokenizer.get_added_tokens_decoder()):
+        raise BadCheckpoint(f"{failed}: it would know special tokens alone")
+    return tokenizer
 
 
 def _configure(tokenizer: Tokenizer, folder: Path) -> None:
