@@ -28,7 +28,7 @@ from bandrank.models.scorer import Scorer
 
 TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of every scorer
 POISON = 4  # a token id that no random text has
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
 
 def scorer_of(watch: Callable[[ScoreBatch], None] = lambda _: None) -> WatchedScorer:
@@ -149,8 +149,17 @@ def test_the_rest_of_a_failed_request_is_not_scored() -> None:
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
-def test_out_of_memory_is_answered_with_smaller_batches(error: type[Exception]) -> None:
-    """The batch is split until it fits, all tasks succeed, and later batches are as small as those that fitted."""
+def test_out_of_memory_is_answered_with_smaller_batches(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is split until it fits, all tasks succeed, and later batches are as small as those that fitted; also
+    where torch cannot give memory back, as once the capture of a graph has failed.
+    """
+
+    def refuse() -> None:
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", refuse)
     rng = random.Random(6)
     limit, recorder = 600, Recorder()
 
@@ -281,6 +290,40 @@ def test_a_dying_thread_leaves_nobody_waiting() -> None:
     assert all(isinstance(task.future.exception(timeout=0), ScoringFailed) for task in tasks)
     with pytest.raises(ScoringFailed):
         queue.put(random_task(scorer, rng, num_candidates=1))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_thread_dies_with_its_device(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """After an error that CUDA never forgets every batch would fail: the process is to be restarted, and is told why.
+    Other errors leave the thread alone.
+    """
+    rng = random.Random(12)
+    later: list[Exception] = []
+
+    def fail(batch: ScoreBatch) -> None:
+        if contains(batch, POISON):
+            later.append(RuntimeError("CUDA error: an illegal memory access was encountered"))
+        if later:
+            raise later[0]
+
+    def synchronise(device: torch.device) -> None:
+        assert device == CUDA
+        if later:
+            raise later[0]
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronise)
+    deaths: list[str] = []
+    queue, scorer = open_queue(), scorer_of(fail)
+    tasks = [random_task(scorer, rng, num_candidates=n) for n in (1, 2, 9)]
+    tasks[1].candidates[0][0] = POISON
+    for task in tasks:
+        queue.put(task)
+    work_off(queue, max_batch_rows=1, device=CUDA, on_death=lambda: deaths.append("died"))
+
+    assert deaths == ["died"]
+    assert "cuda:1 is lost" in caplog.text
+    assert tasks[0].future.result(timeout=0) == pytest.approx(offline_scores(tasks[0]), abs=TOLERANCE)
+    assert all(isinstance(task.future.exception(timeout=0), ScoringFailed) for task in tasks[1:])
 
 
 def test_a_batch_reports_its_rows_and_its_requests() -> None:

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable
 
+import torch
 from support.tasks import Clock
 
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.tasks import Task
-from bandrank.engine.worker import ScoringWorker
+from bandrank.engine.worker import CPU, ScoringWorker
 from bandrank.metrics import Metrics
 
 
@@ -28,11 +29,14 @@ def work_off(
     *,
     max_batch_rows: int = 4096,
     clock: Callable[[], float] = time.monotonic,
+    device: torch.device = CPU,
     on_death: Callable[[], None] = lambda: None,
 ) -> Metrics:
     """Scores the queued tasks in a thread, and returns when the thread has ended."""
     metrics = Metrics()
-    worker = ScoringWorker(queue, max_batch_rows=max_batch_rows, metrics=metrics, clock=clock, on_death=on_death)
+    worker = ScoringWorker(
+        queue, max_batch_rows=max_batch_rows, metrics=metrics, clock=clock, device=device, on_death=on_death
+    )
     queue.close()
     worker.start()
     worker.join()

@@ -93,6 +93,7 @@ class Engine:
             max_batch_rows=max_batch_rows,
             metrics=self.metrics,
             clock=clock,
+            device=device,
             on_death=on_death,
         )
         self.running_since = -math.inf  # in monotonic seconds: the end of the latest pause of the process

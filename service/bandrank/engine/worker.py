@@ -5,6 +5,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
@@ -14,8 +15,11 @@ from bandrank.engine.batching import TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
+from bandrank.models.placement import is_lost
 
 log = logging.getLogger(__name__)
+
+CPU = torch.device("cpu")
 
 
 class _Batch:
@@ -52,6 +56,8 @@ class ScoringWorker:
     While a GPU computes a batch, the host prepares and enqueues the next one, so that the GPU does not pause between
     batches; so it does on a CPU once all parts of the batch have begun, so that no worker waits for the slowest. Tasks
     that arrive in the meantime go into the batch after that.
+
+    device: of the lanes' scorers; the thread dies if it is lost to this process.
     """
 
     def __init__(
@@ -61,9 +67,11 @@ class ScoringWorker:
         max_batch_rows: int,
         metrics: Metrics,
         clock: Callable[[], float],
+        device: torch.device = CPU,
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
+        self._device = device
         self.max_batch_rows = max_batch_rows
         self._metrics = metrics
         self._clock = clock
@@ -153,6 +161,10 @@ class ScoringWorker:
             self._busy_since = self._clock()
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # frames keep tensors, perhaps those that exhausted the memory
+            if is_lost(self._device):
+                raise RuntimeError(
+                    f"{self._device} is lost: no batch can be scored by this process any more"
+                ) from error
             if batch.background:
                 self._fail(batch.slices, error)
                 return
@@ -180,7 +192,8 @@ class ScoringWorker:
     def _retry(self, slices: Sequence[AnySlice], error: Exception) -> None:
         out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
         if out_of_memory:
-            torch.cuda.empty_cache()
+            with suppress(RuntimeError):  # raised by torch before 2.12, once a capture of a CUDA graph has failed
+                torch.cuda.empty_cache()
         if out_of_memory and sum(map(len, slices)) > 1:  # that one candidate is too large says nothing of others
             rows = max(self.max_batch_rows, int(sum(part.rows for part in slices)))
             self.max_batch_rows = min(self.max_batch_rows, max(256, rows // 2))

@@ -12,3 +12,15 @@ def usable_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
         raise ValueError(str(error).splitlines()[0]) from error
+
+
+def is_lost(device: torch.device) -> bool:
+    """Whether this process can no longer use a GPU: after some errors, such as an illegal address, CUDA fails every
+    later call.
+    """
+    try:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
