@@ -9,6 +9,7 @@ from torch import Tensor
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.dispatch import Backend
 from bandrank_kernels.row_norms import add_norm
+from bandrank_kernels.row_norms.cuda import why_unsupported
 from bandrank_kernels.windowed_attention import AttentionPattern, AttentionPlan, PackedRows, plan_attention
 
 # A ragged batch: rows of three queries, and of the candidates of each.
@@ -17,12 +18,12 @@ CANDIDATE_ROWS = ((1, 5, 64, 200), (33,), (15, 16, 130))
 EPS = 1e-12
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}  # of the norm: some roundings each
 
-Compute = Callable[[AttentionPlan, Backend, torch.dtype], Tensor]
+Compute = Callable[[Backend, torch.dtype], Tensor]
 
 
 @torch.inference_mode()
 def why_distrusted(
-    pattern: AttentionPattern,
+    pattern: AttentionPattern | None,
     *,
     device: torch.device,
     dtype: torch.dtype,
@@ -33,17 +34,12 @@ def why_distrusted(
     """Why results of a backend cannot be trusted, as a clause; None if they are those of plain torch in float32 to
     rounding, on random numbers in a fixed ragged batch.
 
-    Takes milliseconds, and the time to compile the kernels where nothing has run them yet.
+    pattern: None tries the norm alone, which also runs beside attention that has no kernels. A norm that has none is
+    not tried.  Takes milliseconds, and the time to compile the kernels where nothing has run them yet.
     """
-    rows = _rows(pattern)
-
-    def run(compute: Compute, by: Backend, kind: torch.dtype) -> Tensor:
-        plan = plan_attention(rows, pattern, device=device, dtype=kind, head_dim=head_dim, backend=by)
-        return compute(plan, by, kind).float()
-
-    for name, compute in _operations(rows.num_rows, num_heads, head_dim, device):
+    for name, compute in _operations(pattern, num_heads, head_dim, device, dtype):
         try:
-            exact, result = run(compute, "vectorized", torch.float32), run(compute, backend, dtype)
+            exact, result = compute("vectorized", torch.float32).float(), compute(backend, dtype).float()
             difference = float((result - exact).norm() / exact.norm())
         except Exception as error:  # noqa: BLE001  # whatever it is, plain torch may still run
             return f"in a trial, {name} failed: {type(error).__name__}: {error}"
@@ -62,29 +58,34 @@ def _rows(pattern: AttentionPattern) -> PackedRows:
     return PackedRows(offsets(queries), offsets(candidates), owner)
 
 
-def _operations(num_rows: int, num_heads: int, head_dim: int, device: torch.device) -> Iterator[tuple[str, Compute]]:
+def _operations(
+    pattern: AttentionPattern | None, num_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
+) -> Iterator[tuple[str, Compute]]:
     """What a request runs, by name."""
     generator = torch.Generator().manual_seed(0)
     hidden_size = num_heads * head_dim
-    num_candidates = sum(map(len, CANDIDATE_ROWS))
-    qkv = torch.randn(num_rows, 3, num_heads, head_dim, generator=generator)
-    states = torch.randn(num_rows, hidden_size, generator=generator)
-    query = torch.randn(num_candidates, num_heads, hidden_size, generator=generator)
+    rows = _rows(pattern or AttentionPattern())
+    qkv = torch.randn(rows.num_rows, 3, num_heads, head_dim, generator=generator)
+    states = torch.randn(rows.num_rows, hidden_size, generator=generator)
+    query = torch.randn(rows.num_candidates, num_heads, hidden_size, generator=generator)
     weight, bias = torch.randn(2, hidden_size, generator=generator)
 
-    def attend(plan: AttentionPlan, backend: Backend, dtype: torch.dtype) -> Tensor:
-        del backend
-        return plan.attend(qkv.to(device, dtype))
+    def plan(backend: Backend, dtype: torch.dtype) -> AttentionPlan:
+        assert pattern is not None, "attention is tried without a pattern. This is a bug."
+        return plan_attention(rows, pattern, device=device, dtype=dtype, head_dim=head_dim, backend=backend)
 
-    def attend_cls(plan: AttentionPlan, backend: Backend, dtype: torch.dtype) -> Tensor:
-        del backend
-        return plan.attend_cls(query.to(device, dtype), states.to(device, dtype), hidden_size**-0.5)
+    def attend(backend: Backend, dtype: torch.dtype) -> Tensor:
+        return plan(backend, dtype).attend(qkv.to(device, dtype))
 
-    def norm(plan: AttentionPlan, backend: Backend, dtype: torch.dtype) -> Tensor:
-        del plan
+    def attend_cls(backend: Backend, dtype: torch.dtype) -> Tensor:
+        return plan(backend, dtype).attend_cls(query.to(device, dtype), states.to(device, dtype), hidden_size**-0.5)
+
+    def norm(backend: Backend, dtype: torch.dtype) -> Tensor:
         first, second, scale, shift = (part.to(device, dtype) for part in (states, states.flip(0), weight, bias))
         return add_norm(first, second, scale, shift, eps=EPS, backend=backend)
 
-    yield "the attention of a layer", attend
-    yield "the attention of the last layer", attend_cls
-    yield "the sum of a residual and its norm", norm
+    if pattern is not None:
+        yield "the attention of a layer", attend
+        yield "the attention of the last layer", attend_cls
+    if why_unsupported(dtype, hidden_size) is None:
+        yield "the sum of a residual and its norm", norm

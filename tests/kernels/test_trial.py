@@ -13,13 +13,15 @@ CPU = torch.device("cpu")
 SPARSE = AttentionPattern.sparse(4)
 
 
-def tried(pattern: AttentionPattern = SPARSE, dtype: torch.dtype = torch.float32) -> str | None:
+def tried(
+    pattern: AttentionPattern | None = SPARSE, dtype: torch.dtype = torch.float32, *, num_heads: int = 2
+) -> str | None:
     """What a trial of the slow reference says, which stands for the kernels."""
-    return why_distrusted(pattern, device=CPU, dtype=dtype, num_heads=2, head_dim=32, backend="reference")
+    return why_distrusted(pattern, device=CPU, dtype=dtype, num_heads=num_heads, head_dim=32, backend="reference")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("pattern", [SPARSE, AttentionPattern.sparse(None), AttentionPattern()])
+@pytest.mark.parametrize("pattern", [SPARSE, AttentionPattern.sparse(None), AttentionPattern(), None])
 def test_what_is_right_is_trusted(pattern: AttentionPattern, dtype: torch.dtype) -> None:
     """The rounding of each dtype is allowed, with and without shared queries."""
     assert tried(pattern, dtype) is None
@@ -54,6 +56,8 @@ def test_a_wrong_last_layer_and_norm_are_seen(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("bandrank_kernels.trial.add_norm", norm_wrongly)
     assert "its norm differed" in (tried() or "")
+    assert "its norm differed" in (tried(None) or "")
+    assert tried(num_heads=33) is None  # rows that are too wide for the kernel
 
 
 def test_what_fails_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,10 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
+from support.decoders import tiny_decoder_reranker
 from support.models import score_batch, tiny_bi_encoder, tiny_cross_encoder
+from support.modernbert import tiny_sequence_cross_encoder
+from support.precomputing import tiny_deformer
 from support.scorers import lookup
 from support.tokenizer import SEP_ID
 from support.variants import random_texts
@@ -18,6 +21,7 @@ from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.prepared import PreparedScorer, prepare
 from bandrank.models.scorer import Scorer
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 CPU = torch.device("cpu")
 
@@ -61,7 +65,8 @@ def test_kernels_that_fail_their_trial_are_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Plain torch runs instead, without graphs, and an error in the log says why."""
-    monkeypatch.setattr("bandrank.models.prepared._why_no_kernels", lambda *_: None)
+    monkeypatch.setattr("bandrank.models.prepared.cuda_obstacle", lambda _: None)
+    monkeypatch.setattr("bandrank.models.prepared.why_no_kernels", lambda *_, **__: None)
     monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda *_, **__: "they differ")
     scorer = tiny_cross_encoder(pattern=sparse(4))
     prepared = prepare(scorer, device=CPU, dtype=torch.float32, graphs=True)
@@ -69,6 +74,36 @@ def test_kernels_that_fail_their_trial_are_not_used(
     assert prepared.why_no_kernels == prepared.why_no_graphs() == "they differ"
     assert scorer.encoder.execution.backend == "vectorized"  # type: ignore[attr-defined]
     assert [record.levelname for record in caplog.records if "they differ" in record.getMessage()] == ["ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("make", "own", "tried"),
+    [
+        (lambda: tiny_cross_encoder(pattern=sparse(4)), None, sparse(4)),
+        (tiny_cross_encoder, "no kernels", sparse(None)),  # norms run
+        (tiny_deformer, "no kernels", sparse(None)),  # and texts alone, in lower layers
+        (tiny_sequence_cross_encoder, None, sparse(None)),  # a pair is such a text
+        (tiny_decoder_reranker, "the kernels have no causal attention", "nothing"),
+    ],
+)
+def test_kernels_are_tried_before_any_of_them_runs(
+    make: Callable[[], Scorer], own: str | None, tried: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they do not compute the scorer's own attention. A part that no kernel knows fails nothing."""
+    seen: list[object] = []
+
+    def kernels_know(pattern: AttentionPattern, **_: object) -> str | None:
+        return None if pattern.shares_queries else "no kernels"
+
+    monkeypatch.setattr("bandrank.models.prepared.cuda_obstacle", lambda _: None)
+    monkeypatch.setattr("bandrank.models.prepared.why_no_kernels", kernels_know)
+    monkeypatch.setattr("bandrank.models.prepared.why_distrusted", lambda pattern, **_: seen.append(pattern))
+    scorer = make()
+    prepared = prepare(scorer, device=CPU, dtype=torch.float32, backend="cuda")
+
+    assert prepared.why_no_kernels == own
+    assert seen == ([] if tried == "nothing" else [tried])
+    assert {module.execution.backend for module in scorer.modules() if isinstance(module, LayerNorm)} <= {"auto"}
 
 
 def test_every_layer_is_told_how_to_compute() -> None:

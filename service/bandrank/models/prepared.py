@@ -14,6 +14,7 @@ from bandrank.models.encoders.protocol import Encoder
 from bandrank.models.graphs import GraphRunner
 from bandrank.models.layers.execution import Execution, Preparable
 from bandrank.models.layers.packing import PackedTokens
+from bandrank.models.layers.patterns import sparse
 from bandrank.models.quantised import quantise
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
@@ -21,10 +22,11 @@ from bandrank.models.workers import COARSE, FINE, MIN_PART_ROWS, Workers, parts_
 from bandrank_kernels import Backend
 from bandrank_kernels.arrays import Ints
 from bandrank_kernels.graphs import CudaGraphs, GraphDevice
+from bandrank_kernels.launch import cuda_obstacle
 from bandrank_kernels.native.library import native
 from bandrank_kernels.transfer import to_host
 from bandrank_kernels.trial import why_distrusted
-from bandrank_kernels.windowed_attention import why_no_kernels, why_not_native
+from bandrank_kernels.windowed_attention import AttentionPattern, why_no_kernels, why_not_native
 
 Result = TypeVar("Result")
 
@@ -86,7 +88,8 @@ class PreparedScorer:
     def in_training(cls, scorer: Scorer) -> Self:
         """Wraps a scorer that is being trained, without changing it, so that it can be measured in between."""
         weight = next(scorer.parameters(), torch.empty(0))
-        return cls(scorer, weight.device, weight.dtype, _why_no_kernels(scorer), "it is being trained")
+        without_kernels = _why_no_kernels(scorer, scorer.attention)
+        return cls(scorer, weight.device, weight.dtype, without_kernels, "it is being trained")
 
     @property
     def precision(self) -> str:
@@ -259,9 +262,12 @@ def prepare(
     if dtype == torch.int8:
         quantise(scorer)
         backend = "vectorized" if why_not_native(device, floats, scorer.encoder.config.head_dim) else "native"
-    without_kernels = _why_no_kernels(scorer, backend)
-    if without_kernels is None and (distrust := _why_distrusted(scorer)):
-        without_kernels, backend = distrust, "vectorized"
+    without_kernels = _why_no_kernels(scorer, scorer.attention, backend)
+    if backend in {"auto", "cuda"}:
+        distrust = _why_distrusted(scorer)
+        without_kernels = without_kernels or distrust
+        # Its local layers, say, may have no kernels where its global ones have.
+        backend = "vectorized" if distrust else "auto"
     if not isinstance(scorer, Capturable):
         replay: GraphRunner[Any] | str = f"a {scorer.architecture} is not captured"
     elif graphs is False:
@@ -277,7 +283,7 @@ def prepare(
     return PreparedScorer(scorer, device, dtype, without_kernels, replay)
 
 
-def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
+def _why_no_kernels(scorer: Scorer, pattern: AttentionPattern, backend: Backend = "auto") -> str | None:
     encoder: Encoder | None = getattr(scorer, "encoder", None)
     if encoder is None:
         return "it has no encoder"
@@ -287,9 +293,7 @@ def _why_no_kernels(scorer: Scorer, backend: Backend = "auto") -> str | None:
         return "the CPU kernels run"
     if backend not in {"auto", "cuda"}:
         return f"{backend!r} was asked for"
-    return why_no_kernels(
-        scorer.attention, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim
-    )
+    return why_no_kernels(pattern, device=encoder.device, dtype=encoder.dtype, head_dim=encoder.config.head_dim)
 
 
 def _why_no_native_attention(scorer: Scorer) -> str | None:
@@ -305,14 +309,20 @@ def _why_causal(encoder: Encoder) -> str | None:
 
 
 def _why_distrusted(scorer: Scorer) -> str | None:
-    """Why the kernels that the scorer would run are not used after all, logged as an error; None if they are."""
-    config = scorer.encoder.config
+    """Why the kernels that the scorer would run are not used after all, logged as an error; None if they are.
+
+    Where none computes its own pattern, some may compute texts alone, in lower layers, and norms.
+    """
+    encoder: Encoder | None = getattr(scorer, "encoder", None)
+    if encoder is None or encoder.config.causal or cuda_obstacle(encoder.device) is not None:
+        return None
+    patterns = (scorer.attention, sparse(window=None))
     reason = why_distrusted(
-        scorer.attention,
-        device=scorer.encoder.device,
-        dtype=scorer.encoder.dtype,
-        num_heads=config.num_heads,
-        head_dim=config.head_dim,
+        next((each for each in patterns if _why_no_kernels(scorer, each) is None), None),
+        device=encoder.device,
+        dtype=encoder.dtype,
+        num_heads=encoder.config.num_heads,
+        head_dim=encoder.config.head_dim,
     )
     if reason is not None:
         log.error("the CUDA kernels are not used: %s", reason)

@@ -65,7 +65,7 @@ class CrossEncoder(JointScorer):
     def __init__(self, config: CrossEncoderConfig) -> None:
         super().__init__(config)
         self.config: CrossEncoderConfig = config
-        self.attention = config.pattern
+        self.attention, self.shares_queries = config.pattern, config.pattern.shares_queries
         self.candidate_template = replace(self.candidate_template, sentence_token=config.sentence_token)
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
 

@@ -7,11 +7,9 @@ from typing import ClassVar, Literal
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.encoders.families import build_encoder, build_head
 from bandrank.models.layers import passages
-from bandrank.models.layers.patterns import FULL
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.template import TokenTemplate
-from bandrank_kernels.windowed_attention import AttentionPattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class JointScorer(Scorer):
     """Scores a candidate by the sequence [CLS], query, [SEP], candidate, [SEP]; long ones by their passages."""
 
     precomputes: ClassVar[bool] = False
-    attention: AttentionPattern = FULL
+    shares_queries: bool = False  # whether candidates share the rows of their query
 
     def __init__(self, config: JointConfig) -> None:
         super().__init__()
@@ -93,13 +91,13 @@ class JointScorer(Scorer):
     def num_rows(self, query_tokens: int, candidate_rows: int) -> float:
         """Rows of all its passages, each with [CLS] and, where the pattern needs one, a copy of the query."""
         bounds = self.passage_bounds(query_tokens, candidate_rows)
-        per_passage = 1 if self.attention.shares_queries else 1 + query_tokens
+        per_passage = 1 if self.shares_queries else 1 + query_tokens
         added_seps = len(bounds) - 1
         return sum(end - begin + per_passage for begin, end in bounds) + added_seps
 
     def query_rows(self, query_tokens: int) -> float:
         """The rows of the copy that all candidates share; 0 if each passage has its own, which `num_rows` counts."""
-        return query_tokens if self.attention.shares_queries else 0
+        return query_tokens if self.shares_queries else 0
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """The token ids themselves: nothing is computed before the query is known."""
