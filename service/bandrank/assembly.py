@@ -32,13 +32,13 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
         backend=settings.kernels,
         graphs=settings.cuda_graphs != "off",
     )
+    prepared.capture_usual()
     if settings.kernels == "cuda" and (reason := prepared.why_no_kernels):
         raise BadSetting("kernels", f"cannot be cuda for {model.name}: {reason}")
     # That most scorers that precompute have no graphs is no reason to do without those of the other scorers.
     expected = isinstance(model.scorer, Capturable) or not model.scorer.precomputes
     if settings.cuda_graphs == "on" and expected and (reason := prepared.why_no_graphs()):
         raise BadSetting("cuda_graphs", f"cannot be on for {model.name}: {reason}")
-    prepared.capture_usual()
     cache = representation_cache(model, settings, redis=engine.redis, metrics=engine.metrics)
     return add_prepared(engine, model.name, prepared, TextEncoder(model.tokenizer, model.scorer), settings, cache)
 

@@ -3,6 +3,7 @@
 import random
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,14 +11,19 @@ from emulation.compiled import needs_compiler
 from emulation.graphs import ExactProducts, RecordingDevice, Running
 from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer, serve_from
 from support.layouts import CPU
-from support.models import random_ids, random_scorer, score_batch
+from support.models import loaded, random_ids, random_scorer, score_batch
 from torch import Tensor
 
+from bandrank import assembly
+from bandrank.engine.engine import Engine
+from bandrank.errors import BadSetting
 from bandrank.models import graphs
-from bandrank.models.architectures import CrossEncoder
+from bandrank.models.architectures import CrossEncoder, cross_encoder
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.packing import PackedInputs
+from bandrank.models.packed_buckets import PackedBuckets
 from bandrank.models.prepared import prepare
+from bandrank.settings import Settings
 from bandrank_kernels.windowed_attention import Capacity
 from bandrank_kernels.windowed_attention.cuda.plan import CudaPlan
 
@@ -158,6 +164,20 @@ def test_a_failed_capture_ends_those_of_usual_requests() -> None:
     lab.runner.capture_usual()
 
     assert lab.device.captures == 1
+
+
+def test_a_service_that_must_have_graphs_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first capture tells whether there can be any."""
+    device = RecordingDevice()
+    device.fails = torch.OutOfMemoryError("CUDA out of memory")
+    serve_from(device, monkeypatch)
+    monkeypatch.setattr(cross_encoder, "PackedBuckets", partial(PackedBuckets, max_rows=600))
+    monkeypatch.setattr(assembly, "prepare", lambda model, **options: prepare(model, **options | {"graphs": device}))
+    model = loaded(random_scorer(CrossEncoder(scorer().config), seed=0))
+    settings = Settings(device="cpu", cuda_graphs="on")
+
+    with pytest.raises(BadSetting, match=r"cuda_graphs cannot be on for .*CUDA out of memory"):
+        assembly.add_text_scorer(Engine(CPU), model, torch.float32, settings)
 
 
 def test_a_large_batch_is_left_to_the_caller() -> None:
