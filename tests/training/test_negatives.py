@@ -37,6 +37,23 @@ def test_a_relevant_document_that_was_left_out_is_none(tmp_path: Path) -> None:
     assert mined(tmp_path, documents, qrels) == expected
 
 
+def test_a_query_that_was_asked_twice_has_one_group(tmp_path: Path) -> None:
+    """What answers it under one id is no negative of it under another: a log gives each search an id of its own."""
+    queries = {"q0": "which castle", "q1": "which castle", "q2": "the castle", "q3": "castle by the river"}
+    qrels = {"q0": {"d0": 1, "d1": 0}, "q1": {"d1": 2}, "q2": {"d2": 1}, "q3": {"d3": 0}}
+    write_collection(tmp_path / "col", documents=DOCUMENTS, queries=queries, qrels=qrels, split="train")
+    out, folder = tmp_path / "groups.jsonl", str(tmp_path / "col")
+
+    mine(MiningRecipe(str(out), (Source(folder), Source(folder, queries="keywords")), hard=20, random=0))
+
+    relevant = {
+        group.query: {name for name, label in zip(group.candidates, group.labels or [], strict=True) if label > 0}
+        for group in read_groups(out)
+    }
+    assert relevant == {"which castle": {"d0", "d1"}, "the castle": {"d2"}, "castle": {"d0", "d1", "d2"}}
+    assert sum(1 for _ in read_groups(out)) == 3
+
+
 def test_a_query_set_apart_is_not_trained_on_in_another_case(tmp_path: Path) -> None:
     """As a log of what people typed holds it."""
     texts = [text for n in range(4) for text in (f"Which Castle by {n}?", f"which castle BY {n}")]

@@ -10,7 +10,7 @@ import importlib
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -52,6 +52,18 @@ def open_collection(source: str | Path) -> Collection:
 def documents_of(collection: Collection, ids: set[str]) -> dict[str, str]:
     """Texts by id of the documents with these ids; those that the corpus lacks are left out."""
     return {document_id: text for document_id, text in collection.documents() if document_id in ids}
+
+
+def by_text(judged: Iterable[tuple[str, Mapping[str, int]]]) -> Qrels:
+    """Judgements by the text of their query, those of queries that ask the same together: logs give every search an id
+    of its own. Of a document that was judged twice, the higher relevance counts.
+    """
+    together: Qrels = {}
+    for text, labels in judged:
+        known = together.setdefault(text, {})
+        for document_id, label in labels.items():
+            known[document_id] = max(label, known.get(document_id, label))
+    return together
 
 
 def write_qrels(folder: Path, split: str, qrels: Mapping[str, Mapping[str, int]]) -> None:

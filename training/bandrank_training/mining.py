@@ -24,7 +24,7 @@ from tqdm import tqdm
 from bandrank.models.loading import LoadedModel
 from bandrank.models.shipped import FAST
 from bandrank_training.bm25 import BM25
-from bandrank_training.collection import BadCollection, Collection, open_collection
+from bandrank_training.collection import BadCollection, Collection, by_text, open_collection
 from bandrank_training.contents import digest, of_documents, of_judgements, of_model
 from bandrank_training.dense import DenseIndex
 from bandrank_training.forms import asked_for, keywords
@@ -313,25 +313,24 @@ def _choose(
 
 
 def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tuple[str, dict[str, int]]]:
-    """The texts of the source's queries, each with its judgements."""
+    """The texts of the source's queries, each once, with its judgements."""
     if source.queries == "titles":
         first_words = [re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0] for text in corpus.texts]
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
         return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
     queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
-    known = sorted(
-        name
-        for name in qrels.keys() & queries.keys()
-        if any(label > 0 and document in corpus.number for document, label in qrels[name].items())
-    )
-    if not known:
+    form = keywords if source.queries == "keywords" else str
+    asked = {name: form(queries[name]) for name in sorted(qrels.keys() & queries.keys())}
+    judged = {
+        text: labels
+        for text, labels in by_text((text, qrels[name]) for name, text in asked.items()).items()
+        if any(label > 0 and document in corpus.number for document, label in labels.items())
+    }
+    if not judged:
         raise BadCollection(
             f"{corpus.collection.name}: no query of split {source.split!r} has a text and a relevant document"
         )
-    if left_out := len(qrels) - len(known):
+    if left_out := len(qrels) - sum(text in judged for text in asked.values()):
         said = f"{left_out} of {len(qrels)} judged queries have no text or no relevant document, and are left out"
         print(f"{corpus.collection.name}: {said}", file=sys.stderr)  # noqa: T201
-    chosen = chance.sample(known, min(source.max_queries, len(known)))
-    if source.queries == "judged":
-        return [(queries[query_id], qrels[query_id]) for query_id in chosen]
-    return [(keywords(queries[query_id]), qrels[query_id]) for query_id in chosen]
+    return [(text, judged[text]) for text in chance.sample(list(judged), min(source.max_queries, len(judged)))]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bandrank_training.collection import BadCollection, BeirFolder
+from bandrank_training.collection import BadCollection, BeirFolder, by_text
 from bandrank_training.forms import asked_for, keywords, request, split_opening
 
 SPLITS = ("train", "dev")
@@ -96,12 +96,9 @@ def draw(part: Part, collection: BeirFolder, seed: int) -> Drawn:
     queries = collection.queries()
     known: dict[str, dict[str, tuple[str, ...]]] = {}
     for split, name in zip(SPLITS, (part.train_split, part.dev_split), strict=True):
-        judged = collection.qrels(name) if name else {}
-        known[split] = {
-            queries[query_id]: relevant
-            for query_id, labels in judged.items()
-            if query_id in queries and (relevant := _relevant(labels, now_in))
-        }
+        qrels = collection.qrels(name) if name else {}
+        judged = by_text((queries[query_id], labels) for query_id, labels in qrels.items() if query_id in queries)
+        known[split] = {text: relevant for text, labels in judged.items() if (relevant := _relevant(labels, now_in))}
     measured = {asked_for(text) for text in known["dev"]}
     known["train"] = {text: each for text, each in known["train"].items() if asked_for(text) not in measured}
     for split, asked in known.items():
