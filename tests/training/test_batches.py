@@ -179,7 +179,28 @@ def test_what_is_known_of_a_candidate_stays_with_it(toy: dict[str, Path]) -> Non
                     assert scores[place].item() == pytest.approx(group.scores[name][number])
 
 
-def training_batch(texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int]]) -> TrainingBatch:
+def test_an_answer_that_was_not_drawn_is_no_negative_of_its_query(toy: dict[str, Path], tmp_path: Path) -> None:
+    """Where another query, or the same one again, brings it into the batch."""
+    texts = read_documents([toy["groups"]])
+    ids = [name for _, name in texts][:4]
+    rows = [
+        ("who", [*ids[:2], ids[3]], [1, 1, 0]),
+        ("what", [ids[1], ids[3]], [1, 0]),
+        ("who", [ids[2], ids[3]], [1, 0]),
+    ]
+    groups = [Group(str(toy["collection"]), query, names, labels, {}) for query, names, labels in rows]
+    write_groups(tmp_path / "groups.jsonl", groups)
+    answers = {"who": ids[:3], "what": [ids[1]]}
+    for batch in islice(reader({"groups": tmp_path / "groups.jsonl"}, batch_rows=1000, batch_groups=3).batches(), 6):
+        labels = batch.everyone_scored(torch.zeros(3 * len(batch.texts))).labels
+        for (query, _, _), row in zip(rows, labels.tolist(), strict=True):
+            negatives = {text for text, label in zip(batch.texts, row, strict=True) if label == 0}
+            assert not negatives & {texts[str(toy["collection"]), name] for name in answers[query]}
+
+
+def training_batch(
+    texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int]], answers: Sequence[Sequence[str]] = ()
+) -> TrainingBatch:
     """Of candidates by query; teachers score 0, 1, 2, .."""
     flat = [text for group in texts for text in group]
     queries = [[CLS_ID, SEP_ID] for _ in texts]
@@ -190,6 +211,7 @@ def training_batch(texts: Sequence[Sequence[str]], labels: Sequence[Sequence[int
         torch.tensor([label for group in labels for label in group], dtype=torch.int64),
         {"one": torch.arange(len(flat), dtype=torch.float32)},
         len(texts),
+        [set(group) for group in answers or [()] * len(texts)],
     )
 
 
@@ -203,7 +225,8 @@ def training_batches(draw: st.DrawFn) -> TrainingBatch:
         else [UNKNOWN] * len(group)
         for group in texts
     ]
-    return training_batch(texts, labels)
+    answers = [draw(st.lists(st.sampled_from(WORDS[:5]), max_size=2)) for _ in texts]
+    return training_batch(texts, labels, answers)
 
 
 @settings(max_examples=40)
@@ -224,7 +247,9 @@ def test_a_row_holds_its_query_s_candidates(batch: TrainingBatch) -> None:
 @settings(max_examples=40)
 @given(training_batches())
 def test_everyone_is_compared_with_everyone(batch: TrainingBatch) -> None:
-    """Others' candidates are irrelevant, unless they copy an own one; a query without judgements knows none."""
+    """Others' candidates are irrelevant, unless they copy an own one or an answer that was not drawn; a query without
+    judgements knows none.
+    """
     count, width = len(batch.batch.queries), len(batch.texts)
     owner = batch.batch.candidate_query.tolist()
     expected = []
@@ -236,7 +261,7 @@ def test_everyone_is_compared_with_everyone(batch: TrainingBatch) -> None:
                 row.append(UNKNOWN)
             elif place in own:
                 row.append(int(batch.labels[place]))
-            elif any(batch.texts[each] == batch.texts[place] for each in own):
+            elif batch.texts[place] in {*(batch.texts[each] for each in own), *batch.answers[query]}:
                 row.append(UNKNOWN)
             else:
                 row.append(0)

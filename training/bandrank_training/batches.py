@@ -28,7 +28,7 @@ class TrainingBatch:
 
     texts: one for each candidate.  labels: one for each candidate, UNKNOWN where nobody judged.  teachers: a score for
     each candidate, by the teacher's name; only teachers that scored the whole batch.  groups_read: since the start of
-    the run.
+    the run.  answers: for each query, the texts that its group says are relevant, those that were not drawn too.
     """
 
     batch: ScoreBatch
@@ -36,6 +36,7 @@ class TrainingBatch:
     labels: Tensor
     teachers: dict[str, Tensor]
     groups_read: int
+    answers: Sequence[set[str]]
 
     def scored(self, scores: Tensor) -> Scored:
         """The scores beside labels and teachers, padded so that each group is a row. scores: (C,)."""
@@ -55,16 +56,16 @@ class TrainingBatch:
     def everyone_scored(self, scores: Tensor) -> Scored:
         """Each query is a row with all candidates of the batch; those of other queries are irrelevant to it.
 
-        A copy of one of the query's candidates is left out, and so are teachers, which scored only those.
-        scores: (Q * C,).
+        A copy of one of the query's candidates is left out, and so is what answers it or a query of the same words; and
+        teachers, which scored only a query's own. scores: (Q * C,).
         """
         count, device = len(self.batch.queries), scores.device
         owner = torch.from_numpy(self.batch.candidate_query).to(device)
         owned = owner == torch.arange(count, device=device)[:, None]
-        number = {text: index for index, text in enumerate(dict.fromkeys(self.texts))}
-        which = torch.tensor([number[text] for text in self.texts], device=device)
-        same = which[:, None] == which  # (C, C)
-        copied = (owned.float() @ same.float()) > 0  # (Q, C) whether one of the query's candidates has the same text
+        known = [
+            {*self.texts[own], *answers} for (_, own), answers in zip(self.batch.groups(), self.answers, strict=True)
+        ]
+        copied = torch.tensor([[text in texts for text in self.texts] for texts in known], device=device)
         labels = torch.where(owned, self.labels.to(device), torch.where(copied, UNKNOWN, 0))
         judged = ((self.labels.to(device) != UNKNOWN) & owned).any(1, keepdim=True)
         mask = torch.ones_like(owned)
@@ -132,6 +133,12 @@ class GroupReader:
             candidates=self._texts.candidates(pieces, query_tokens=len(query))[0],
             labels=[UNKNOWN if group.labels is None else group.labels[index] for index in indices],
             teachers={name: [scores[index] for index in indices] for name, scores in group.scores.items()},
+            asks=group.query,
+            answers={
+                self.documents[group.collection, name]
+                for name, label in zip(group.candidates, group.labels or (), strict=False)
+                if label > 0
+            },
         )
 
 
@@ -174,6 +181,8 @@ class _Ready:
     candidates: RaggedIds
     labels: list[int]
     teachers: dict[str, list[float]]
+    asks: str
+    answers: set[str]
 
     @property
     def rows(self) -> int:
@@ -182,6 +191,9 @@ class _Ready:
 
 def _join(groups: Sequence[_Ready], groups_read: int) -> TrainingBatch:
     names = set.intersection(*(set(group.teachers) for group in groups))
+    answers: dict[str, set[str]] = {}
+    for group in groups:
+        answers.setdefault(group.asks, set()).update(group.answers)
     return TrainingBatch(
         batch=ScoreBatch(
             Ragged.from_token_ids([group.query for group in groups]),
@@ -192,4 +204,5 @@ def _join(groups: Sequence[_Ready], groups_read: int) -> TrainingBatch:
         labels=torch.tensor([label for group in groups for label in group.labels]),
         teachers={name: torch.tensor([x for group in groups for x in group.teachers[name]]) for name in sorted(names)},
         groups_read=groups_read,
+        answers=[answers[group.asks] for group in groups],
     )
