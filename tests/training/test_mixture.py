@@ -158,6 +158,16 @@ def test_no_query_to_measure_with_is_trained_on(tmp_path: Path) -> None:
     }
 
 
+def test_a_question_that_was_asked_twice_keeps_all_its_answers(tmp_path: Path) -> None:
+    """Under two ids, and none of them is a passage that nobody asked for."""
+    documents = {f"d{n}": f"{word} and more" for n, word in enumerate(WORDS[:3])}
+    queries, qrels = {"q0": "what is it", "q1": "what is it"}, {"q0": {"d0": 1}, "q1": {"d1": 1, "d0": 0}}
+    folder = write_collection(tmp_path / "col", documents=documents, queries=queries, qrels=qrels, split="train")
+    made = draw(Part(str(folder), "letters", 3, questions=9, dev_split=""), BeirFolder(folder), seed=1)
+
+    assert [(query.text, query.relevant) for query in made.queries] == [("what is it", ("col/d0", "col/d1"))]
+
+
 def test_passages_come_in_runs(tmp_path: Path) -> None:
     """Of neighbours, as many as asked for, and queries of no other passage."""
     made = drawn(tmp_path / "pages", questions=100, max_documents=40)
@@ -315,7 +325,13 @@ def test_the_command_makes_a_collection_and_its_groups(
     assert encoded
     (tmp_path / "recipe.toml").write_text(toml(values | {"seed": 2}), encoding="utf-8")
     assert main(["mix", str(tmp_path / "recipe.toml")]) == 2
-    assert "is a mixture of other parts; choose another `out`" in capsys.readouterr().err
+    assert "is a mixture of other parts or texts; choose another `out`" in capsys.readouterr().err
+    (tmp_path / "recipe.toml").write_text(toml(values), encoding="utf-8")
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 0
+    corpus = tmp_path / "one" / "corpus.jsonl"
+    corpus.write_text(corpus.read_text(encoding="utf-8").replace("Page 1", "Sheet 1"), encoding="utf-8")
+    assert main(["mix", str(tmp_path / "recipe.toml")]) == 2
+    assert "is a mixture of other parts or texts; choose another `out`" in capsys.readouterr().err
 
 
 def test_a_group_of_old_has_no_domain() -> None:

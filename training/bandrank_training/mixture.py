@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bandrank.models.ids import ID_BYTES
 from bandrank.models.texts import TextEncoder
 from bandrank_training.collection import BeirFolder, write_qrels
+from bandrank_training.contents import digest, of_documents, of_judgements
 from bandrank_training.errors import BadRecipe
 from bandrank_training.mining import MiningRecipe, Source, mine
 from bandrank_training.parts import FORMS, SPLITS, Drawn, Part, Passage, Query, draw
@@ -79,13 +81,15 @@ def mix(recipe: MixtureRecipe, placement: Placement = CPU) -> str:
     """Writes the collection, if it is missing, and its groups, of which those are mined that the recipe or its models
     have changed, and returns the table of counts.
 
-    Raises BadCollection, BadCheckpoint, and BadRecipe if the folder has the mixture of another recipe.
+    Raises BadCollection, BadCheckpoint, and BadRecipe if the folder has the mixture of another recipe or other texts.
     """
     folder = Path(recipe.out)
     if not (folder / COUNTS).is_file():
         _write(folder, recipe)
-    elif (folder / RECIPE).read_text(encoding="utf-8") != _drawn_by(recipe):
-        raise BadRecipe(f"{folder} is a mixture of other parts; choose another `out`, or delete it")
+    else:
+        saved = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        if any(saved.get(name, value) != value for name, value in _drawn_by(recipe).items()):  # older ones lack some
+            raise BadRecipe(f"{folder} is a mixture of other parts or texts; choose another `out`, or delete it")
     for split, name in zip(SPLITS, ("groups.jsonl.gz", "dev.jsonl.gz"), strict=True):
         mine(_mining(recipe, folder / name, split), placement, kept=folder / "mining")
     return (folder / COUNTS).read_text(encoding="utf-8")
@@ -109,15 +113,21 @@ def _write(folder: Path, recipe: MixtureRecipe) -> None:
         for split in SPLITS:
             qrels = {each.id: dict.fromkeys(each.relevant, 1) for each in one.queries if each.split == split}
             write_qrels(folder, f"{one.part.name}.{split}", qrels)
-    (folder / RECIPE).write_text(_drawn_by(recipe), encoding="utf-8")
+    (folder / RECIPE).write_text(json.dumps(_drawn_by(recipe), indent=1), encoding="utf-8")
     (folder / COUNTS).write_text(table(drawn), encoding="utf-8")  # last: it says that the rest is there
 
 
-def _drawn_by(recipe: MixtureRecipe) -> str:
-    """All of a recipe that the collection depends on."""
-    return json.dumps(
-        {name: value for name, value in asdict(recipe).items() if name not in {"out", "mining"}}, indent=1
-    )
+def _drawn_by(recipe: MixtureRecipe) -> dict[str, Any]:
+    """All that the collection depends on, as JSON gives it back: most of the recipe, and what parts are drawn of."""
+    settings = {name: value for name, value in asdict(recipe).items() if name not in {"out", "mining"}}
+    drawn_by: dict[str, Any] = json.loads(json.dumps(settings | {"contents": [*map(_contents, recipe.parts)]}))
+    return drawn_by
+
+
+def _contents(part: Part) -> str:
+    collection = BeirFolder(Path(part.collection))
+    splits = [split for split in (part.train_split, part.dev_split) if split]
+    return digest([of_documents(collection), *(of_judgements(collection, split) for split in splits)])
 
 
 def allowed(counts: Mapping[str, int], most_share: float) -> dict[str, float]:
