@@ -12,8 +12,12 @@ from support.tokenizer import TOKENIZER_FILE
 from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import load_model
+from bandrank.models.quantised import linear_layers
 from bandrank.models.scorer import Scorer
 from bandrank_training.__main__ import main
+from bandrank_training.models import build
+from bandrank_training.recipe import ModelRecipe
+from bandrank_training.tuning import calibrated
 
 
 def saved(folder: Path, scorer: Scorer, fusion: Fusion | None = None) -> str:
@@ -58,3 +62,29 @@ def test_what_cannot_be_averaged(
 
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "mean").exists()
+
+
+def test_a_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder to write comes first: a model that stands there by mistake stays, alone or beside others."""
+    one, other = saved(tmp_path / "a", tiny_cross_encoder()), saved(tmp_path / "b", tiny_cross_encoder(seed=1))
+    weights = (tmp_path / "a" / "model.safetensors").read_bytes()
+
+    assert main(["average", one, other]) == 2
+    assert "is one model; average takes the folder to write, and then two models or more" in capsys.readouterr().err
+    assert main(["average", one, other, one]) == 2
+    assert main(["export", one, one]) == 2
+    assert capsys.readouterr().err.count("is the folder of a model that is read; choose another") == 2
+
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == weights
+
+
+def test_layers_that_int8_leaves_in_float32_stay_so(tmp_path: Path) -> None:
+    """In a mean, in a scorer with another constant, and in one that is trained further: scores would change without."""
+    scorer = tiny_cross_encoder()
+    scorer.exact_layers = frozenset(list(linear_layers(scorer))[:2])
+    start = saved(tmp_path / "start", scorer)
+
+    assert main(["average", str(tmp_path / "mean"), start, start]) == 0
+
+    made = [calibrated(scorer, 1.0, 0.5), build(ModelRecipe(start), seed=1).scorer]
+    assert {each.exact_layers for each in [load_model(str(tmp_path / "mean")).scorer, *made]} == {scorer.exact_layers}

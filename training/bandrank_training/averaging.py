@@ -14,11 +14,10 @@ from pathlib import Path
 from torch import Tensor
 
 from bandrank.models import checkpoint
-from bandrank.models.checkpoint import assemble
 from bandrank.models.loading import LoadedModel
 from bandrank.models.scorer import Scorer
 from bandrank_training.errors import BadInput
-from bandrank_training.models import tokenizer_file
+from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
 from bandrank_training.start import load_start
 
 
@@ -38,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint. Raises BadCheckpoint, or BadInput for models that cannot be averaged."""
+    if len(args.models) < 2:
+        raise BadInput(f"{args.models[0]} is one model; average takes the folder to write, and then two models or more")
     models = [load_start(name) for name in args.models]
+    check_other_folder(args.out, models)
     weights = args.weights or [1.0] * len(models)
     if len(weights) != len(models):
         raise BadInput(f"--weights: {len(weights)} of them for {len(models)} models")
@@ -71,4 +73,4 @@ def averaged(models: Sequence[LoadedModel], weights: Sequence[float]) -> Scorer:
         name: sum((share * state[name] for share, state in zip(shares, states, strict=True)), 0 * tensor)
         for name, tensor in states[0].items()
     }
-    return assemble(type(first.scorer), first.scorer.config, mean, source="the mean")
+    return rebuilt(first.scorer, first.scorer.config, mean, source="the mean")

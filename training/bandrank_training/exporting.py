@@ -6,7 +6,7 @@ from pathlib import Path
 from bandrank.models import checkpoint
 from bandrank.models.shipped import names
 from bandrank_training.dev import DevSet
-from bandrank_training.models import tokenizer_file
+from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.start import load_start
 from bandrank_training.tuning import tune
 
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint and prints its size. Raises BadCheckpoint, BadGroups, BadInput."""
     model = load_start(args.model)
+    check_other_folder(args.out, [model])
     if args.tune:
         tuned = tune(model, DevSet.read(args.tune))
         model = tuned.model

@@ -21,7 +21,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder, MixEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.checkpoint import assemble
 from bandrank.models.layers.lexical import EVIDENCE, QUERY_FEATURES, Lexical, LexicalConfig
 from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
@@ -34,7 +33,7 @@ from bandrank_training.errors import BadInput
 from bandrank_training.frequencies import rarity
 from bandrank_training.groups import check_areas
 from bandrank_training.losses import LossRecipe, Scored, contrastive
-from bandrank_training.models import tokenizer_file
+from bandrank_training.models import rebuilt, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.scoring import score_offline
 from bandrank_training.start import load_start
@@ -102,9 +101,7 @@ def with_lexical(model: LoadedModel, idf: Tensor, average_tokens: float) -> Load
     config = replace(model.scorer.config, lexical=LexicalConfig(average_tokens))
     weights = model.scorer.state_dict()
     weights |= {"lexical.idf": idf, "lexical.gate": torch.zeros(QUERY_FEATURES, EVIDENCE)}
-    scorer = assemble(type(model.scorer), config, weights, source="the model with lexical evidence")
-    scorer.exact_layers = model.scorer.exact_layers
-    return replace(model, scorer=scorer)
+    return replace(model, scorer=rebuilt(model.scorer, config, weights, source="the model with lexical evidence"))
 
 
 @dataclass(frozen=True)

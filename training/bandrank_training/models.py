@@ -1,10 +1,12 @@
 """Builds the scorer that a recipe trains."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bandrank.models.architectures import ARCHITECTURES, ColBERT, CrossEncoder
 from bandrank.models.checkpoint import assemble, write_whole
@@ -13,10 +15,11 @@ from bandrank.models.loading import LoadedModel
 from bandrank.models.plain import parse
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import punctuation_ids
-from bandrank_training.errors import BadRecipe
+from bandrank_training.errors import BadInput, BadRecipe
 from bandrank_training.recipe import ModelRecipe
 from bandrank_training.start import load_start
 
+AnyScorer = TypeVar("AnyScorer", bound=Scorer)
 POSITIONS = "encoder.embeddings.position.weight"
 # What fields of a config are in a BERT vocabulary; the markers are those of Stanford's ColBERT.
 SPECIAL_TOKENS = {
@@ -56,7 +59,7 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         longer = config.encoder.max_positions > start.scorer.config.encoder.max_positions
         if longer and POSITIONS in weights:  # families with relative positions have no table
             weights[POSITIONS] = interpolate_positions(weights[POSITIONS], config.encoder.max_positions)
-        scorer = assemble(architecture, config, weights, source=recipe.start)
+        scorer = rebuilt(start.scorer, config, weights, source=recipe.start)
     else:
         torch.manual_seed(seed)
         try:
@@ -64,6 +67,22 @@ def build(recipe: ModelRecipe, *, seed: int) -> LoadedModel:
         except RuntimeError as error:
             raise BadRecipe(f"config of {name}: the encoder of {recipe.start} does not fit into it") from error
     return LoadedModel(name, start.folder, scorer, start.tokenizer)
+
+
+def rebuilt(scorer: AnyScorer, config: Any, weights: dict[str, Tensor], *, source: str) -> AnyScorer:
+    """A scorer of the same architecture, with other settings or weights; int8 leaves the same layers in float32.
+
+    source: named in the error. Raises BadCheckpoint.
+    """
+    made = assemble(type(scorer), config, weights, source=source)
+    made.exact_layers = scorer.exact_layers
+    return made
+
+
+def check_other_folder(out: Path, models: Sequence[LoadedModel]) -> None:
+    """Raises BadInput for a folder that one of the models is in: there would be no way back to it."""
+    if any(out.resolve() == model.folder.resolve() for model in models):
+        raise BadInput(f"{out} is the folder of a model that is read; choose another")
 
 
 def load_teacher(name: str, device: torch.device) -> CrossEncoder:

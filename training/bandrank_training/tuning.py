@@ -13,12 +13,12 @@ import numpy as np
 
 from bandrank.models.architectures import CrossEncoder, Deformer, MixEncoder
 from bandrank.models.architectures.two_towers import LateInteractionScorer
-from bandrank.models.checkpoint import assemble
 from bandrank.models.fusion import Fusion
 from bandrank.models.loading import LoadedModel, load_model
 from bandrank.models.scorer import Scorer
 from bandrank_training.dev import DevSet
 from bandrank_training.errors import BadInput
+from bandrank_training.models import rebuilt
 from bandrank_training.scoring import OfflineScorer, score_offline
 
 WEIGHTS = (*np.arange(0.0, 2.01, 0.1).round(1).tolist(), 3.0, 5.0)
@@ -113,7 +113,7 @@ def calibrated(scorer: Scorer, scale: float, constant: float) -> Scorer:
             config = replace(config, score_scale=scale * config.score_scale, score_bias=bias)
         case _:
             raise BadInput(f"a {scorer.architecture} has no constant to set; leave out --tune")
-    return assemble(type(scorer), config, weights, source="the tuned scorer")
+    return rebuilt(scorer, config, weights, source="the tuned scorer")
 
 
 def _fuse(fusion: Fusion, accurate: Sequence[list[float]], fast: Sequence[list[float]]) -> list[list[float]]:
