@@ -2,8 +2,10 @@
 
 import gzip
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +164,16 @@ def test_ir_datasets_is_asked_for() -> None:
     """With the command that installs it."""
     with pytest.raises(BadCollection, match="ir_datasets:beir/scifact needs the package: pip install ir_datasets"):
         open_collection("ir_datasets:beir/scifact")
+
+
+def test_a_dataset_without_judgements_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beir/scifact is, whose subsets have them; what it has is read."""
+    query = SimpleNamespace(query_id="q1", default_text=lambda: "who")
+    dataset = SimpleNamespace(has_queries=lambda: True, queries_iter=lambda: iter([query]), has_qrels=lambda: False)
+    monkeypatch.setitem(sys.modules, "ir_datasets", ModuleType("ir_datasets"))
+    monkeypatch.setattr(sys.modules["ir_datasets"], "load", lambda _: dataset, raising=False)
+    collection = open_collection("ir_datasets:beir/scifact")
+
+    assert (collection.name, collection.queries()) == ("beir-scifact", {"q1": "who"})
+    with pytest.raises(BadCollection, match="ir_datasets:beir/scifact has no qrels; one of its subsets may have them"):
+        collection.qrels("test")

@@ -149,24 +149,30 @@ class IrDataset:
             self._dataset = ir_datasets.load(dataset_id)
         except KeyError:
             raise BadCollection(f"ir_datasets has no dataset {dataset_id!r}") from None
-        self.name = dataset_id.replace("/", "-")
+        self.name, self._id = dataset_id.replace("/", "-"), dataset_id
 
     def documents(self) -> Iterator[tuple[str, str]]:
-        for document in self._dataset.docs_iter():
+        for document in self._rows("docs"):
             yield document.doc_id, document.default_text()
 
     def pages(self) -> dict[str, str]:
         return {}
 
     def queries(self) -> dict[str, str]:
-        return {query.query_id: query.default_text() for query in self._dataset.queries_iter()}
+        return {query.query_id: query.default_text() for query in self._rows("queries")}
 
     def qrels(self, split: str) -> Qrels:
         del split
         qrels: Qrels = {}
-        for judgement in self._dataset.qrels_iter():
+        for judgement in self._rows("qrels"):
             qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
         return qrels
+
+    def _rows(self, kind: str) -> Iterator[Any]:
+        """Of the dataset's docs, queries or qrels."""
+        if not getattr(self._dataset, f"has_{kind}")():
+            raise BadCollection(f"{IR_DATASETS}{self._id} has no {kind}; one of its subsets may have them, as /train")
+        yield from getattr(self._dataset, f"{kind}_iter")()
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
