@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,21 @@ def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: 
     message = "tiny.test.run.bm25.json has results of tiny test, bm25.test.trec.gz top 100; choose another --out"
     assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (folder / "kept").iterdir()} == before
+
+
+def test_results_are_whole_or_not_there(folder: Path) -> None:
+    """Half a file, as a full disk leaves it, would be refused as results of something else by the same command."""
+    command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz")]
+    command += ["--out", str(folder / "out")]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))  # less than the values take, more than the ranking
+    try:
+        assert main(command) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert [path.name for path in (folder / "out").iterdir()] == ["tiny.test.run.bm25.trec"]
+    assert main(command) == 0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bandrank.models.checkpoint import write_whole
 from bandrank_training.candidates import Ranking
 from bandrank_training.errors import BadInput
 from bandrank_training.measures import MEASURES, Values, means
@@ -40,7 +41,7 @@ class Evaluation:
         """Writes JSON, with the means first for human readers."""
         head = {"system": self.system} | asdict(self.benchmark)
         content = head | {"queries": len(self.values), "means": means(self.values), "values": self.values}
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def read_evaluation(path: Path) -> Evaluation:
