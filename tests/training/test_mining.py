@@ -18,6 +18,7 @@ from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
+from bandrank_training.errors import BadInput
 from bandrank_training.forms import FUNCTION_WORDS
 from bandrank_training.groups import Group, read_groups
 from bandrank_training.mining import MiningRecipe, Source, mine
@@ -157,6 +158,24 @@ def test_bm25_of_a_pool_is_that_of_a_search() -> None:
         ((found, scores),) = index.search([query], 10)
         assert (found.tolist(), scores) == ([], [])
         assert index.scores(query, np.array([0, 1])) == [0.0, 0.0]
+
+
+def test_bm25_finds_what_is_written_without_spaces() -> None:
+    """Chinese and Japanese, whose sentences would be one word each."""
+    index = BM25(["如何重置密码", "退货政策说明", "パスワードを忘れた", "reset the password"])
+
+    assert [next(index.search([query], 1))[0].tolist() for query in ("密码重置", "退货", "パスワード", "Password")] == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
+
+
+def test_documents_without_a_word_are_told() -> None:
+    """As if their texts stood under another key."""
+    with pytest.raises(BadInput, match="none of 2 documents has a word to search for"):
+        BM25(["", "the of"])
 
 
 def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:

@@ -7,17 +7,27 @@ import numpy as np
 import numpy.typing as npt
 import Stemmer
 
-WORD = r"(?u)\b\w+\b"  # numbers of one digit are words too
+from bandrank_training.errors import BadInput
+
+# Han characters and hiragana, which no spaces divide into words, are each a word, as to Lucene's standard analyzer.
+UNSPACED = "\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+WORD = rf"[{UNSPACED}]|[^\W{UNSPACED}]+"  # numbers of one digit are words too
 CHUNK = 1024  # queries that are searched at once
 
 
 class BM25:
-    """An index of texts by Lucene's variant of BM25, with English stop words and Porter's second stemmer."""
+    """An index of texts by Lucene's variant of BM25, with English stop words and Porter's second stemmer.
+
+    Raises BadInput for texts without a word.
+    """
 
     def __init__(self, texts: Sequence[str], *, k1: float = 0.9, b: float = 0.4) -> None:
         self._index = bm25s.BM25(method="lucene", k1=k1, b=b)
         self._size = len(texts)
-        self._index.index(self._words(texts), show_progress=False)
+        words = self._words(texts)
+        if not any(words):
+            raise BadInput(f"none of {len(texts)} documents has a word to search for; is their text in the key `text`?")
+        self._index.index(words, show_progress=False)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], list[float]]]:
         """Yields, for each query, the numbers of the `depth` best texts and their scores, best first; fewer where fewer
