@@ -18,7 +18,7 @@ from bandrank.models.loading import LoadedModel, load_model
 from bandrank_training.__main__ import main
 from bandrank_training.collection import open_collection
 from bandrank_training.dev import DevSet
-from bandrank_training.fine_tuning import choose
+from bandrank_training.fine_tuning import Choice, choose, evidence
 from bandrank_training.groups import read_groups
 from bandrank_training.measures import judged
 
@@ -144,6 +144,40 @@ def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path,
     assert main(["fine-tune", str(own), "--start", str(tmp_path / "start"), "--out", str(tmp_path / "tuned")]) == 0
 
     assert checkpoint.load_fusion(tmp_path / "tuned") == fusion
+
+
+def test_candidates_that_are_all_relevant_are_told(
+    toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is nothing to learn, and every order of them is perfect."""
+    words = ["man", "she", "you", "who", "one", "her"]
+    documents, queries = (
+        {f"d{n}": word for n, word in enumerate(words)},
+        {f"q{n}": each for n, each in enumerate(words)},
+    )
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(len(words))}
+    folder = write_collection(tmp_path / "own", documents=documents, queries=queries, qrels=qrels, split="train")
+
+    assert main(["fine-tune", str(folder), "--start", str(toy / "cross_encoder"), "--out", str(tmp_path / "out")]) == 2
+
+    assert "no query has an irrelevant candidate: none was judged, and BM25 finds none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([0.5], ", +0.5000 on one query, which tells little"),
+        ([0.0, 0.0], ", for nothing was better"),
+        ([0.5, 0.1, 0.3], ", +0.3000, p = 0.12 of a paired t test"),
+    ],
+)
+def test_what_the_queries_set_apart_say(
+    ends: tuple[LoadedModel, LoadedModel, DevSet], values: list[float], said: str
+) -> None:
+    """Of a gain, and of one on a single query, which no test can be made of."""
+    before = Choice("as it was", ends[0].scorer, [], [0.0] * len(values))
+
+    assert evidence(replace(before, name="trained", values=values), before) == said
 
 
 def test_a_start_of_another_kind_is_refused(

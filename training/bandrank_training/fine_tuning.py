@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     chosen, choices = fine_tune(task, Placement.of(args))
     for each in choices:
         print(f"{each.name}: nDCG@10 {mean(each.values):.4f} of {len(each.values)} queries set apart")  # noqa: T201
-    print(f"{chosen.name}{_evidence(chosen, choices[0])}; the checkpoint is in {args.out}")  # noqa: T201 - the result
+    print(f"{chosen.name}{evidence(chosen, choices[0])}; the checkpoint is in {args.out}")  # noqa: T201 - the result
     return 0
 
 
@@ -108,13 +108,15 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     that was killed goes on where it was.
 
     placement: of the scores that teach and that are compared.  Raises BadCollection, BadCheckpoint, BadRecipe, and
-    BadInput for a start that is no cross-encoder.
+    BadInput for a start that is no cross-encoder, or for candidates that are all relevant.
     """
     start = load_start(task.start)
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
     groups, apart = task.out / "groups.jsonl.gz", task.out / "dev.jsonl.gz"
     mine(_mining(task, start, groups, apart), placement, kept=task.out / "mined")
+    if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
+        raise BadInput(f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none")
     trainer = Trainer(_training(task, start, groups), device=placement.device)
     trainer.run()
     trained = replace(trainer.model, scorer=trainer.scorer.cpu())
@@ -196,9 +198,10 @@ def _logits(chosen: Choice, dev: DevSet) -> Scorer:
     return calibrated(chosen.scorer, 1.0, intercept(flat, dev.relevant))
 
 
-def _evidence(chosen: Choice, before: Choice) -> str:
+def evidence(chosen: Choice, before: Choice) -> str:
     """How likely so large a gain is by chance."""
     gains = [after - first for after, first in zip(chosen.values, before.values, strict=True)]
-    if len(gains) < 2 or not any(gains):
+    if not any(gains):
         return ", for nothing was better"
-    return f", {mean(gains):+.4f}, p = {difference_p(gains):.2g} of a paired t test"
+    p = f", p = {difference_p(gains):.2g} of a paired t test" if len(gains) > 1 else " on one query, which tells little"
+    return f", {mean(gains):+.4f}{p}"
