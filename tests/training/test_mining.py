@@ -322,6 +322,7 @@ def test_from_a_collection_to_a_checkpoint(tmp_path: Path, capsys: pytest.Captur
     [
         ("train", "x = ", "recipe.toml: Invalid value"),
         ("train", "stepz = 3", "recipe.toml: unknown keys: stepz"),
+        ("train", "\ufeffseed = 3", "recipe.toml: missing keys: data"),  # a mark, as editors on Windows write it
         ("train", "seed = 3", "recipe.toml: missing keys: data, losses, model, optimiser, out"),
         ("train", "[optimiser]\nsteps = 'x'", "recipe.toml: optimiser: steps: expected int, got 'x'"),
         ("train", "[optimiser]\nsteps = 0", "recipe.toml: optimiser: steps must be at least 1, got 0"),

@@ -149,7 +149,7 @@ class TrainingRecipe:
 def read_recipe(path: Path, kind: type = TrainingRecipe) -> Any:
     """Reads a recipe of class `kind` from a TOML file. Raises BadRecipe."""
     try:
-        return parse(kind, tomllib.loads(path.read_text(encoding="utf-8")))
+        return parse(kind, tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except (OSError, TypeError, ValueError) as error:
         raise BadRecipe(f"{path}: {error}") from error
 
