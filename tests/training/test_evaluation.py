@@ -92,6 +92,35 @@ def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: 
     assert {path.name: path.read_bytes() for path in (folder / "kept").iterdir()} == before
 
 
+def test_candidates_that_are_all_relevant_are_told(
+    folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the pools of judgements are that name nothing else: whatever ranks them is perfect."""
+    assert evaluate(folder, model, "--pool") == 0
+
+    said = "all candidates of 2 of 3 queries are relevant: any order puts a relevant one first"
+    assert said in capsys.readouterr().err
+
+
+def test_ids_with_spaces_come_back(tmp_path: Path, model: Path) -> None:
+    """As names of files have them: a run that was written can be read."""
+    qrels = {"query 1": {"User guide.pdf": 1, "d\u00a02": 0}, "q2": {"d\u00a02": 2}}
+    texts, queries = {"User guide.pdf": "man", "d\u00a02": "she"}, {"query 1": "who", "q2": "what"}
+    write_collection(tmp_path / "tiny", documents=texts, queries=queries, qrels=qrels)
+    assert evaluate(tmp_path, model, "--pool") == 0
+    written = tmp_path / "out" / "tiny.test.pool.scorer.trec"
+
+    assert evaluate(tmp_path, "run", "--run", written, "--tag", "again") == 0
+
+    assert {query_id: set(scores) for query_id, scores in read_run(written).items()} == {
+        query_id: set(labels) for query_id, labels in qrels.items()
+    }
+    first, again = (
+        read_evaluation(tmp_path / "out" / f"tiny.test.{name}.json") for name in ("pool.scorer", "run.again")
+    )
+    assert first.values == again.values
+
+
 def test_results_are_whole_or_not_there(folder: Path) -> None:
     """Half a file, as a full disk leaves it, would be refused as results of something else by the same command."""
     command = ["evaluate", "run", str(folder / "tiny"), "--run", str(folder / "bm25.test.trec.gz")]

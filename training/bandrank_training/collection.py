@@ -176,14 +176,16 @@ class IrDataset:
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """Reads the scores of a TREC run file (query Q0 document rank score tag), plain or .gz, by query and document.
+    """Reads the scores of a TREC run file (query Q0 document rank score tag), plain or .gz, by query and document. Ids
+    may have spaces in a line of five tabs.
 
     Raises BadCollection for a file that cannot be read, or a line that does not belong to a run.
     """
     run: dict[str, dict[str, float]] = {}
     for number, line in numbered_lines(path):
         try:
-            query_id, _, document_id, _, score, _ = line.split()
+            columns = map(str.strip, line.split("\t" if line.count("\t") == 5 else None))
+            query_id, _, document_id, _, score, _ = columns
             ranked, value = run.setdefault(query_id, {}), float(score)
         except ValueError as error:
             raise BadCollection(f"{path}, line {number}: not a line of a TREC run: {error}") from error

@@ -2,7 +2,8 @@
 
 import argparse
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
     figures = ", ".join(f"{name} {mean:.4f}" for name, mean in means(values).items())
     without = f", {lacking} of them without candidates" if (lacking := len(qrels) - len(rankings)) else ""
     print(f"{tag} on {benchmark}: {figures} ({len(qrels)} queries{without})")  # noqa: T201 - the result
+    if alike := sum(_all_hits(ranking, qrels[query_id], args.min_relevance) for query_id, ranking in rankings.items()):
+        said = f"all candidates of {alike} of {len(rankings)} queries are relevant: any order puts a relevant one first"
+        print(said, file=sys.stderr)  # noqa: T201
     return 0
 
 
@@ -83,6 +87,10 @@ def rerank(scorer: OfflineScorer, collection: Collection, candidates: Candidates
     for (query_id, ids), scores in zip(candidates.items(), scorer.score(questions), strict=True):
         order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
         yield query_id, [(ids[index], scores[index]) for index in order]
+
+
+def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -> bool:
+    return all(labels.get(document_id, 0) >= min_relevance for document_id, _ in ranking)
 
 
 def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) -> dict[str, Ranking]:

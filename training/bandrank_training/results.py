@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 from bandrank.models.checkpoint import write_whole
@@ -67,8 +68,13 @@ def read_evaluation(path: Path) -> Evaluation:
 def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:
     """Writes a TREC run file: query Q0 document rank score tag. Documents of equal scores keep the ranking's order; to
     measure the file again, sort by rank, as most tools sort such documents by id.
+
+    There are tabs between them where an id has a space, and else spaces.
     """
+    ids = chain(rankings, (document_id for ranking in rankings.values() for document_id, _ in ranking))
+    between = "\t" if any(len(each.split()) > 1 for each in ids) else " "
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, ranking in rankings.items():
             for rank, (document_id, score) in enumerate(ranking, 1):
-                file.write(f"{query_id} Q0 {document_id} {rank} {score!r} {tag}\n")
+                columns = query_id, "Q0", document_id, str(rank), repr(score), tag
+                file.write(between.join(columns) + "\n")
