@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.collections import write_collection, write_lines
 from support.models import random_text, save_bi_encoder, save_cross_encoder
@@ -18,7 +17,6 @@ from bandrank.models.loading import load_model
 from bandrank_training.__main__ import main
 from bandrank_training.bm25 import BM25
 from bandrank_training.collection import BadCollection, open_collection
-from bandrank_training.errors import BadInput
 from bandrank_training.forms import FUNCTION_WORDS
 from bandrank_training.groups import Group, read_groups
 from bandrank_training.mining import MiningRecipe, Source, mine
@@ -143,39 +141,6 @@ def test_scores_are_those_of_the_teachers(folder: Path, tmp_path: Path) -> None:
         ((found, scores),) = index.search([group.query], len(documents))
         by_id = dict(zip((list(documents)[number] for number in found), scores, strict=True))
         assert group.scores["bm25"] == pytest.approx([by_id.get(name, 0.0) for name in group.candidates], abs=1e-5)
-
-
-def test_bm25_of_a_pool_is_that_of_a_search() -> None:
-    """Best first, 0 where no word is shared, also of a query whose words no text has."""
-    index = BM25(["the castle river", "river river", "winter 7", "the of"])
-    ((found, scores),) = index.search(["River 7"], 10)
-
-    assert set(found.tolist()) == {0, 1, 2}
-    assert scores == sorted(scores, reverse=True)
-    assert index.scores("River 7", found) == pytest.approx(scores)
-    assert index.scores("River 7", np.array([3, 2])) == pytest.approx([0.0, scores[found.tolist().index(2)]])
-    for query in ("the of", "", "zeppelin"):
-        ((found, scores),) = index.search([query], 10)
-        assert (found.tolist(), scores) == ([], [])
-        assert index.scores(query, np.array([0, 1])) == [0.0, 0.0]
-
-
-def test_bm25_finds_what_is_written_without_spaces() -> None:
-    """Chinese and Japanese, whose sentences would be one word each."""
-    index = BM25(["如何重置密码", "退货政策说明", "パスワードを忘れた", "reset the password"])
-
-    assert [next(index.search([query], 1))[0].tolist() for query in ("密码重置", "退货", "パスワード", "Password")] == [
-        [0],
-        [1],
-        [2],
-        [3],
-    ]
-
-
-def test_documents_without_a_word_are_told() -> None:
-    """As if their texts stood under another key."""
-    with pytest.raises(BadInput, match="none of 2 documents has a word to search for"):
-        BM25(["", "the of"])
 
 
 def test_the_seed_decides(folder: Path, tmp_path: Path) -> None:
