@@ -319,8 +319,9 @@ def _queries(source: Source, corpus: _Corpus, chance: random.Random) -> list[tup
         fitting = [words for words in dict.fromkeys(first_words) if 3 <= len(words.split()) <= 30]
         return [(text, {}) for text in chance.sample(fitting, min(source.max_queries, len(fitting)))]
     queries, qrels = corpus.collection.queries(), corpus.collection.qrels(source.split)
-    form = keywords if source.queries == "keywords" else str
-    asked = {name: form(queries[name]) for name in sorted(qrels.keys() & queries.keys())}
+    asked = {name: queries[name] for name in sorted(qrels.keys() & queries.keys())}
+    if source.queries == "keywords":
+        asked = {name: keywords(text) for name, text in asked.items()}
     judged = {
         text: labels
         for text, labels in by_text((text, qrels[name]) for name, text in asked.items()).items()
