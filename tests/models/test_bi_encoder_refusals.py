@@ -47,24 +47,12 @@ def test_a_setting_of_another_type_is_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        {"": "base.modules.transformer.Transformer", "1_SpladePooling": "sparse_encoder.modules.SpladePooling"},
-        {
-            "": "base.modules.transformer.Transformer",
-            "1_Dense": "base.modules.dense.Dense",
-            "2_MultiVectorMask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-            "3_Normalize": "base.modules.normalize.Normalize",
-        },
-    ],
-)
-def test_modules_of_another_kind_of_model_are_named(tmp_path: Path, kinds: dict[str, str]) -> None:
-    """A sparse or a multi-vector encoder, which is no cross-encoder that lost its classifier."""
+def test_modules_of_another_kind_of_model_are_named(tmp_path: Path) -> None:
+    """A sparse encoder, which is no cross-encoder that lost its classifier."""
     folder = save_bi_encoder(tmp_path)
+    kinds = {"": "base.modules.transformer.Transformer", "1_SpladePooling": "sparse_encoder.modules.SpladePooling"}
     write_modules(folder, kinds)
-    names = ".*".join(kind.rpartition(".")[2] for kind in kinds.values())
-    with pytest.raises(BadCheckpoint, match=rf"modules \['{names}'\] are not supported"):
+    with pytest.raises(BadCheckpoint, match=r"modules \['Transformer.*SpladePooling'\] are not supported"):
         load_model(str(folder))
 
 
