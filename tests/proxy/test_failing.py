@@ -12,7 +12,7 @@ from support.poison import dies, fails
 from support.proxied import Proxied, proxied
 from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
 from support.scripted_server import ScriptedServer, scripted_server
-from support.search_engine import SearchEngine, running_engine
+from support.search_engine import SearchEngine
 from support.tasks import HANG_S
 
 from bandrank.proxy.app import HEALTH, READY
@@ -21,20 +21,6 @@ DOCUMENTS = ['{"title":"man"}', '{"title":"he"}', '{"title":"she"}']
 POISONED = [*DOCUMENTS, '{"title":"p"}']
 BODY: dict[str, Any] = {"query": {"match": {"title": "who"}}, "size": 2, "_source": False}
 HEADERS = {"x-rerank": "title"}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SearchEngine]:
-    """A search engine that all tests ask."""
-    with running_engine(SearchEngine(DOCUMENTS)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: SearchEngine) -> Iterator[Proxied]:
-    """A proxy in front of it, with the default settings."""
-    with proxied(engine.url) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

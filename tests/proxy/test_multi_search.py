@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.poison import fails
 from support.proxied import Proxied, proxied
 from support.scorers import Gate, WatchedScorer, lookup
-from support.search_engine import MISSING, SearchEngine, running_engine
+from support.search_engine import MISSING, SearchEngine
 
 from bandrank.proxy.multi_request import MAX_SEARCHES, indices_in, read_lines
 from bandrank.proxy.outcomes import Skipped
@@ -33,20 +33,6 @@ index = "b*"
 fields = ["title"]
 depth = 4
 """
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SearchEngine]:
-    """A search engine that all tests ask."""
-    with running_engine(SearchEngine(DOCUMENTS)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: SearchEngine) -> Iterator[Proxied]:
-    """A proxy in front of it, without rules."""
-    with proxied(engine.url) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

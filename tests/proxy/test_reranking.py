@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 from support.app import running_app
 from support.proxied import Proxied, proxied
 from support.scorers import lookup
-from support.search_engine import SearchEngine, running_engine, score_of
+from support.search_engine import SearchEngine, score_of
 
 DOCUMENTS = [
     '{"title":"you are it","n":1.0e-7,"id":12345678901234567890}',
@@ -22,20 +21,6 @@ DOCUMENTS = [
 ]
 IN_ORDER = ["4", "2", "5", "0", "1", "3"]  # he, man, man, other words, she, and no text
 BODY: dict[str, Any] = {"query": {"match": {"title": "who"}}}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SearchEngine]:
-    """A search engine that all tests ask."""
-    with running_engine(SearchEngine(DOCUMENTS)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: SearchEngine) -> Iterator[Proxied]:
-    """A proxy in front of it."""
-    with proxied(engine.url) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

@@ -36,13 +36,6 @@ BODY = {"query": {"match": {"title": "who"}}}
 HEADERS = {"x-rerank": "title"}
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[SearchEngine]:
-    """A search engine that all tests ask."""
-    with running_engine(SearchEngine(DOCUMENTS)) as running:
-        yield running
-
-
 def test_requests_are_counted(engine: SearchEngine) -> None:
     """By what became of them, with every series there from the start."""
     with proxied(engine.url) as proxy, proxy.client() as client:

@@ -1,0 +1,21 @@
+"""A search engine and a proxy in front of it, for all tests of a module."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.proxied import Proxied, proxied
+from support.search_engine import SearchEngine, running_engine
+
+
+@pytest.fixture(scope="module")
+def engine(request: pytest.FixtureRequest) -> Iterator[SearchEngine]:
+    """A search engine with the module's `DOCUMENTS`."""
+    with running_engine(SearchEngine(request.module.DOCUMENTS)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: SearchEngine) -> Iterator[Proxied]:
+    """A proxy in front of it, with the default settings."""
+    with proxied(engine.url) as running:
+        yield running
