@@ -1,6 +1,6 @@
 """A model folder in Hugging Face's format: what its family names, and what its role reads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -119,6 +119,11 @@ class Model:
         if (token_id := self._vocabulary(token)) is None:
             raise self.refuse(f"the tokenizer has no {token}")
         return token_id
+
+    def ids_of_words(self, words: Iterable[str]) -> tuple[int, ...]:
+        """The ids of those words that are tokens, in ascending order. Raises BadCheckpoint."""
+        ids = set(map(self._vocabulary, words))
+        return tuple(sorted(each for each in ids if each is not None))
 
     @cached_property
     def _vocabulary(self) -> Callable[[str], int | None]:

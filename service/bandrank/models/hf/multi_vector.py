@@ -59,6 +59,4 @@ def _skipped(model: Model, mask: dict[str, Any]) -> tuple[int, ...]:
     """The ids of candidates' tokens that do not score. Raises BadCheckpoint for a mask of another kind."""
     if mask.get("keep_only_token_ids") or (mask.get("skiplist_tasks") or ["document"]) != ["document"]:
         raise model.refuse(f"a mask of {mask} is not supported")
-    token_to_id = load_tokenizer(model.folder).token_to_id
-    ids = {token_to_id(word) for word in mask.get("skiplist_words") or ()}
-    return tuple(sorted(each for each in ids if each is not None))
+    return model.ids_of_words(mask.get("skiplist_words") or ())

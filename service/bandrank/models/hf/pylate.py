@@ -12,7 +12,7 @@ import torch
 from bandrank.models.architectures.colbert import ColBERT, ColBERTConfig
 from bandrank.models.checkpoint import assemble, read_json, read_object
 from bandrank.models.hf.dense import activation
-from bandrank.models.hf.files import load_tokenizer, read_weights
+from bandrank.models.hf.files import read_weights
 from bandrank.models.hf.model import Model
 from bandrank.models.hf.prompts import wordings
 from bandrank.models.scorer import Scorer
@@ -29,15 +29,13 @@ def read(model: Model) -> Scorer:
     if wordings(settings) != (PLAIN, PLAIN):
         raise model.refuse(f"a ColBERT with the prompts {settings['prompts']} is not supported")
     projection = read_projection(model, folder / read_json(folder / "modules.json")[1]["path"])
-    token_to_id = load_tokenizer(folder).token_to_id
     words = settings.get("skiplist_words")
-    skipped = {token_to_id(word) for word in (string.punctuation if words is None else words)}
     config = ColBERTConfig(
         **model.ids("cls", "sep", "mask"),
         encoder=encoder,
         query_marker=_marker(model, settings.get("query_prefix", "[Q] ")),
         candidate_marker=_marker(model, settings.get("document_prefix", "[D] ")),
-        skipped_ids=tuple(sorted(each for each in skipped if each is not None)),
+        skipped_ids=model.ids_of_words(string.punctuation if words is None else words),
         dim=len(projection),
         augment=settings.get("do_query_expansion", True),
         attend_to_masks=settings.get("attend_to_expansion_tokens", False),
