@@ -29,19 +29,21 @@ LAYOUTS = {
 }
 
 
-def both(rows: PackedRows, pattern: AttentionPattern, backend: Backend) -> list[Tensor]:
-    """Results and gradients of `attend` and `attend_cls`, in float64."""
+def both(
+    rows: PackedRows, pattern: AttentionPattern, backend: Backend, dtype: torch.dtype = torch.float64
+) -> list[Tensor]:
+    """Results and gradients of `attend` and `attend_cls`."""
     generator = torch.Generator().manual_seed(0)
-    plan = plan_attention(rows, pattern, device=CPU, dtype=torch.float64, head_dim=HEAD_DIM, backend=backend)
+    plan = plan_attention(rows, pattern, device=CPU, dtype=dtype, head_dim=HEAD_DIM, backend=backend)
     towards, query, hidden = (
-        torch.randn(*shape, dtype=torch.float64, generator=generator)
+        torch.randn(*shape, dtype=torch.float64, generator=generator).to(dtype)
         for shape in (
             (rows.num_rows, NUM_HEADS, HEAD_DIM),
             (rows.num_candidates, NUM_HEADS, 6),
             (rows.num_rows, 6),
         )
     )
-    leaves = [leaf.requires_grad_() for leaf in (random_qkv(rows), query, hidden)]
+    leaves = [leaf.requires_grad_() for leaf in (random_qkv(rows).to(dtype), query, hidden)]
     attended, cls = plan.attend(leaves[0]), plan.attend_cls(leaves[1], leaves[2], 0.4)
     ((attended * towards).sum() + (cls * query.detach().flip(1)).sum()).backward()  # type: ignore[no-untyped-call]  # torch leaves it bare
     return [attended.detach(), cls.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
@@ -62,6 +64,26 @@ def test_gradients_equal_the_reference_for_named_patterns(name: str, layout: str
     pattern = NAMED[name]
     for shared in {pattern.shares_queries, False}:
         assert_alike(packed_rows(*LAYOUTS[layout], shared=shared), pattern)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", NAMED)
+def test_gradients_in_less_precision(name: str, layout: str, dtype: torch.dtype, tolerance: float) -> None:
+    """Those by torch's attention, in float32, and those in closed form are near those in float64."""
+    rows = packed_rows(*LAYOUTS[layout], shared=NAMED[name].shares_queries)
+    for expected, actual in zip(
+        both(rows, NAMED[name], "reference"), both(rows, NAMED[name], "vectorized", dtype), strict=True
+    ):
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_gradients_of_more_scores_than_fit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are torch's, which never holds all scores."""
+    monkeypatch.setattr("bandrank_kernels.windowed_attention.pieces.MAX_SCORES", 0)
+    assert_alike(packed_rows(*LAYOUTS["several queries"], shared=NAMED[name].shares_queries), NAMED[name])
 
 
 @settings(max_examples=40)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from bandrank_kernels.grouping import like_lengths
-from bandrank_kernels.windowed_attention.pieces import Piece, Sources
+from bandrank_kernels.windowed_attention.pieces import Heads, Piece, Sources
 from bandrank_kernels.windowed_attention.spans import Spans
 
 MAX_GROUP_ROWS = 1 << 14  # keys gathered at once: bounds the copy, and keeps it in the last-level cache of a CPU
@@ -39,11 +38,23 @@ class SequenceGroup(Piece):
         return query, key_values.index_select(0, self.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
-        queries = query.view(*self.query_index.shape, *query.shape[1:]).transpose(1, 2)
-        keys, values = key_value.view(*self.key_index.shape, 2, *query.shape[1:]).transpose(1, 3).unbind(2)
-        attended = scaled_dot_product_attention(queries, keys, values, attn_mask=self.bias_for(query))
-        rows = attended.transpose(1, 2).flatten(0, 1)
+        rows = self._heads(query, key_value).attend().transpose(1, 2).flatten(0, 1)
         return rows if len(self.out_indices) == len(rows) else rows.index_select(0, self.out_indices)
+
+    def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        heads = self._heads(query, key_value)
+        if not heads.in_closed_form:
+            return super().differentiate(query, key_value, rows_gradient)
+        if len(self.out_indices) < len(query):
+            rows_gradient = torch.zeros_like(query).index_copy_(0, self.out_indices, rows_gradient)
+        return heads.contiguous().gradients(self._spread(rows_gradient).contiguous())
+
+    def _heads(self, query: Tensor, key_value: Tensor) -> Heads:
+        keys, values = key_value.view(*self.key_index.shape, 2, *query.shape[1:]).transpose(1, 3).unbind(2)
+        return Heads(self._spread(query), keys, values, self.bias_for(query), query.shape[-1] ** -0.5)
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        return rows.view(*self.query_index.shape, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
         out.index_copy_(0, self.out_rows, rows)
@@ -77,11 +88,18 @@ class ClsGroup(Piece):
         return queries.index_select(0, self.candidates), rows.index_select(0, self.group.key_index.view(-1))
 
     def attend(self, query: Tensor, key_value: Tensor) -> Tensor:
+        return self._heads(query, key_value).attend()[:, 0]
+
+    def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
+        heads = self._heads(query, key_value)
+        if not heads.in_closed_form:
+            return super().differentiate(query, key_value, rows_gradient)
+        by_query, by_row = heads.gradients(rows_gradient[:, None])
+        return by_query.view_as(query), by_row.sum(1).view_as(key_value)  # a row is a key and a value
+
+    def _heads(self, query: Tensor, key_value: Tensor) -> Heads:
         keys = key_value.view(*self.group.key_index.shape, -1)[:, None]
-        attended = scaled_dot_product_attention(
-            query[:, None], keys, keys, attn_mask=self.group.bias_for(query), scale=self.scale
-        )
-        return attended[:, 0]
+        return Heads(query[:, None], keys, keys, self.group.bias_for(query), self.scale)
 
     def write(self, rows: Tensor, out: Tensor) -> None:
         out.index_copy_(0, self.candidates, rows)
