@@ -32,7 +32,7 @@ def add_text_scorer(engine: Engine, model: LoadedModel, dtype: torch.dtype, sett
         backend=settings.kernels,
         graphs=settings.cuda_graphs != "off",
     )
-    prepared.capture_usual()
+    prepared.capture_usual(engine.worker.max_batch_rows)
     if settings.kernels == "cuda" and (reason := prepared.why_no_kernels):
         raise BadSetting("kernels", f"cannot be cuda for {model.name}: {reason}")
     # That most scorers that precompute have no graphs is no reason to do without those of the other scorers.

@@ -177,7 +177,7 @@ def test_usual_requests_wait_for_no_capture(device: RecordingDevice) -> None:
     """Their buckets are captured before: a short query and a longer one, with few candidates and many."""
     scorer = mix_encoder()
     runner = runner_of(scorer, device, max_rows=128)
-    runner.capture_usual()
+    runner.capture_usual(128)
     captures = device.captures
     for tokens, count in ((5, 3), (12, 128), (30, 70)):
         batch = cached(scorer, [tokens], [count])

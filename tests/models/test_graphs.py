@@ -149,7 +149,7 @@ def test_the_graph_that_was_not_used_for_longest_makes_room() -> None:
 def test_usual_requests_wait_for_no_capture() -> None:
     """Their buckets are captured before: twenty candidates and a short query, and a longer one."""
     lab = Lab.of(max_rows=600)
-    lab.runner.capture_usual()
+    lab.runner.capture_usual(600)
     captures = lab.device.captures
     for batch in (packed([5], [[25] * 20]), packed([20], [[10, 40] * 10])):
         assert is_right(lab.score(batch), launched(batch))
@@ -161,9 +161,40 @@ def test_a_failed_capture_ends_those_of_usual_requests() -> None:
     """There is one attempt, and one warning."""
     lab = Lab.of(max_rows=600)
     lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
-    lab.runner.capture_usual()
+    lab.runner.capture_usual(600)
 
     assert lab.device.captures == 1
+
+
+def test_no_graph_is_captured_that_no_batch_would_use() -> None:
+    """A lower limit of batches leaves memory to other things."""
+    lab = Lab.of(max_rows=1000)
+    lab.runner.capture_usual(500)
+    few = lab.device.captures
+    assert lab.runner.score(packed([5], [[25] * 17])) is not None
+    assert lab.device.captures == few > 0
+
+    lab.runner.capture_usual(1000)
+    assert lab.device.captures > few
+
+
+def test_memory_that_is_short_even_without_graphs_does_not_end_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    """A batch of a request would be split; the largest bucket's is not needed by any."""
+    lab = Lab.of(max_rows=600)
+    lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
+    copy = lab.device.copy
+
+    def short_copy(to: Tensor, source: Tensor) -> None:
+        if lab.device.captures:
+            raise torch.OutOfMemoryError("CUDA out of memory, without a graph")
+        copy(to, source)
+
+    lab.device.copy = short_copy  # type: ignore[method-assign]  # a hook
+    lab.runner.capture_usual(600)
+
+    assert lab.device.captures == 1
+    assert "out of memory" in (lab.runner.obstacle or "")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_service_that_must_have_graphs_does_not_start_without(monkeypatch: pytest.MonkeyPatch) -> None:

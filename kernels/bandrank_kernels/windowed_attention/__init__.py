@@ -1,6 +1,6 @@
 """Asymmetric windowed attention over packed rows (Schlatt et al. 2024); the maths is in README.md."""
 
-from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two, row_buckets
+from bandrank_kernels.windowed_attention.capacity import Capacity, power_of_two, row_bucket, row_buckets
 from bandrank_kernels.windowed_attention.interface import (
     plan_attention,
     why_no_kernels,
@@ -27,6 +27,7 @@ __all__ = [
     "plan_attention",
     "plan_local_attention",
     "power_of_two",
+    "row_bucket",
     "row_buckets",
     "why_no_kernels",
     "why_not_native",

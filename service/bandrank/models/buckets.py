@@ -40,5 +40,8 @@ class Buckets(Protocol[Batch_contra]):
     def fit(self, batch: Batch_contra) -> Fitted | None:
         """The batch in its bucket; None if there is none, as for a batch that is too large."""
 
-    def usual(self) -> Iterator[Fitted]:
-        """A batch in each bucket of usual requests; large ones first, so that memory for them serves all."""
+    def usual(self, max_rows: int) -> Iterator[Fitted]:
+        """A batch in each bucket of usual requests; large ones first, so that memory for them serves all.
+
+        max_rows: the most rows of a batch that will come.
+        """

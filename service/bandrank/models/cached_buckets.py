@@ -107,9 +107,10 @@ class CachedBuckets:
         key = tokens, count, values.dtype, plan.signature  # @cached-bucket
         return Fitted(key, tables, shapes, compute, len(batch.candidates))
 
-    def usual(self) -> Iterator[Fitted]:
+    def usual(self, max_rows: int) -> Iterator[Fitted]:
         counts = (MIN_CANDIDATES << step for step in range(32))
-        fitting = takewhile(lambda count: count * self._num_embeddings <= self._max_rows, counts)
+        max_rows = min(self._max_rows, power_of_two(max_rows, MIN_CANDIDATES))
+        fitting = takewhile(lambda count: count * self._num_embeddings <= max_rows, counts)
         for count in reversed([*fitting]):
             for tokens in USUAL_TOKENS:
                 fitted = self.fit(self._zeros(tokens, count))

@@ -66,12 +66,18 @@ class GraphRunner(Generic[Batch]):
         """The number of graphs."""
         return len(self._graphs)
 
-    def capture_usual(self) -> None:
+    def capture_usual(self, max_rows: int) -> None:
         """Captures the buckets of usual requests, so that none of these waits for it: a capture synchronises the device
-        and gives unused memory back.
+        and gives unused memory back. Ends where one fails.
+
+        max_rows: the most rows of a batch that will come.
         """
-        for fitted in self._buckets.usual():
-            self._score(fitted)
+        for fitted in self._buckets.usual(max_rows):
+            try:
+                self._score(fitted)
+            except torch.OutOfMemoryError as error:  # without a graph too; a request's batch would be split
+                if self.obstacle is None:
+                    self._give_up(error)
             if self.obstacle is not None:
                 return
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from bandrank.models.buckets import Fitted
 from bandrank.models.layers.packing import PackedInputs, PackedTokens
 from bandrank.models.usual import usual_layouts
-from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows
+from bandrank_kernels.windowed_attention import AttentionPlan, Capacity, PackedRows, row_bucket
 
 # Larger batches keep the GPU busy for longer than the host needs to launch: 16,384 rows of a MiniLM-L6 would take an
 # H100 a millisecond, and 50 launches the host less than half of one (both estimated). This is the size of a bucket.
@@ -55,8 +55,8 @@ class PackedBuckets:
         tables = [padded(batch, capacity.num_rows), *plan.host_tables]
         return Fitted(key, tables, tables, compute, batch.rows.num_candidates)
 
-    def usual(self) -> Iterator[Fitted]:
-        for rows in usual_layouts(self._max_rows):
+    def usual(self, max_rows: int) -> Iterator[Fitted]:
+        for rows in usual_layouts(min(self._max_rows, row_bucket(max_rows))):
             fitted = self.fit(PackedTokens(np.zeros((3, rows.num_rows), np.int64), rows))
             assert fitted is not None, "a usual layout that has no bucket. This is a bug."
             yield fitted

@@ -120,10 +120,13 @@ class PreparedScorer:
         """
         return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
-    def capture_usual(self) -> None:
-        """Captures the CUDA graphs of usual requests, if batches are replayed; takes some seconds."""
+    def capture_usual(self, max_rows: int) -> None:
+        """Captures the CUDA graphs of usual requests, if batches are replayed; takes some seconds.
+
+        max_rows: the most rows of a batch that will come.
+        """
         if not isinstance(self.replay, str):
-            self.replay.capture_usual()
+            self.replay.capture_usual(max_rows)
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """Representations of candidates, as from `Scorer.encode_candidates`."""
