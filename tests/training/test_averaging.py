@@ -78,6 +78,19 @@ def test_a_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == weights
 
 
+def test_a_weight_that_float16_cannot_hold_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, with what can be done, and nothing is written in its place."""
+    scorer = tiny_cross_encoder()
+    name = next(iter(linear_layers(scorer))) + ".weight"
+    with torch.no_grad():
+        scorer.get_parameter(name)[0, 0] = 1e5
+    one = saved(tmp_path / "a", scorer)
+
+    assert main(["export", one, str(tmp_path / "b")]) == 2
+    assert f"{name}: too large for float16; name it in --int8" in capsys.readouterr().err
+    assert main(["export", one, str(tmp_path / "b"), "--int8", name]) == 0
+
+
 def test_layers_that_int8_leaves_in_float32_stay_so(tmp_path: Path) -> None:
     """In a mean, in a scorer with another constant, and in one that is trained further: scores would change without."""
     scorer = tiny_cross_encoder()

@@ -56,6 +56,9 @@ def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1, 0], "scores": {}}', "one entry for"),
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": {"x": []}}', "one entry"),
         ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": null, "scores": []}', "no attribute"),
+        ('{"collection": "c", "query": 7, "candidates": ["a"], "labels": null, "scores": {}}', "must be texts"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": ["1"], "scores": {}}', "must be integers"),
+        ('{"collection": "c", "query": "q", "candidates": ["a"], "labels": [1], "scores": {"x": ["2"]}}', "be numbers"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> None:

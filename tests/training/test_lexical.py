@@ -38,7 +38,7 @@ def test_rarity_is_lucenes() -> None:
         assert idf[tokenizer.token_to_id(word)].item() == pytest.approx(expected)
     assert idf[[CLS_ID, SEP_ID, UNK_ID]].tolist()[1:] == [0, 0]
     assert average == pytest.approx(7 / 3)
-    with pytest.raises(ValueError, match="no text to count"):
+    with pytest.raises(BadInput, match="no document to count"):
         rarity([], TextEncoder(tokenizer, tiny_cross_encoder()))
 
 

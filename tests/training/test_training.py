@@ -141,6 +141,16 @@ def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "state.pt.partial cannot be written; the disk may be full" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b"PK half of an archive", b"no archive"])
+def test_a_damaged_state_is_told(toy: Path, tmp_path: Path, content: bytes) -> None:
+    """As a disk leaves it that failed; in place of what torch says."""
+    train(toy, tmp_path / "out", optimiser={"steps": 1})
+    (tmp_path / "out" / "state.pt").write_bytes(content)
+
+    with pytest.raises(BadRecipe, match=r"state\.pt cannot be read; delete it to begin anew"):
+        Trainer(recipe(toy, tmp_path / "out"), device=CPU)
+
+
 def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
     """Under the same name, also at the end of a run, which would be taken for one from the new weights."""
     shutil.copytree(toy / "cross_encoder", tmp_path / "start")

@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 
 from bandrank.models import checkpoint
+from bandrank.models.compact import TooLarge
 from bandrank.models.shipped import names
 from bandrank_training.dev import DevSet
+from bandrank_training.errors import BadInput
 from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.start import load_start
 from bandrank_training.tuning import tune
@@ -43,14 +45,17 @@ def run(args: argparse.Namespace) -> int:
         for weight, measure in tuned.by_weight.items():
             print(f"fusion weight {weight:g}: dev nDCG@10 {measure:.4f}")  # noqa: T201
         print(f"scores times {tuned.scale:.4g}, shifted by {tuned.shift:.3f}")  # noqa: T201
-    checkpoint.save(
-        model.scorer,
-        args.out,
-        tokenizer=tokenizer_file(model, args.out),
-        fusion=model.fusion,
-        int8=tuple(args.int8),
-        share=args.share,
-    )
+    try:
+        checkpoint.save(
+            model.scorer,
+            args.out,
+            tokenizer=tokenizer_file(model, args.out),
+            fusion=model.fusion,
+            int8=tuple(args.int8),
+            share=args.share,
+        )
+    except TooLarge as error:
+        raise BadInput(f"{args.model}: {error}; name it in --int8 if it is a matrix") from error
     size = sum(file.stat().st_size for file in args.out.iterdir())
     print(f"{args.out}: {size / 1e6:.1f} MB")  # noqa: T201 - the result
     return 0

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from bandrank.models.ids import Ids, unpack_ids
 from bandrank.models.texts import TextEncoder
+from bandrank_training.errors import BadInput
 
 TEXTS = 1024  # that are tokenised at once
 
 
 def rarity(texts: Iterable[str], encoder: TextEncoder) -> tuple[Tensor, float]:
     """(vocab_size,) Lucene's inverse document frequency of each word piece, 0 for special tokens; and the mean number
-    of word pieces of a text. Raises ValueError if there is no text.
+    of word pieces of a text. Raises BadInput if there is no text.
     """
     counts = np.zeros(encoder.scorer.config.encoder.vocab_size, np.int64)
     num_texts = total = 0
@@ -24,7 +25,7 @@ def rarity(texts: Iterable[str], encoder: TextEncoder) -> tuple[Tensor, float]:
         num_texts += 1
         total += len(pieces)
     if not num_texts:
-        raise ValueError("no text to count word pieces in")
+        raise BadInput("there is no document to count word pieces in")
     idf = np.log1p((num_texts - counts + 0.5) / (counts + 0.5))
     idf[_special(encoder)] = 0
     return torch.from_numpy(idf.astype(np.float32)), max(1.0, total / num_texts)

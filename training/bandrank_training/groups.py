@@ -39,6 +39,12 @@ class Group:
         columns: list[Sized] = [*self.scores.values(), *([] if self.labels is None else [self.labels])]
         if any(len(column) != len(self.candidates) for column in columns):
             raise ValueError("labels and scores must have one entry for each candidate")
+        if not all(isinstance(text, str) for text in (self.collection, self.query, *self.candidates)):
+            raise ValueError("collection, query and candidates must be texts")
+        if not all(isinstance(label, int) for label in self.labels or []):
+            raise ValueError("labels must be integers")
+        if not all(isinstance(score, int | float) for scores in self.scores.values() for score in scores):
+            raise ValueError("scores must be numbers")
 
     @property
     def area(self) -> str:

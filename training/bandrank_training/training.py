@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from pickle import UnpicklingError
 from statistics import mean
 from typing import Any, NoReturn
 
@@ -276,7 +277,10 @@ class Trainer:
         path = self.out / STATE
         if not path.is_file():
             return
-        state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        try:
+            state: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        except (EOFError, UnpicklingError, RuntimeError) as error:
+            raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
         changed = _changed(state["recipe"], asdict(self.recipe))
         same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
         if not same["weights"] and not changed:  # other settings of the model are told by their names

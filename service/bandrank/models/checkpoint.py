@@ -61,7 +61,7 @@ def save(
     int8: None keeps the dtypes of the weights; otherwise matrices whose name contains one of `int8` become int8 rows,
     and all other weights float16 (compact.py).  share: a shipped checkpoint, whose weights are left out, and its
     tokenizer if it is the same.
-    Raises ValueError for a weight that float16 cannot hold, or if `share` does not ship.
+    Raises TooLarge for a weight that float16 cannot hold, ValueError if `share` does not ship.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {"bandrank_format": FORMAT, "architecture": scorer.architecture, **asdict(scorer.config)}

@@ -9,10 +9,14 @@ from bandrank.models.layers.int8_rows import int8_rows
 SCALE = ".row_scale"  # what the name of an int8 matrix is followed by in the name of its scales
 
 
+class TooLarge(ValueError):
+    """A weight that float16 cannot hold."""
+
+
 def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, Tensor]:
     """Converts matrices whose name contains one of `int8` to int8, and all other weights to float16.
 
-    Raises ValueError for a weight that float16 cannot hold.
+    Raises TooLarge.
     """
     packed: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -21,7 +25,7 @@ def pack(weights: Mapping[str, Tensor], *, int8: tuple[str, ...]) -> dict[str, T
         else:
             packed[name] = weight.half()
             if not packed[name].isfinite().all():
-                raise ValueError(f"{name}: too large for float16")
+                raise TooLarge(f"{name}: too large for float16")
     return packed
 
 
