@@ -51,7 +51,7 @@ class BlockChunk(Piece):
 
     def differentiate(self, query: Tensor, key_value: Tensor, rows_gradient: Tensor) -> tuple[Tensor, Tensor]:
         """A closed form: SDPA's backward of many blocks with few keys takes up to three times as long on a CPU."""
-        return self._heads(query, key_value).contiguous().gradients(self._spread(rows_gradient).contiguous())
+        return self._heads(query, key_value).gradients(self._spread(rows_gradient))
 
     def _heads(self, query: Tensor, key_value: Tensor) -> Heads:
         num_blocks, _, _, num_keys = self.bias.shape

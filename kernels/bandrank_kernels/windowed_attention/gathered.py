@@ -47,7 +47,7 @@ class SequenceGroup(Piece):
             return super().differentiate(query, key_value, rows_gradient)
         if len(self.out_indices) < len(query):
             rows_gradient = torch.zeros_like(query).index_copy_(0, self.out_indices, rows_gradient)
-        return heads.contiguous().gradients(self._spread(rows_gradient).contiguous())
+        return heads.gradients(self._spread(rows_gradient))
 
     def _heads(self, query: Tensor, key_value: Tensor) -> Heads:
         keys, values = key_value.view(*self.key_index.shape, 2, *query.shape[1:]).transpose(1, 3).unbind(2)

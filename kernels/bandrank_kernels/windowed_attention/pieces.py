@@ -5,6 +5,7 @@ the backward pass gathers a piece again, attends again, and adds its gradients t
 layer keeps nothing but its inputs for the backward pass.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-MAX_SCORES = 1 << 26  # of a piece, that a closed form of the gradients holds in memory: 128 MiB in half precision
+PART_SCORES = 1 << 21  # that are differentiated together, so that they stay in a CPU's cache
+MAX_SCORES = 1 << 24  # of one attention, of which the closed form of the gradients holds four copies
 
 Sources = tuple[Tensor, Tensor]  # of queries, and of keys and values
 
@@ -76,32 +78,43 @@ class Heads:
 
         On a CPU in half precision torch's takes up to ten times as long as these products. In float32 it does not.
         """
-        n, num_heads, num_rows, _ = self.query.shape
-        num_scores = n * num_heads * num_rows * self.key.shape[2]
-        return self.query.device.type == "cpu" and self.query.dtype != torch.float32 and num_scores <= MAX_SCORES
-
-    def scores(self) -> Tensor:
-        """(n, num_heads, num_rows, num_keys), scaled."""
-        scores = (self.query * self.scale) @ self.key.transpose(-1, -2)
-        return scores if self.bias is None else scores.add_(self.bias)
+        return self.query.device.type == "cpu" and self.query.dtype != torch.float32 and self._num_scores <= MAX_SCORES
 
     def gradients(self, towards: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients by queries (n * num_rows, ...), and by keys and values as gathered (n * num_keys, 2, ...).
 
-        towards: the gradient by the attended values, of the queries' shape.  With P the softmax of the scores,
-        dP = towards V^T and dS = P * (dP - sum of P * dP along the row): dQ = dS K, dK = dS^T Q, dV = P^T towards.
+        towards: the gradient by the attended values, of the queries' shape.
         """
-        shares = self.scores().softmax(-1)
-        of_scores = towards @ self.value.transpose(-1, -2)
-        along = torch.linalg.vecdot(of_scores, shares)
-        of_scores.sub_(along[..., None]).mul_(shares).mul_(self.scale)
-        query = (of_scores @ self.key).transpose(1, 2)
-        key, value = of_scores.transpose(-1, -2) @ self.query, shares.transpose(-1, -2) @ towards
-        return query.flatten(0, 1), torch.stack((key.transpose(1, 2), value.transpose(1, 2)), 2).flatten(0, 1)
+        size = max(1, PART_SCORES // max(1, self._num_scores))
+        runs = [slice(first, first + size) for first in range(0, len(self.query), size)]
+        by_query, by_key_value = zip(*(self._part(run)._differentiated(towards[run]) for run in runs), strict=True)
+        return torch.cat(by_query), torch.cat(by_key_value)
 
-    def contiguous(self) -> "Heads":
-        """A copy laid out for many small products, which take several times as long on views."""
-        return replace(self, query=self.query.contiguous(), key=self.key.contiguous(), value=self.value.contiguous())
+    def _differentiated(self, towards: Tensor) -> tuple[Tensor, Tensor]:
+        """With P the softmax of the scores S and dP = towards V^T, torch has dS: dQ = dS K, dK = dS^T Q and
+        dV = P^T towards, the first two scaled.
+        """
+        towards, scaled = towards.contiguous(), self.query * self.scale
+        scores = scaled @ self.key.transpose(-1, -2)
+        if self.bias is not None:
+            scores.add_(self.bias)
+        with torch.enable_grad():
+            shares = scores.requires_grad_().softmax(-1)
+        (of_scores,) = torch.autograd.grad(shares, scores, towards @ self.value.transpose(-1, -2))
+        query = of_scores @ (self.key * self.scale)
+        key, value = of_scores.transpose(-1, -2) @ scaled, shares.detach().transpose(-1, -2) @ towards
+        of_key_value = torch.stack((key.transpose(1, 2), value.transpose(1, 2)), 2)
+        return query.transpose(1, 2).flatten(0, 1), of_key_value.flatten(0, 1)
+
+    def _part(self, run: slice) -> "Heads":
+        """Some of the attentions, copied for products, which take several times as long on views."""
+        query, key, value = (each[run].contiguous() for each in (self.query, self.key, self.value))
+        return replace(self, query=query, key=key, value=value, bias=None if self.bias is None else self.bias[run])
+
+    @property
+    def _num_scores(self) -> int:
+        """Of one attention."""
+        return math.prod(self.query.shape[1:3]) * self.key.shape[2]
 
 
 def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_values: Tensor) -> Tensor:
