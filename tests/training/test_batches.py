@@ -207,6 +207,7 @@ def training_batch(
     candidates = [[[CLS_ID, 20 + len(text), SEP_ID] for text in group] for group in texts]
     return TrainingBatch(
         score_batch(queries, candidates),
+        [f"query {number}" for number in range(len(texts))],
         flat,
         torch.tensor([label for group in labels for label in group], dtype=torch.int64),
         {"one": torch.arange(len(flat), dtype=torch.float32)},

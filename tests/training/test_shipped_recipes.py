@@ -35,7 +35,7 @@ def test_it_can_be_read(path: Path) -> None:
 def test_its_config_is_one_of_its_architecture(path: Path) -> None:
     """For an encoder of MiniLM's shape; hub and folder of the start stay unread."""
     model = read_recipe(path).model
-    name = model.architecture or ("bi_encoder" if path.stem == "bi-encoder" else "cross_encoder")
+    name = model.architecture or ("bi_encoder" if path.stem in {"bi-encoder", "leaf"} else "cross_encoder")
     encoder = checkpoint.load(shipped.FOLDER / "sparse-w4").config.encoder
     tokens = {"cls_id": 101, "sep_id": 102, "mask_id": 103, "query_marker": 1, "candidate_marker": 2}
     kind = ARCHITECTURES[name].config_class

@@ -9,6 +9,7 @@ from bandrank_training.errors import BadInput
 
 try:
     from bandrank_training import (
+        aligning,
         averaging,
         comparison,
         evaluation,
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Command] = {
     "score": rescoring,
     "train": training,
     "fine-tune": fine_tuning,
+    "align": aligning,
     "average": averaging,
     "lexical": lexical,
     "export": exporting,

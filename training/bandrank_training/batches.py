@@ -26,12 +26,14 @@ from bandrank_training.recipe import DataRecipe
 class TrainingBatch:
     """What a step scores, and what its losses compare the scores with.
 
-    texts: one for each candidate.  labels: one for each candidate, UNKNOWN where nobody judged.  teachers: a score for
-    each candidate, by the teacher's name; only teachers that scored the whole batch.  groups_read: since the start of
-    the run.  answers: for each query, the texts that its group says are relevant, those that were not drawn too.
+    queries, texts: those of queries and of candidates.  labels: one for each candidate, UNKNOWN where nobody judged.
+    teachers: a score for each candidate, by the teacher's name; only teachers that scored the whole batch.
+    groups_read: since the start of the run.  answers: for each query, the texts that its group says are relevant, those
+    that were not drawn too.
     """
 
     batch: ScoreBatch
+    queries: list[str]
     texts: list[str]
     labels: Tensor
     teachers: dict[str, Tensor]
@@ -200,6 +202,7 @@ def _join(groups: Sequence[_Ready], groups_read: int) -> TrainingBatch:
             Ragged.from_ids([group.candidates for group in groups]),
             offsets([len(group.candidates) for group in groups]),
         ),
+        queries=[group.asks for group in groups],
         texts=[text for group in groups for text in group.texts],
         labels=torch.tensor([label for group in groups for label in group.labels]),
         teachers={name: torch.tensor([x for group in groups for x in group.teachers[name]]) for name in sorted(names)},

@@ -3,7 +3,7 @@
 Both run as they always do; forward hooks pick up what passes through their layers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -69,10 +69,6 @@ def deformer_states(student: Scorer, teacher: CrossEncoder, batch: ScoreBatch) -
         teacher.score_packed(_without_cls(batch, candidates=False), partial(teacher.launch, cls_only=False))
     pairs = zip(seen, expected, strict=True)
     return torch.stack([(ours[-1] - theirs[-1]).square().mean() for ours, theirs in pairs]).mean()
-
-
-ModelLoss = Callable[[Scorer, CrossEncoder, ScoreBatch], Tensor]
-MODEL_LOSSES: dict[str, ModelLoss] = {loss.__name__: loss for loss in (virt_maps, deformer_states)}
 
 
 @contextmanager

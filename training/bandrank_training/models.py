@@ -85,12 +85,11 @@ def check_other_folder(out: Path, models: Sequence[LoadedModel]) -> None:
         raise BadInput(f"{out} is the folder of a model that is read; choose another")
 
 
-def load_teacher(name: str, device: torch.device) -> CrossEncoder:
-    """A trained cross-encoder with full attention, frozen. Raises BadRecipe for another scorer, BadCheckpoint."""
-    scorer = load_start(name).scorer
-    if not isinstance(scorer, CrossEncoder) or not scorer.config.pattern.is_full:
-        raise BadRecipe(f"{name} cannot be looked into: that takes a cross-encoder with full attention")
-    return scorer.to(device).eval().requires_grad_(requires_grad=False)
+def load_teacher(name: str, device: torch.device) -> LoadedModel:
+    """A trained model, frozen. Raises BadCheckpoint."""
+    model = load_start(name)
+    model.scorer.to(device).eval().requires_grad_(requires_grad=False)
+    return model
 
 
 def tokenizer_file(model: LoadedModel, folder: Path) -> Path:

@@ -10,8 +10,8 @@ from bandrank.dtypes import FloatName
 from bandrank.models.fusion import Fusion
 from bandrank.models.plain import parse
 from bandrank_training.errors import BadRecipe
-from bandrank_training.internals import MODEL_LOSSES
 from bandrank_training.losses import LossRecipe
+from bandrank_training.model_losses import MODEL_LOSSES
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,10 @@ class DevRecipe:
 
 @dataclass(frozen=True)
 class ModelLossRecipe:
-    """A loss on a teacher's inner states, and its weight in the sum. teacher: a cross-encoder with full attention."""
+    """A loss on what a teacher makes of the same texts, and its weight in the sum.
+
+    teacher: a cross-encoder with full attention for `virt_maps` and `deformer_states`, a bi-encoder for `vectors`.
+    """
 
     name: str
     teacher: str

@@ -30,8 +30,8 @@ from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe
-from bandrank_training.internals import MODEL_LOSSES
 from bandrank_training.losses import LOSSES
+from bandrank_training.model_losses import MODEL_LOSSES
 from bandrank_training.models import build, load_teacher, tokenizer_file
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
@@ -83,9 +83,13 @@ class Trainer:
         self.reader = GroupReader(recipe.data, texts, seed=recipe.seed)
         self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
-        self._teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
+        teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
+        self._model_losses = [
+            (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
+            for each in recipe.model_losses
+        ]
         self.dev = DevSet.read(Path(recipe.dev.groups)) if recipe.dev else None
-        of_teachers = (parts_of_weights(teacher.state_dict()) for _, teacher in sorted(self._teachers.items()))
+        of_teachers = (parts_of_weights(teachers[name].scorer.state_dict()) for name in sorted(teachers))
         self._made_of = {
             "weights": digest(chain([of_start], *of_teachers)),
             "contents": self.reader.contents,
@@ -158,7 +162,7 @@ class Trainer:
         return entry
 
     def _losses(self, read: TrainingBatch) -> Iterator[tuple[str, Tensor]]:
-        batch = self._with_representations(read)
+        batch = self._with_representations(read) if self.recipe.losses else read.batch
         scores: dict[bool, Tensor] = {}
         seen: Counter[str] = Counter()
         for recipe in self.recipe.losses:
@@ -170,9 +174,8 @@ class Trainer:
             read_scores = read.everyone_scored if everyone else read.scored
             scored = read_scores(scores[everyone]).plus(self._fused)
             yield name, recipe.weight * LOSSES[recipe.name](scored, recipe)
-        for model_loss in self.recipe.model_losses:
-            loss = MODEL_LOSSES[model_loss.name](self.scorer, self._teachers[model_loss.teacher], read.batch)
-            yield model_loss.name, model_loss.weight * loss
+        for each, model_loss in self._model_losses:
+            yield each.name, each.weight * model_loss(self.scorer, read.batch, read.queries, read.texts)
 
     def _score(self, batch: ScoreBatch, *, everyone: bool) -> Tensor:
         """The scores of each query's candidates, (C,), or of the batch's candidates for every query, (Q * C,).

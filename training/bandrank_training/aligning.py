@@ -1,0 +1,82 @@
+"""align: turns the vectors of a bi-encoder towards those of another, which can then be trained to give the same ones.
+
+The turn keeps all cosines, and is a dense layer at the end of the model: the solution of the orthogonal Procrustes
+problem (Schönemann 1966). Vectors with more numbers than the other's are first brought to its number by their
+principal components.
+"""
+
+import argparse
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bandrank.models import checkpoint
+from bandrank.models.architectures import BiEncoder
+from bandrank.models.layers.dense import DenseConfig
+from bandrank.models.loading import LoadedModel
+from bandrank_training.arguments import positive
+from bandrank_training.collection import open_collection
+from bandrank_training.dense import DenseIndex, Vectors
+from bandrank_training.errors import BadInput
+from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
+from bandrank_training.placement import Placement
+from bandrank_training.start import load_start
+
+MAX_TOKENS = 256  # read of a text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's arguments."""
+    parser.add_argument("model", metavar="MODEL", help="the bi-encoder whose vectors are turned")
+    parser.add_argument("like", metavar="LIKE", help="the bi-encoder towards whose vectors they are turned")
+    parser.add_argument("collection", metavar="COLLECTION", help="a folder whose documents tell how")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the models'")
+    parser.add_argument("--most", type=positive, default=10_000, help="documents that are read (default: 10000)")
+    Placement.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the checkpoint, and prints how near the vectors are. Raises BadCheckpoint, BadCollection, BadInput."""
+    model, like = load_start(args.model), load_start(args.like)
+    check_other_folder(args.out, [model, like])
+    texts = [text for _, text in islice(open_collection(args.collection).documents(), args.most)]
+    if not texts:
+        raise BadInput(f"{args.collection} has no document")
+    placement = Placement.of(args)
+    vectors, others = (
+        DenseIndex(name, texts, placement, max_tokens=MAX_TOKENS).vectors for name in (args.model, args.like)
+    )
+    turn = turned_towards(vectors, others)
+    aligned = with_turn(model, turn)
+    checkpoint.save(aligned.scorer, args.out, tokenizer=tokenizer_file(aligned, args.out))
+    now = vectors @ turn
+    cosines = (now * others).sum(1) / np.linalg.norm(now, axis=1)
+    print(f"mean cosine of the two models' vectors of a text: {cosines.mean():.3f}; the checkpoint is in {args.out}")  # noqa: T201 - the result
+    return 0
+
+
+def turned_towards(vectors: Vectors, others: Vectors) -> Vectors:
+    """(size, size of the others) the matrix with which products of vectors lie nearest to the others.
+
+    vectors: (n, size).  others: (n, size of the others), of the same texts.  Its columns are orthonormal, or its rows
+    where the vectors have fewer numbers than the others.
+    """
+    kept = np.eye(vectors.shape[1], dtype=np.float32)
+    if vectors.shape[1] > others.shape[1]:
+        _, axes = np.linalg.eigh(vectors.T @ vectors)  # in ascending order of what lies along them
+        kept = axes[:, -others.shape[1] :]
+    left, _, right = np.linalg.svd((vectors @ kept).T @ others, full_matrices=False)
+    return np.asarray(kept @ left @ right, np.float32)
+
+
+def with_turn(model: LoadedModel, turn: Vectors) -> LoadedModel:
+    """The model with a dense layer at its end. turn: (size, new size)."""
+    scorer = model.scorer
+    assert isinstance(scorer, BiEncoder), "an index is of a bi-encoder. This is a bug."
+    layers = scorer.config.dense
+    config = replace(scorer.config, dense=(*layers, DenseConfig(turn.shape[1], bias=False)))
+    weights = scorer.state_dict() | {f"dense.{len(layers)}.linear.weight": torch.from_numpy(turn.T.copy())}
+    return replace(model, scorer=rebuilt(scorer, config, weights, source="the model with its turn"))
