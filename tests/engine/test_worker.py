@@ -1,9 +1,10 @@
 """The scoring thread: scores go back to the tasks they belong to, and a failure stays with the task that caused it."""
 
 import random
+import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -148,9 +149,14 @@ def test_the_rest_of_a_failed_request_is_not_scored() -> None:
     assert queue.waiting_rows == 0
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
+def of_a_gpu() -> None:
+    """As torch tells that a GPU has no memory left."""
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("no_room", [of_a_gpu, partial(bytearray, sys.maxsize), partial(torch.empty, 1 << 60)])
 def test_out_of_memory_is_answered_with_smaller_batches(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    no_room: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch is split until it fits, all tasks succeed, and later batches are as small as those that fitted; also
     where torch cannot give memory back, as once the capture of a graph has failed.
@@ -166,7 +172,7 @@ def test_out_of_memory_is_answered_with_smaller_batches(
     def choke(batch: ScoreBatch) -> None:
         recorder(batch)
         if len(batch.candidates.values) > limit:
-            raise error("too large")
+            no_room()
 
     queue, scorer = open_queue(), scorer_of(choke)
     tasks = [random_task(scorer, rng, num_candidates=n) for n in (3, 60, 100)]

@@ -15,7 +15,7 @@ from bandrank.engine.batching import TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.errors import ScoringFailed
 from bandrank.metrics import Metrics
-from bandrank.models.placement import is_lost
+from bandrank.models.placement import is_lost, is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class ScoringWorker:
         self._finish(_Batch(slices, self._clock()).begin())
 
     def _retry(self, slices: Sequence[AnySlice], error: Exception) -> None:
-        out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        out_of_memory = is_out_of_memory(error)
         if out_of_memory:
             with suppress(RuntimeError):  # raised by torch before 2.12, once a capture of a CUDA graph has failed
                 torch.cuda.empty_cache()

@@ -14,6 +14,13 @@ def usable_device(name: str) -> torch.device:
         raise ValueError(str(error).splitlines()[0]) from error
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or of the host, for which torch has no error of its own."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
 def is_lost(device: torch.device) -> bool:
     """Whether this process can no longer use a GPU: after some errors, such as an illegal address, CUDA fails every
     later call.
