@@ -22,7 +22,18 @@ CHUNK = 256  # texts whose vectors are one file
 BATCH = 32  # texts that are encoded together
 
 Vectors = npt.NDArray[np.float32]
-Read = Callable[[Sequence[str]], RaggedIds]
+Read = Callable[[TextEncoder, Sequence[str]], RaggedIds]
+
+
+def read_candidates(encoder: TextEncoder, texts: Sequence[str]) -> RaggedIds:
+    """Token ids of texts as a bi-encoder reads candidates."""
+    ids, _ = encoder.candidates(encoder.pieces(texts), query_tokens=0)
+    return ids
+
+
+def read_queries(encoder: TextEncoder, texts: Sequence[str]) -> RaggedIds:
+    """Token ids of texts as a bi-encoder reads queries."""
+    return RaggedIds.of([encoder.query(text)[0] for text in texts])
 
 
 class DenseIndex:
@@ -50,21 +61,14 @@ class DenseIndex:
         except ValueError as error:  # int8 that cannot be computed
             raise BadInput(str(error)) from error
         self._encoder = TextEncoder(loaded.tokenizer, loaded.scorer, max_tokens)
-        self.vectors = self._encode(texts, "texts", self._read_texts)
+        self.vectors = self._encode(texts, "texts", read_candidates)
 
     def search(self, queries: Sequence[str], depth: int) -> Iterator[tuple[npt.NDArray[np.int64], Vectors]]:
         """Yields, for each query, the numbers of the `depth` nearest texts, nearest first, and the cosines of all."""
-        for query in self._encode(queries, "queries", self._read_queries):
+        for query in self._encode(queries, "queries", read_queries):
             cosines = self.vectors @ query
             nearest = np.argpartition(-cosines, min(depth, len(cosines) - 1))[:depth]
             yield nearest[np.argsort(-cosines[nearest], kind="stable")].astype(np.int64), cosines
-
-    def _read_texts(self, texts: Sequence[str]) -> RaggedIds:
-        ids, _ = self._encoder.candidates(self._encoder.pieces(texts), query_tokens=0)
-        return ids
-
-    def _read_queries(self, queries: Sequence[str]) -> RaggedIds:
-        return RaggedIds.of([self._encoder.query(query)[0] for query in queries])
 
     def _encode(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         chunks = [texts[begin : begin + CHUNK] for begin in range(0, len(texts), CHUNK)]
@@ -74,12 +78,12 @@ class DenseIndex:
     def _chunk(self, texts: Sequence[str], what: str, read: Read) -> Vectors:
         """The vectors of a chunk, (n, hidden_size), from its file if there is one."""
         if self._folder is None:
-            return self._vectors(read(texts))
+            return self._vectors(read(self._encoder, texts))
         path = self._folder / f"{digest([self._name, what, *texts])}.npy"
         if path.is_file():
             kept: Vectors = np.load(path)
             return kept
-        vectors = self._vectors(read(texts))
+        vectors = self._vectors(read(self._encoder, texts))
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:

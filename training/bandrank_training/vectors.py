@@ -8,11 +8,11 @@ from torch.nn.functional import cosine_similarity
 
 from bandrank.models.architectures import BiEncoder
 from bandrank.models.batch import ScoreBatch
-from bandrank.models.ids import RaggedIds
 from bandrank.models.loading import LoadedModel
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import Scorer
 from bandrank.models.texts import TextEncoder
+from bandrank_training.dense import Read, read_candidates, read_queries
 from bandrank_training.errors import BadRecipe
 
 
@@ -37,27 +37,19 @@ class VectorLoss:
         if not isinstance(student, BiEncoder) or student.representation_size != size:
             raise BadRecipe(f"this teacher is for a bi-encoder whose vectors have {size} numbers; see `align`")
         ours = student.encode_queries(batch.queries), student.encode_candidates(batch.candidates)
-        theirs = self._queries(queries), self._candidates(candidates)
+        theirs = (
+            self._vectors(self._of_queries, queries, read_queries),
+            self._vectors(self._of_candidates, candidates, read_candidates),
+        )
         return torch.stack(
             [1 - cosine_similarity(one.values.float(), other).mean() for one, other in zip(ours, theirs, strict=True)]
         ).sum()
 
-    def _queries(self, texts: Sequence[str]) -> Tensor:
-        unknown = [text for text in dict.fromkeys(texts) if text not in self._of_queries]
-        ids = RaggedIds.of([self._encoder.query(text)[0] for text in unknown])
-        self._of_queries.update(zip(unknown, self._vectors(ids), strict=True))
-        return torch.stack([self._of_queries[text] for text in texts])
-
-    def _candidates(self, texts: Sequence[str]) -> Tensor:
-        unknown = [text for text in dict.fromkeys(texts) if text not in self._of_candidates]
-        ids, _ = self._encoder.candidates(self._encoder.pieces(unknown), query_tokens=0)
-        self._of_candidates.update(zip(unknown, self._vectors(ids), strict=True))
-        return torch.stack([self._of_candidates[text] for text in texts])
-
-    def _vectors(self, ids: RaggedIds) -> Sequence[Tensor]:
-        """A bi-encoder reads queries and candidates with one encoder."""
-        if not len(ids):
-            return []
-        with torch.no_grad():
-            tokens = Ragged.from_ids([ids]).to(next(self._scorer.parameters()).device)
-            return self._scorer.encode_candidates(tokens).values.float().unbind()
+    def _vectors(self, known: dict[str, Tensor], texts: Sequence[str], read: Read) -> Tensor:
+        """(n, size) the teacher's, which reads queries and candidates with one encoder. known: those it has made."""
+        if unknown := [text for text in dict.fromkeys(texts) if text not in known]:
+            tokens = Ragged.from_ids([read(self._encoder, unknown)]).to(next(self._scorer.parameters()).device)
+            with torch.no_grad():
+                vectors = self._scorer.encode_candidates(tokens).values.float()
+            known.update(zip(unknown, vectors, strict=True))
+        return torch.stack([known[text] for text in texts])

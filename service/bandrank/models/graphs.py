@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.buckets import Buckets, Fitted
+from bandrank.models.placement import is_out_of_memory
 from bandrank_kernels import transfer
 from bandrank_kernels.graphs import Captured, GraphDevice
 from bandrank_kernels.staging import Staging
@@ -155,6 +156,4 @@ def _replayed(inputs: Tensor, captured: Captured) -> _Bucket:
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
     """Whether memory ran out, also if that caused the error: a capture that fails raises another error."""
-    return error is not None and (
-        isinstance(error, torch.OutOfMemoryError) or _is_out_of_memory(error.__cause__ or error.__context__)
-    )
+    return error is not None and (is_out_of_memory(error) or _is_out_of_memory(error.__cause__ or error.__context__))
