@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from support.decoders import PUBLISHED, gemma_tokenizer, save_decoder, tiny_decoder
 from support.models import (
@@ -110,12 +111,19 @@ def test_a_prompt_of_its_own_is_refused(tmp_path: Path) -> None:
         load_model(str(folder))
 
 
-def test_weights_in_several_files(tmp_path: Path) -> None:
-    """As large models are saved; a file that is missing is named."""
+@pytest.mark.parametrize("pickled", [False, True])
+def test_weights_in_several_files(tmp_path: Path, pickled: bool) -> None:
+    """As large models are saved, and were before safetensors; a file that is missing is named."""
     theirs = tiny_decoder(Qwen3ForCausalLM, PUBLISHED[UNTIED])
     whole = load_model(str(save_decoder(tmp_path / "whole", theirs)))
     folder = save_decoder(tmp_path / "parts", theirs, max_shard_size="500KB")
     parts = sorted(folder.glob("model-*.safetensors"))
+    if pickled:
+        parts = [pickle_part(part) for part in parts]
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        files = {name: pickled_name(Path(part)) for name, part in index["weight_map"].items()}
+        write_json(folder / "pytorch_model.bin.index.json", index | {"weight_map": files})
+        (folder / "model.safetensors.index.json").unlink()
 
     weights = load_model(str(folder)).scorer.state_dict()
 
@@ -124,6 +132,19 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
     parts[1].unlink()
     with pytest.raises(BadCheckpoint, match=f"{parts[1].name}: missing or damaged"):
         load_model(str(folder))
+
+
+def pickle_part(part: Path) -> Path:
+    """A file of safetensors, replaced by one that torch saves."""
+    pickled = part.with_name(pickled_name(part))
+    torch.save(load_file(part), pickled)
+    part.unlink()
+    return pickled
+
+
+def pickled_name(part: Path) -> str:
+    """What transformers calls a file of weights where torch saves it."""
+    return f"pytorch_{part.stem}.bin"
 
 
 def test_saved_as_our_own_checkpoint(tmp_path: Path) -> None:

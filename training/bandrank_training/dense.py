@@ -53,7 +53,7 @@ class DenseIndex:
         """
         loaded = load_start(model)
         if not isinstance(loaded.scorer, BiEncoder) or loaded.scorer.config.similarity != "cosine":
-            raise BadInput(f"retriever {model}: expected a bi-encoder that compares by the cosine")
+            raise BadInput(f"{model}: expected a bi-encoder that compares by the cosine")
         self._size = loaded.scorer.representation_size
         self._folder, self._name = folder, f"{of_model(loaded) if folder else ''} {max_tokens}"
         try:

@@ -50,7 +50,7 @@ def find_folder(model: str, revision: str | None = None) -> Path:
     model, and for an adapter of one.
     """
     folder = Path(model) if Path(model).is_dir() else _download(model, revision)
-    weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model.bin")}
+    weights = {*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")}
     if (folder / "adapter_config.json").is_file() and weights <= {folder / "adapter_model.safetensors"}:
         raise BadCheckpoint(f"{folder}: {ADAPTER}")
     return folder
@@ -66,7 +66,7 @@ def _download(model: str, revision: str | None) -> Path:
     try:
         folder = download("*.safetensors")
         if not list(folder.glob("*.safetensors")):  # older models have only pickled weights
-            folder = download("pytorch_model.bin")
+            folder = download("pytorch_model*.bin")
     except LocalEntryNotFoundError as error:
         raise BadCheckpoint(
             f"{model}: not in the local cache, and the hub cannot be reached (HF_HUB_OFFLINE set, or no network); "
@@ -152,33 +152,35 @@ def _configure(tokenizer: Tokenizer, folder: Path) -> None:
         tokenizer.pre_tokenizer = splits
 
 
+def _weight_files(folder: Path) -> list[Path]:
+    """Those of the kind that is preferred among the kinds that are there. Raises BadCheckpoint if there is none."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (whole := folder / name).is_file():
+            return [whole]
+        if (index := folder / f"{name}.index.json").is_file():
+            parts = {Path(str(part)).name for part in read_object(index).get("weight_map", {}).values()}
+            return [folder / part for part in sorted(parts)]
+    raise BadCheckpoint(f"{folder}: {NO_WEIGHTS}")
+
+
 def read_weights(folder: Path) -> Weights:
     """Tensors by name, from safetensors files or from a pickle, none of whose code is run. Raises BadCheckpoint, also
     for quantised ones: without their scales they would be taken for weights.
 
     Those of safetensors are mapped from the file: what nobody reads of them takes no memory.
     """
-    safe, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    index = folder / "model.safetensors.index.json"  # of weights in several files
-    try:
-        if safe.is_file():
-            weights = load_file(safe)
-        elif index.is_file():
-            shards = {Path(str(name)).name for name in read_object(index).get("weight_map", {}).values()}
-            weights = {}
-            for shard in sorted(shards):
-                safe = folder / shard
-                weights |= load_file(safe)
-        elif pickled.is_file():
-            weights = torch.load(pickled, map_location="cpu", weights_only=True)
-        else:
-            raise BadCheckpoint(f"{folder}: {NO_WEIGHTS}")
-    except (FileNotFoundError, SafetensorError) as error:
-        raise unread(safe, error) from error
-    except OSError as error:
-        raise unread(pickled, error) from error
-    except (UnpicklingError, EOFError, RuntimeError) as error:
-        raise BadCheckpoint(f"{pickled}: damaged, or holds more than tensors: {error}") from error
+    weights: Weights = {}
+    for path in _weight_files(folder):
+        try:
+            weights |= (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, map_location="cpu", weights_only=True)
+            )
+        except (OSError, SafetensorError) as error:
+            raise unread(path, error) from error
+        except (UnpicklingError, EOFError, RuntimeError) as error:
+            raise BadCheckpoint(f"{path}: damaged, or holds more than tensors: {error}") from error
     for name, tensor in weights.items():
         if name.endswith(("weight", "weight_packed")) and tensor.dtype not in NUMBERS:
             kind = str(tensor.dtype).removeprefix("torch.")
