@@ -22,7 +22,7 @@ BandrankError
 BadSetting is the operator's.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class BandrankError(Exception):
@@ -30,6 +30,12 @@ class BandrankError(Exception):
 
     status: ClassVar[int] = 500
     error_type: ClassVar[str] = "internal"
+
+    def saying(self, message: str) -> Self:
+        """The same error with another message. What is raised may be raised for others too, and is not changed."""
+        other = type(self).__new__(type(self), message)
+        vars(other).update(vars(self))
+        return other
 
 
 class InvalidInput(BandrankError):

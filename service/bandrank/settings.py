@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -187,7 +188,9 @@ class Settings(BaseModel):
             if key.startswith(PREFIX) and value and not SERVICE_LINK.fullmatch(f"{key}={value}")
         }
         if unknown := sorted(ours.keys() - known.keys() - RESERVED):
-            raise BadSetting(", ".join(unknown), f"is not a setting; there are {', '.join(sorted(known))}")
+            raise BadSetting(
+                ", ".join(unknown), f"is not a setting; {_meant(unknown)}`bandrank serve --help` lists them all"
+            )
         flags = CliSettingsSource(_Flags, cli_parse_args=list(arguments))()
         given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
         path = given.get("config")
@@ -251,6 +254,13 @@ def public_name(model: str) -> str:
 def variable(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.upper()
+
+
+def _meant(unknown: Sequence[str]) -> str:
+    """Which settings have names near to variables that are none."""
+    names = [name.removeprefix(PREFIX).lower() for name in unknown]
+    near = dict.fromkeys(variable(one) for name in names for one in get_close_matches(name, Settings.model_fields, n=1))
+    return f"did you mean {', '.join(near)}? " if near else ""
 
 
 def explain(error: BadSetting) -> str:

@@ -127,6 +127,30 @@ async def test_a_stream_of_lines_is_registered() -> None:
     assert len(answer["results"]) == 2
 
 
+@pytest.mark.parametrize("lines", [False, True])
+async def test_a_line_of_a_corpus_is_registered_as_precompute_reads_it(lines: bool) -> None:
+    """With `_id` in place of `id`, and a title before the text; of both ids, `id` counts."""
+    documents: list[dict[str, Any]] = [
+        {"_id": "a", "title": "she", "text": "man"},
+        {"_id": "b", "title": "", "text": "man"},
+        {"_id": "other", "id": "c", "title": None, "text": "you"},
+    ]
+    body: dict[str, Any] = {"json": {"candidates": documents}}
+    if lines:
+        body = {"content": "\n".join(map(json.dumps, documents)), "headers": {"content-type": "application/jsonl"}}
+    async with app() as running:
+        registered = (await running.client.put("/candidates", **body)).json()
+        answer = await rerank(running, [{"id": name} for name in ("a", "b", "c", "other")], return_documents=True)
+
+    assert (registered["registered"], registered["num_errors"]) == (3, 0)
+    assert {each["id"]: each["document"]["text"] for each in answer["results"]} == {
+        "a": "she man",
+        "b": "man",
+        "c": "you",
+    }
+    assert [each["id"] for each in answer["unresolved"]] == ["other"]
+
+
 async def test_a_service_that_does_not_precompute_registers_too() -> None:
     """The texts are kept for the cross-encoder, and nothing is encoded."""
     async with running_app(lookup(man=3.0)) as running:

@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator
 from support.app import RunningApp, running_app
 from support.scorers import encoded_lookup, lookup
 
+from bandrank.api.embeddings import OTHER_PATHS, PATH
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,11 @@ BODIES: dict[tuple[str, str], list[Any]] = {
         {"candidates": [{"id": "", "text": "man"}]},
         {"candidates": [{"id": "a"}]},
         {"candidates": [{"id": "a", "text": None}]},
+        {"candidates": [{"_id": "a", "title": "he", "text": "man"}]},
+        {"candidates": [{"_id": "", "text": "man"}]},
+        {"candidates": [{"id": "a", "title": None, "text": "man"}]},
+        {"candidates": [{"id": "a", "title": 1, "text": "man"}]},
+        {"candidates": [{"text": "man"}]},
         {"candidates": ["man"]},
         {"candidates": None},
         {},
@@ -154,7 +160,7 @@ async def test_every_endpoint_has_the_answers_of_its_connection() -> None:
         document = await description(running)
 
     def error_of(path: str, status: str) -> str:
-        special = dict.fromkeys(("/v1/embeddings", "/voyage/v1/embeddings"), "OpenAIErrorBody")
+        special = dict.fromkeys((PATH, *OTHER_PATHS), "OpenAIErrorBody")
         if status == "422":
             special["/infinity/rerank"] = "FaultsBody"
         return f"#/components/schemas/{special.get(path, 'ErrorBody')}"

@@ -246,18 +246,19 @@ async def test_what_cannot_be_embedded_is_refused(fields: dict[str, Any], said: 
         assert said in assert_openai_error(await ask(running, "man", **fields), 422, "invalid_input")
 
 
-async def test_voyages_clients_embed_below_the_base_url_by_which_they_rank() -> None:
-    """They have one for both, and read the same answers."""
+async def test_clients_embed_below_the_base_url_by_which_they_rank() -> None:
+    """Those of Voyage and of infinity have one for both, and read the same answers."""
     async with running_app(tiny_bi_encoder()) as running:
         answers = [
-            await running.client.post(f"{base}/v1/embeddings", json={"input": text, "output_dimension": 32})
-            for base in ("", "/voyage")
-            for text in ("man", [])
+            [await running.client.post(path, json={"input": text, "output_dimension": 32}) for text in ("man", [])]
+            for path in ("/v1/embeddings", "/voyage/v1/embeddings", "/infinity/embeddings", "/embeddings")
         ]
+        models = (await running.client.get("/infinity/models")).json()
 
-    one, error, another, same_error = [answer.json() for answer in answers]
-    assert one["data"] == another["data"]
-    assert error == same_error
+    embedded, refused = zip(*([answer.json() for answer in pair] for pair in answers), strict=True)
+    assert all(answer["data"] == embedded[0]["data"] for answer in embedded)
+    assert all(answer == refused[0] for answer in refused)
+    assert models["data"][0]["capabilities"] == ["rerank", "embed"]
 
 
 async def test_a_request_is_bounded() -> None:

@@ -48,8 +48,8 @@ def scores_of(answer: Any) -> list[float]:
 
 
 async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
-    """In our own request, in Cohere's, in SGLang's and in both ways of vLLM's, of which what goes into the template is
-    preferred, and in /explain; null and empty are none.
+    """In our own request, in Cohere's, in SGLang's, by the name that Qwen's own service has for it, in /explain and in
+    both ways of vLLM's, of which what goes into the template is preferred; null and empty are none.
     """
     async with client_of(Settings(model=str(folder), device="cpu")) as client:
         for instruction in ("", INSTRUCTION):
@@ -57,6 +57,8 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
             foreign = {"query": QUERY, "documents": CANDIDATES, "raw_scores": True, "instruction": instruction or None}
             theirs = (await client.post("/v2/rerank", json=foreign)).json()
             sglang = {"query": QUERY, "documents": CANDIDATES, "instruct": instruction or None}
+            qwens = {name: value for name, value in foreign.items() if name != "instruction"} | sglang
+            cloud = (await client.post("/v1/reranks", json=qwens)).json()
             bare = (await client.post("/sglang/v1/rerank", json=sglang)).json()
             asked = {"query": QUERY, "candidate": CANDIDATES[1], "instruction": instruction}
             kwargs = {"chat_template_kwargs": {"instruction": instruction, "enable_thinking": False}}
@@ -70,7 +72,7 @@ async def test_a_served_decoder_reads_the_instruction(folder: Path) -> None:
             explained = (await client.post("/explain", json=asked)).json()
 
             scores = expected(folder, instruction)
-            for answer in (ours, theirs, *([also] if instruction else [])):
+            for answer in (ours, theirs, cloud, *([also] if instruction else [])):
                 assert scores_of(answer) == pytest.approx(scores, abs=1e-5)
                 assert "warnings" not in answer["meta"]
             chances = {each["index"]: each["score"] for each in bare}

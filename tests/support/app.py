@@ -81,14 +81,19 @@ async def client_of(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def ask_and_hang_up(
-    app: FastAPI, messages: list[Message], *, hung_up: Callable[[], Any], path: str = "/rerank"
+    app: FastAPI,
+    messages: list[Message],
+    *,
+    hung_up: Callable[[], Any],
+    path: str = "/rerank",
+    method: str = "POST",
 ) -> list[Message]:
-    """Sends `messages` to POST `path`, hangs up once `hung_up` returns, and returns the messages of the answer."""
+    """Sends `messages` to `path`, hangs up once `hung_up` returns, and returns the messages of the answer."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": method,
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),

@@ -74,7 +74,7 @@ def create_app(service: Service) -> FastAPI:
 
 def _error_body(path: str, status: int) -> type[AnyErrorBody]:
     """The kind of body of an error that the clients of a path read."""
-    if path in {embeddings.PATH, embeddings.VOYAGES_PATH}:
+    if path in {embeddings.PATH, *embeddings.OTHER_PATHS}:
         return OpenAIErrorBody
     dialects = DIALECTS.get(path)
     return dialects[-1].invalid if dialects is not None and status == InvalidInput.status else ErrorBody

@@ -3,13 +3,14 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
+from bandrank.api.disconnects import unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import NDJSON, check_values, media_type, parse, read_json
 from bandrank.api.schemas import body_schema
@@ -17,7 +18,7 @@ from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.batching import STOPPING
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
-from bandrank.engine.registry import CandidateRegistry
+from bandrank.engine.registry import titled
 from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded
 
 router = APIRouter()
@@ -47,11 +48,31 @@ LINKS = {
 }
 
 
-class RegisteredCandidate(BaseModel):
-    """A candidate that later requests may name by its id."""
+def _with_either_id(schema: dict[str, Any]) -> None:
+    """Adds to a schema with `id` that `_id` may take its place."""
+    schema["required"].remove("id")
+    schema["anyOf"] = [
+        {"required": ["id"]},
+        {"required": ["_id"], "properties": {"_id": schema["properties"]["id"] | {"title": "Id"}}},
+    ]
 
-    id: Annotated[str, Field(min_length=1, max_length=512)]
+
+class RegisteredCandidate(BaseModel):
+    """A candidate that later requests may name by its id, as a line of a corpus has it.
+
+    id: or `_id`.  title: of a document, goes before the text.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_with_either_id)
+
+    id: Annotated[str, Field(min_length=1, max_length=512, validation_alias=AliasChoices("id", "_id"))]
+    title: str | None = None
     text: str
+
+    @property
+    def whole(self) -> str:
+        """The text with the title."""
+        return titled(self.title, self.text)
 
 
 class RegisterRequest(BaseModel):
@@ -110,8 +131,8 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
         return await _register_lines(service, _lines(request, service.max_line_bytes), account.client)
     body = await read_json(request, RegisterRequest, service.max_body_bytes, account, service.pace)
     for candidate in body.candidates:
-        _check_text(candidate.text, service.max_line_bytes)
-    return await _register(service.registry, body.candidates, account.client)
+        _check_text(candidate.whole, service.max_line_bytes)
+    return await unless_gone(request, _register(service, body.candidates, account.client))
 
 
 @router.delete(
@@ -126,12 +147,11 @@ async def delete(request: Request, service: ServiceOfApp, account: Registering) 
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 
-async def _register(
-    registry: CandidateRegistry, candidates: list[RegisteredCandidate], client: Client
-) -> RegisterResponse:
+async def _register(service: Service, candidates: list[RegisteredCandidate], client: Client) -> RegisterResponse:
     """Stores and encodes candidates; of several with the same id the last one counts."""
-    texts = {candidate.id: candidate.text for candidate in candidates}
-    return RegisterResponse(registered=len(texts), encoded=await registry.register(texts, client=client))
+    texts = {candidate.id: candidate.whole for candidate in candidates}
+    encoded = await service.registry.register(texts, client=client, stopping=lambda: service.stopping)
+    return RegisterResponse(registered=len(texts), encoded=encoded)
 
 
 async def _register_lines(service: Service, lines: AsyncIterator[bytes], client: Client) -> RegisterResponse:
@@ -157,8 +177,7 @@ async def _register_lines(service: Service, lines: AsyncIterator[bytes], client:
                 raise NotReady(STOPPING)
         await upload.flush()
     except BandrankError as error:
-        error.args = (f"{error} ({upload.progress})",)
-        raise
+        raise error.saying(f"{error} ({upload.progress})") from error
     return upload.answer
 
 
@@ -205,7 +224,7 @@ class _Upload:
         """Registers the queued candidates. A stream can wait for its turn: meanwhile it is not read any further."""
         while True:
             try:
-                part = await _register(self._service.registry, self._queued, self._client)
+                part = await _register(self._service, self._queued, self._client)
                 break
             except Overloaded as error:
                 if self._service.stopping:

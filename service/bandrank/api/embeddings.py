@@ -29,7 +29,8 @@ from bandrank.errors import InputTooLarge, NoEmbeddings
 router = APIRouter()
 
 PATH = "/v1/embeddings"
-VOYAGES_PATH = f"/voyage{PATH}"  # its clients have one base URL for all that they do
+# Those of Voyage and of infinity have one base URL for all that they do; /embeddings is where infinity itself has it.
+OTHER_PATHS = (f"/voyage{PATH}", "/infinity/embeddings", "/embeddings")
 PART_NUMBERS = 16_384  # written at once, in a millisecond or two
 Encoding = Literal["float", "base64"]
 QUERY_TYPES = {"query", "search_query", "retrieval.query"}  # what Voyage, Cohere and Jina call them
@@ -119,15 +120,16 @@ DESCRIBED: dict[str, Any] = {
 }
 
 
-@router.post(VOYAGES_PATH, **DESCRIBED)
-@router.post(PATH, **DESCRIBED)
 async def embed_texts(
     request: Request, service: ServiceOfApp, account: Annotated[Account, Depends(account_for(Scope.RANK))]
 ) -> Response:
     """Embeds texts with a served bi-encoder, as it does to rank them; they share its queue and its cache."""
     body = await read_json(request, EmbeddingsRequest, service.max_body_bytes, account, service.pace)
     if len(body.texts) > service.max_candidates:
-        raise InputTooLarge(f"too many texts: {len(body.texts)} (limit {service.max_candidates})")
+        raise InputTooLarge(
+            f"too many texts: {len(body.texts)} (limit {service.max_candidates}); send fewer, or raise the setting "
+            "max_candidates"
+        )
     embedding = embed(
         service.models,
         body.texts,
@@ -139,6 +141,10 @@ async def embed_texts(
     )
     embedded = await unless_gone(request, embedding)
     return JsonInParts(await _write(embedded, body.encoding, service, account))
+
+
+for path in (PATH, *OTHER_PATHS):
+    router.post(path, **DESCRIBED)(embed_texts)
 
 
 async def _write(embedded: Embeddings, encoding: Encoding, service: Service, account: Account) -> memoryview:

@@ -46,6 +46,8 @@ def add_handlers(app: FastAPI, kind_of: Callable[[str, int], type[AnyErrorBody]]
         message = str(error.detail)
         if error.status_code == HTTPStatus.NOT_FOUND:  # clients build paths of their own, and show their users none
             message = f"there is nothing at {request.scope['path'][:SHOWN_PATH]!r}; look at the base URL of the client"
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            message = f"{request.scope['path'][:SHOWN_PATH]!r} takes {headers.get('Allow')}, not {request.method}"
         return respond(request, error.status_code, message, "http", headers)
 
     @app.exception_handler(ClientDisconnect)

@@ -12,6 +12,7 @@ from bandrank.api.admission import REFUSALS
 from bandrank.api.description import errors
 from bandrank.api.service import ServiceOfApp
 from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, readyz
+from bandrank.engine.embedding import gives_embeddings
 from bandrank.engine.engine import Load
 
 router = APIRouter()
@@ -44,7 +45,7 @@ class InfinityModel(BaseModel):
     owned_by: Literal["infinity"] = "infinity"  # the only owner that its client knows
     created: int
     backend: Literal["torch"] = "torch"
-    capabilities: list[Literal["rerank"]]
+    capabilities: list[Literal["rerank", "embed"]]
     stats: InfinityStats
 
 
@@ -125,7 +126,12 @@ async def infinity_models(service: ServiceOfApp) -> InfinityModels:
     """Lists the names that requests may give in `model`, and how busy the engines of these models are."""
     return InfinityModels(
         data=[
-            InfinityModel(id=name, created=service.created, capabilities=["rerank"], stats=_stats(model.engine.load))
+            InfinityModel(
+                id=name,
+                created=service.created,
+                capabilities=["rerank", "embed"] if gives_embeddings(model) else ["rerank"],
+                stats=_stats(model.engine.load),
+            )
             for name, model in service.models.by_name.items()
         ]
     )

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from bandrank.api.faults import in_words
 from bandrank.api.pace import Pace
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
@@ -17,9 +18,6 @@ Json = bytes | bytearray
 
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
-IN_JSON = dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "Input should be an object") | {
-    "list_type": "Input should be a valid array"
-}
 # A body that is too large is read on, and thrown away, up to this many times the limit, so that the client gets the
 # answer instead of a broken pipe.
 DRAIN_FACTOR = 8
@@ -120,23 +118,12 @@ def validated(kind: type[Model], data: object) -> Model:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_input=False, include_context=False)
-        sentences = [
-            ": ".join(filter(None, (".".join(map(str, fault["loc"])), _said(fault["type"], fault["msg"]))))
-            for fault in faults[:3]
-        ]
-        more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
-        raise InvalidInput("; ".join(sentences) + more) from None
+        raise InvalidInput(in_words(error, data)) from None
 
 
 def parse(kind: type[Model], body: Json) -> Model:
     """The validated request that a body holds. Raises InvalidInput."""
     return validated(kind, load(body))
-
-
-def _said(kind: str, message: str) -> str:
-    """A fault in the words of JSON, where pydantic names types of Python."""
-    return IN_JSON.get(kind, message.removeprefix("Value error, "))
 
 
 def values_at_most(text: Json) -> int:

@@ -83,7 +83,7 @@ class CandidateStore:
         sizes = await redis.sizes(keys) or []
         for part in runs_within(sizes, READ_AT_ONCE):
             hold(sum(sizes[part]))
-            read = await redis.get_many(keys[part])
+            read = await redis.get_many(keys[part], sum(sizes[part]))
             if read is None:
                 break
             values += read

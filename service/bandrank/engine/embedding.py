@@ -55,7 +55,7 @@ async def embed(
     chosen = models.find(model, or_default=any_model)
     found = _bi_encoder(chosen)
     if found is None:
-        others = [name for name, other in models.by_name.items() if _bi_encoder(other) is not None]
+        others = [name for name, other in models.by_name.items() if gives_embeddings(other)]
         raise NoEmbeddings(
             f"model {chosen.name!r} gives no embeddings: none of its scorers is a bi-encoder; "
             + (f"models that do: {', '.join(others)}" if others else "neither does any other that is served here")
@@ -86,6 +86,11 @@ async def embed(
         cache_hits=sourced.cache_hits,
         cache_misses=sourced.cache_misses,
     )
+
+
+def gives_embeddings(model: ServedModel) -> bool:
+    """Whether one of a model's scorers embeds texts."""
+    return _bi_encoder(model) is not None
 
 
 def _bi_encoder(model: ServedModel) -> tuple[AnyTextScorer, RepresentationSource] | None:

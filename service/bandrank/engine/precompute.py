@@ -11,7 +11,7 @@ from typing import IO
 
 from tqdm import tqdm
 
-from bandrank.engine.registry import CandidateRegistry
+from bandrank.engine.registry import CandidateRegistry, titled
 from bandrank.errors import InvalidInput
 
 LINES_AT_ONCE = 256  # the part of a corpus that is in memory at a time
@@ -89,4 +89,4 @@ def _candidate(number: int, line: bytes) -> tuple[str, str]:
         f"{name}{title}{text}".encode()
     except UnicodeEncodeError:
         raise InvalidInput(f"line {number}: expected valid Unicode, got half of a surrogate pair") from None
-    return name, f"{title} {text}".strip() if title else text
+    return name, titled(title, text)

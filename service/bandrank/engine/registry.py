@@ -1,6 +1,6 @@
 """Candidates by id: registered and encoded ahead, and resolved when a request names them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
@@ -38,6 +38,11 @@ class Unresolved:
     error: str
 
 
+def titled(title: str | None, text: str) -> str:
+    """The text of a document that may have a title."""
+    return f"{title} {text}".strip() if title else text
+
+
 @dataclass(frozen=True)
 class CandidateRegistry:
     """Keeps texts by id in a store, and their representations in the caches of the models' scorers.
@@ -49,12 +54,15 @@ class CandidateRegistry:
     models: Models
     max_resolved_bytes: int = 64 << 20
 
-    async def register(self, texts: Mapping[str, str], *, client: Client = ITSELF) -> int:
+    async def register(
+        self, texts: Mapping[str, str], *, client: Client = ITSELF, stopping: Callable[[], bool] = lambda: False
+    ) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
-        Returns how many representations had to be computed; the others were cached. After an error some texts may be
-        registered, and what was encoded is kept, so that a second call gets further. Raises what
-        `CandidateStore.put_many` and `RepresentationSource.encode_ahead` raise.
+        stopping: whether no more should be encoded, as asked between two parts.  Returns how many representations had
+        to be computed; the others were cached. After an error some texts may be registered, and what was encoded is
+        kept, so that a second call gets further. Raises what `CandidateStore.put_many` and
+        `RepresentationSource.encode_ahead` raise.
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
@@ -64,7 +72,7 @@ class CandidateRegistry:
             async with engine.admitted():
                 for part in parts:
                     computed += await source.encode_ahead(
-                        distinct[part], client=client, timeout_s=engine.request_timeout_s
+                        distinct[part], client=client, timeout_s=engine.request_timeout_s, stopping=stopping
                     )
         return computed
 

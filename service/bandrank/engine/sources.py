@@ -1,11 +1,11 @@
 """Sources of the candidates that a scorer reads: token ids made on request, or representations from a cache."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, Protocol
 
-from bandrank.engine.batching import TaskQueue
+from bandrank.engine.batching import STOPPING, TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.clients import Client
@@ -178,12 +178,15 @@ class RepresentationSource:
             payloads, misses = await self._payloads(keys, read, WHOLE, ticket, Recorder(self._queue.clock))
         return self._sourced(NO_IDS, 0, payloads, self._tokenizer.unread_tokens(texts), misses)
 
-    async def encode_ahead(self, texts: Sequence[str], *, client: Client, timeout_s: float) -> int:
+    async def encode_ahead(
+        self, texts: Sequence[str], *, client: Client, timeout_s: float, stopping: Callable[[], bool] = lambda: False
+    ) -> int:
         """Puts the representations of texts into the cache, some at a time; returns how many it lacked.
 
         timeout_s: for those that are encoded at a time, which are expected to take a part of it; a single text, until
         the scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
-        Raises what `fetch` raises.
+        stopping: whether no more should be encoded, as asked between two parts.  Raises NotReady then, and what
+        `fetch` raises.
         """
         self._queue.check_open()
         read = {digest(text): text for text in self._tokenizer.readable(texts)}
@@ -197,6 +200,8 @@ class RepresentationSource:
 
         start = 0
         while start < len(missing):
+            if stopping():
+                raise NotReady(STOPPING)
             num_texts = self._num_together([read[key] for key in missing[start:]], PART_OF_TIME * timeout_s)
             part = missing[start : start + num_texts]
             await self.cache.compute_missing(part, encode, client, wait_for_room=True)

@@ -127,10 +127,10 @@ class TextScorer(Generic[Candidates]):
                 sourced = await self.source.fetch(
                     query, list(index_of), ticket=ticket, recorder=recorder, options=options
                 )
+                query_exceeded = await self._query_exceeds(query, ticket, options, sourced.truncated_query_tokens)
         except TimeoutError:  # before anything could be scored
             spans, end = tuple(recorder.spans), self.queue.clock()
             return _Scored([], StageReport(stage=stage, start=start, end=end, spans=spans), None, ())
-        query_exceeded = await self._query_exceeds(query, ticket, options, sourced.truncated_query_tokens)
         rows = self.prepared.scorer.rows_of(len(sourced.query), sourced.lengths)
         num_fitting = self._num_fitting(rows, ticket, options.answer_by)
         results: list[Result] = []

@@ -56,7 +56,7 @@ async def test_clients_get_what_they_read(client: str) -> None:
     assert [result.get("document") for result in answer["results"]] == [
         {"text": WORDS[index]} if wanted else None for index in BEST_FIRST
     ]
-    assert answer["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
+    assert answer["usage"] == {"prompt_tokens": 10, "total_tokens": 10, "completion_tokens": 0}
     assert answer["meta"]["tokens"] == {"input_tokens": 10, "output_tokens": 0}
     assert answer["meta"]["api_version"] == {"version": "1" if path == "/v1/rerank" else "2"}
 

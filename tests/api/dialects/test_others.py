@@ -1,4 +1,4 @@
-"""Dialects that one client speaks each: Voyage, Mixedbread, ZeroEntropy, infinity, SGLang and NVIDIA's NIM."""
+"""Dialects that one client speaks each: Voyage, Mixedbread, ZeroEntropy, infinity, Pinecone, SGLang and NVIDIA NIM."""
 
 from typing import Any
 
@@ -73,6 +73,22 @@ async def test_zeroentropy(latency: str | None) -> None:
     assert column(answer["results"], "relevance_score") == BEST_TWO
     assert (answer["actual_latency_mode"], answer["total_bytes"]) == ("fast", 2 + 3 + 3 + 2 + 3)
     assert 0 <= answer["inference_latency"] <= answer["e2e_latency"] < 60
+
+
+async def test_pinecone_under_its_prefix() -> None:
+    """Its SDK makes objects of texts, which come back as they were sent unless they are not wanted."""
+    sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
+    body = {"model": "bge-reranker-v2-m3", "query": "who", "documents": sent, "top_n": 2, "parameters": {}}
+    answer = (await ask("/pinecone/rerank", body | {"rank_fields": ["text"], "documents": [sent[0], sent[2]]})).json()
+    mixed = (await ask("/pinecone/rerank", body)).json()
+    bare = (await ask("/pinecone/rerank", body | {"return_documents": False})).json()
+
+    assert answer.keys() == {"model", "data", "usage"}
+    assert answer["usage"] == {"rerank_units": 1}
+    assert column(answer["data"], "document") == [sent[0], sent[2]]
+    assert column(mixed["data"], "document") == [sent[0], {"text": "man"}]
+    assert column(mixed["data"], "score") == BEST_TWO
+    assert all(item.keys() == {"index", "score"} for item in bare["data"])
 
 
 async def test_infinity_under_its_prefix() -> None:

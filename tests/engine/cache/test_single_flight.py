@@ -189,9 +189,9 @@ async def test_a_failure_with_foreign_keys_is_retried() -> None:
     assert here.asked == [[b"good"]]
 
 
-@pytest.mark.parametrize("error", [DeadlineExceeded("late"), TimeoutError()])
-async def test_a_deadline_concerns_its_starter_alone(error: Exception) -> None:
-    """Of the callers that go on waiting one computes, and the others wait for it."""
+@pytest.mark.parametrize("error", [DeadlineExceeded("late"), TimeoutError(), Overloaded("full", retry_after_s=1.0)])
+async def test_a_deadline_and_a_refusal_concern_the_starter_alone(error: Exception) -> None:
+    """Others may have been admitted before. Of those that go on waiting one computes, and the others wait for it."""
     callers, late, retried = Callers(), Computation(), Computation()
     one = await callers.call([b"a"], late)
     two = await callers.call([b"a", b"b"], retried)
@@ -218,17 +218,6 @@ async def test_a_callers_own_deadline_is_raised() -> None:
         await two
     with pytest.raises(DeadlineExceeded, match="first"):
         await callers.tasks[0]
-
-
-async def test_a_refusal_reaches_everybody() -> None:
-    """A service that is overloaded for one caller is overloaded for the others."""
-    callers, refused = Callers(), Computation()
-    tasks = [await callers.call([b"a"], refused) for _ in range(2)]
-    refused.end(Overloaded("full", retry_after_s=1.0))
-
-    for task in tasks:
-        with pytest.raises(Overloaded):
-            await task
 
 
 async def test_a_computation_outlives_its_caller_while_others_wait() -> None:

@@ -10,6 +10,7 @@ from bandrank.api.dialects.mixedbread import MIXEDBREAD
 from bandrank.api.dialects.native import NATIVE
 from bandrank.api.dialects.nim import NIM
 from bandrank.api.dialects.pair_scores import PAIR_SCORES
+from bandrank.api.dialects.pinecone import PINECONE
 from bandrank.api.dialects.sglang import SGLANG
 from bandrank.api.dialects.tei import TEI
 from bandrank.api.dialects.voyage import VOYAGE
@@ -21,6 +22,7 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/rerank": (NATIVE, TEI, WEAVIATE, NIM, VOYAGE, COHERE_V2, NATIVE),
     "/v1/rerank": (TEI, NIM, VOYAGE, COHERE_V1),
     "/v2/rerank": (COHERE_V2,),
+    "/v1/reranks": (COHERE_V2,),
     "/reranking": (TEI, MIXEDBREAD, COHERE_V2),
     "/v1/reranking": (TEI, MIXEDBREAD, COHERE_V2),
     "/score": (PAIR_SCORES,),
@@ -32,6 +34,7 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
     "/v1/retrieval/{model:path}/reranking": (NIM,),
     "/inference/cross/{model:path}": (METARANK,),
     "/infinity/rerank": (INFINITY,),
+    "/pinecone/rerank": (PINECONE,),
     "/sglang/v1/rerank": (SGLANG,),
     "/voyage/v1/rerank": (VOYAGE,),
 }

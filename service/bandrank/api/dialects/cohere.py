@@ -113,6 +113,12 @@ class Tokens(BaseModel):
     output_tokens: int = 0
 
 
+class CohereUsage(Usage):
+    """completion_tokens: without them some clients of Together refuse the answer."""
+
+    completion_tokens: int = 0
+
+
 class BilledUnits(BaseModel):
     """What Cohere would bill, which some clients read. search_units: one for a query with up to a hundred documents."""
 
@@ -133,7 +139,7 @@ class CohereResponse(BaseModel):
     id: str
     model: str
     results: list[CohereResult]
-    usage: Usage
+    usage: CohereUsage
     meta: CohereMeta
 
 
@@ -190,7 +196,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
         results=results,
-        usage=usage_of(ranking),
+        usage=CohereUsage(**vars(usage_of(ranking))),
         meta=CohereMeta(
             **vars(meta),
             api_version=ApiVersion(version=version),

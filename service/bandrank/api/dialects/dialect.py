@@ -118,7 +118,9 @@ class Dialect(Generic[Request]):
 def check_count(num_candidates: int, limit: int) -> None:
     """Raises InputTooLarge if a request has more candidates than the limit."""
     if num_candidates > limit:
-        raise InputTooLarge(f"too many candidates: {num_candidates} (limit {limit})")
+        raise InputTooLarge(
+            f"too many candidates: {num_candidates} (limit {limit}); send fewer, or raise the setting max_candidates"
+        )
 
 
 def shown_scores(call: Call, results: Sequence[RankedCandidate | Passage]) -> list[float]:

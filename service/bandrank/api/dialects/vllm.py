@@ -42,6 +42,7 @@ class VllmRequest(BaseModel):
     )
     priority: Priority = None
     instruction: Instruction = None
+    instruct: Instruction = Field(default=None, description="Another name for instruction.")
     chat_template_kwargs: ChatTemplateKwargs | None = Field(
         default=None, description="Its instruction goes before the other one."
     )
@@ -62,7 +63,7 @@ class VllmRequest(BaseModel):
         pair = None if self.cuts_left else self.truncate_prompt_tokens
         return Options(
             Reach(self.max_tokens_per_doc, max_passages, pair),
-            (kwargs and kwargs.instruction) or self.instruction or "",
+            (kwargs and kwargs.instruction) or self.instruction or self.instruct or "",
             priority=self.priority or 0,
             query_tokens=self.max_tokens_per_query,
         )

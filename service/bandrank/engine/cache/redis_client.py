@@ -107,11 +107,15 @@ class RedisClient:
         """Whether Redis had no room for some of what was last written to it."""
         return self._full
 
-    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None] | None:
-        """The value of each key, None where there is none; None in all if Redis did not answer in time."""
+    async def get_many(self, keys: Sequence[bytes], num_bytes: int = 0) -> list[bytes | None] | None:
+        """The value of each key, None where there is none; None in all if Redis did not answer in time.
+
+        num_bytes: of all values, if they are known; those of more than READ_AT_ONCE have more time.
+        """
         if not keys:
             return []
-        values = await self._call("get", lambda: self._commands.get_many(keys), self._read_timeout_s)
+        timeout_s = min(self._read_timeout_s * max(1.0, num_bytes / READ_AT_ONCE), self._write_timeout_s)
+        values = await self._call("get", lambda: self._commands.get_many(keys), timeout_s)
         if values is not None:
             self._metrics.redis_bytes.labels("read").inc(sum(len(value) for value in values if value is not None))
         return values

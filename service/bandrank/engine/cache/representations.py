@@ -14,7 +14,9 @@ from bandrank.metrics import Metrics
 # What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
 # tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
-FIRST_AT_ONCE = 512  # entries in a read from Redis before their size is known
+# Entries in a read from Redis before their size is known. Then as many as READ_AT_ONCE holds of the mean size of those
+# that came last, or of those before them, which counts less and less: short texts may be followed by long ones.
+FIRST_AT_ONCE, KEPT_SIZE = 512, 0.95
 
 
 class RepresentationCache:
@@ -42,7 +44,7 @@ class RepresentationCache:
         self._redis = redis
         self._metrics = metrics
         self._flights = SingleFlight()
-        self._at_once = FIRST_AT_ONCE
+        self._mean_bytes = 0.0
         self._writes: WriteBehind | None = None
         if redis is not None:
             self._writes = WriteBehind(redis, ttl_s=ttl_s, max_pending_bytes=max_pending_writes_bytes, metrics=metrics)
@@ -73,6 +75,7 @@ class RepresentationCache:
         Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
         and what another caller's `compute` raised for the same keys; errors are not kept.
         """
+        waits, waiting = wait_for_room, dict[bytes, bytes]()  # others who join the computation do not wait for Redis
 
         async def compute_and_keep(unclaimed: list[bytes]) -> dict[bytes, bytes]:
             payloads = dict(zip(unclaimed, await compute(unclaimed), strict=True))
@@ -80,8 +83,8 @@ class RepresentationCache:
             if self._writes is not None:
                 names = redis_keys(self._fingerprint, unclaimed)
                 entries = dict(zip(names, map(self.codec.seal, payloads.values(), names), strict=True))
-                if wait_for_room:
-                    await self._writes.put_all(entries)
+                if waits:
+                    waiting.update(entries)
                 else:
                     self._writes.put(entries)
             return payloads
@@ -90,7 +93,16 @@ class RepresentationCache:
         in_memory = zip(keys, self._memory.get_many(keys), strict=True)
         known = {key: payload for key, payload in in_memory if payload is not None}
         missing = [key for key in keys if key not in known]
-        return known | await self._flights.run(missing, compute_and_keep, owner)
+        try:
+            found = known | await self._flights.run(missing, compute_and_keep, owner)
+        except BaseException:
+            waits = False  # the computation may go on for others
+            if self._writes is not None:
+                self._writes.put(waiting)
+            raise
+        if self._writes is not None:
+            await self._writes.put_all(waiting)
+        return found
 
     async def drained(self) -> bool:
         """Waits until no write is queued; returns False if Redis lost any payload computed since the last call."""
@@ -108,7 +120,8 @@ class RepresentationCache:
         hits: dict[bytes, bytes] = {}
         start = 0
         while start < len(distinct):
-            part = distinct[start : start + self._at_once]
+            at_once = max(1, int(READ_AT_ONCE / self._mean_bytes)) if self._mean_bytes else FIRST_AT_ONCE
+            part = distinct[start : start + at_once]
             names = redis_keys(self._fingerprint, part)
             if (values := await redis.get_many(names)) is None:
                 break
@@ -125,8 +138,7 @@ class RepresentationCache:
 
     def _keep(self, payloads: Mapping[bytes, bytes]) -> None:
         if payloads:
-            mean_bytes = sum(map(len, payloads.values())) / len(payloads)
-            self._at_once = max(1, int(READ_AT_ONCE / mean_bytes))
+            self._mean_bytes = max(sum(map(len, payloads.values())) / len(payloads), KEPT_SIZE * self._mean_bytes)
         entries, size = len(self._memory), self._memory.num_bytes
         self._memory.put_many(payloads)
         self._metrics.cache_memory_entries.inc(len(self._memory) - entries)  # two caches may share the gauges

@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bandrank.errors import DeadlineExceeded
+from bandrank.errors import DeadlineExceeded, Overloaded
 
 Compute = Callable[[list[bytes]], Coroutine[Any, Any, dict[bytes, bytes]]]
 
-# Errors that concern whoever started a computation, and not its keys.
-STARTER_ERRORS = (DeadlineExceeded, TimeoutError)
+# Errors that concern whoever started a computation, and not its keys: one who joined may have been admitted before.
+STARTER_ERRORS = (DeadlineExceeded, TimeoutError, Overloaded)
 
 # A caller joins a computation of at most this many keys, or of this many times its own. A larger one it does not wait
 # for, but computes the shared keys again: the work done twice is bounded by its own size.
@@ -33,8 +33,8 @@ class Flight:
     num_waiting: int = 0
 
     def failed_for_its_starter(self, requested: frozenset[bytes]) -> bool:
-        """Whether another caller, who needs the requested keys, may succeed: the starter was late or has gone, or a key
-        failed that is not requested.
+        """Whether another caller, who needs the requested keys, may succeed: the starter was late, was refused or has
+        gone, or a key failed that is not requested.
         """
         if self.task.cancelled():
             return True

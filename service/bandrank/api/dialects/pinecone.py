@@ -1,0 +1,82 @@
+"""Pinecone's dialect: documents are objects, and come back in `data` with a `score`, unless they are not wanted.
+
+Its client posts to /rerank what Cohere's post there as well, so it has a path of its own: its host ends with /pinecone.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, texts_of
+from bandrank.api.dialects.fields import AnyLimit, Flag
+from bandrank.api.dialects.foreign import ForeignRequest, call_of
+from bandrank.api.responses import json_of
+from bandrank.engine.calls import Call
+
+
+class PineconeRequest(ForeignRequest):
+    """A query and documents. Fields not named here are ignored, such as `parameters`."""
+
+    model_config = ConfigDict(json_schema_extra=documents_schema("documents"))
+
+    documents: Documents = Field(description="Texts, or objects with `text` or with the `rank_fields`.")
+    rank_fields: RankFields | None = None
+    top_n: AnyLimit = None
+    return_documents: Flag = True
+
+
+@dataclass(slots=True)
+class PineconeResult:
+    """A document by its index in the request, and as it was sent unless it is not wanted."""
+
+    index: int
+    score: float
+    document: dict[str, Any] | None = None
+
+
+class PineconeUsage(BaseModel):
+    """What Pinecone would bill: a unit for each request."""
+
+    rerank_units: Literal[1] = 1
+
+
+class PineconeResponse(BaseModel):
+    """Documents from most to least relevant."""
+
+    model: str
+    data: list[PineconeResult]
+    usage: PineconeUsage
+
+
+def read(request: PineconeRequest, max_candidates: int) -> Call:
+    """The call of a request. Raises InputTooLarge, and InvalidInput for an object without a text."""
+    return call_of(
+        request,
+        request.documents,
+        max_candidates,
+        texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields),
+        top_n=request.top_n,
+        return_texts=request.return_documents is not False,
+    )
+
+
+def document(exchange: Exchange[PineconeRequest], index: int) -> dict[str, Any] | None:
+    """A document as an object, unless it is not wanted."""
+    text = exchange.text(index)
+    return None if text is None else given_back(exchange.request.documents[index], text)
+
+
+def write(exchange: Exchange[PineconeRequest]) -> bytes:
+    """The JSON of the PineconeResponse."""
+    response = PineconeResponse(
+        model=exchange.answer.model,
+        data=[PineconeResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked],
+        usage=PineconeUsage(),
+    )
+    return json_of(response, exclude_none=True)
+
+
+PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=document)

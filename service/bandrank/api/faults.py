@@ -1,0 +1,83 @@
+"""The faults of a body in words of JSON: pydantic names types of Python, and each kind that a value might have been."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import ValidationError
+
+IN_JSON = dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "Input should be an object") | {
+    "list_type": "Input should be a valid array",
+    "too_short": "Input should not be empty",  # no array has to have more than one item
+}
+SHOWN = 3
+EXPECTED = "Input should be "
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with the value at a path.
+
+    choice: the path of the outermost value around it, or of itself, that may be of several kinds, of which each has its
+    own faults; None if there is no such value.
+    """
+
+    path: Path
+    kind: str
+    message: str
+    choice: Path | None
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (".".join(map(str, self.path)), self.message)))
+
+
+def in_words(error: ValidationError, data: object) -> str:
+    """The first faults of some data, and how many more there are."""
+    found = [
+        _fault(fault["loc"], fault["type"], fault["msg"], data)
+        for fault in error.errors(include_url=False, include_input=False, include_context=False)
+    ]
+    by_choice: dict[Path | None, list[Fault]] = {}
+    for fault in found:
+        by_choice.setdefault(fault.choice, []).append(fault)
+    faults = [
+        fault for choice, group in by_choice.items() for fault in (group if choice is None else _likely(choice, group))
+    ]
+    more = f" (and {len(faults) - SHOWN} more)" if len(faults) > SHOWN else ""
+    return "; ".join(map(str, faults[:SHOWN])) + more
+
+
+def _fault(location: Sequence[str | int], kind: str, message: str, data: object) -> Fault:
+    """A fault by its place in the data, where pydantic's has names of the kinds that it tried between the fields'."""
+    path: list[str | int] = []
+    choice: Path | None = None
+    value = data
+    for number, step in enumerate(location, 1):
+        if (isinstance(value, list) and isinstance(step, int)) or (isinstance(value, dict) and step in value):
+            value = value[step]
+        elif not (isinstance(value, dict) and kind == "missing" and number == len(location)):
+            choice = tuple(path) if choice is None else choice
+            continue
+        path.append(step)
+    return Fault(tuple(path), kind, IN_JSON.get(kind, message.removeprefix("Value error, ")), choice)
+
+
+def _likely(choice: Path, faults: list[Fault]) -> list[Fault]:
+    """Of the faults of a value by each kind that it might have been, those of the kind that it looks like: a value
+    whose parts are wrong, or whose length is, is of the right kind.
+    """
+    by_path: dict[Path, list[Fault]] = {}
+    for fault in [fault for fault in faults if fault.path != choice] or faults:
+        by_path.setdefault(fault.path, []).append(fault)
+    return [
+        one
+        for path, group in by_path.items()
+        for one in [fault for fault in group if not fault.kind.endswith("_type")] or [_of_no_kind(path, group)]
+    ]
+
+
+def _of_no_kind(path: Path, faults: list[Fault]) -> Fault:
+    """One fault that names all kinds."""
+    kinds = dict.fromkeys(fault.message.removeprefix(EXPECTED) for fault in faults)
+    return replace(faults[0], path=path, message=EXPECTED + " or ".join(kinds))

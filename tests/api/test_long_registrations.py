@@ -1,0 +1,91 @@
+"""Registrations that take long: they end with their client and with the service, and their errors are their own."""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
+from support.models import random_text, tiny_bi_encoder
+from support.tasks import until
+
+from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+RNG = random.Random(0)
+CANDIDATES = [{"id": str(number), "text": f"{random_text(RNG, 20)} {number}"} for number in range(400)]
+LINES = "application/x-ndjson"
+
+
+@asynccontextmanager
+async def slow_app(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RunningApp, Callable[[], int]]]:
+    """A service that takes seconds for all candidates, and how many parts of them it has begun."""
+    begun = 0
+    compute_missing = RepresentationCache.compute_missing
+
+    async def slowly(*args: Any, **kwargs: Any) -> dict[bytes, bytes]:
+        nonlocal begun
+        begun += 1
+        await asyncio.sleep(0.05)
+        return await compute_missing(*args, **kwargs)
+
+    monkeypatch.setattr(RepresentationCache, "compute_missing", slowly)
+    monkeypatch.setattr("bandrank.engine.sources.ROWS_AT_ONCE", 64)
+    async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu")) as running:
+        yield running, lambda: begun
+
+
+async def test_a_registration_ends_with_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts that are not begun when it hangs up never are."""
+    async with slow_app(monkeypatch) as (running, begun):
+        message = {"type": "http.request", "body": json.dumps({"candidates": CANDIDATES}).encode()}
+
+        async def hung_up() -> None:
+            await until(lambda: begun() > 1)
+
+        await ask_and_hang_up(running.app, [message], hung_up=hung_up, path="/candidates", method="PUT")
+        ended = begun()
+        await asyncio.sleep(0.2)
+
+    assert 1 < ended == begun() < 20
+
+
+async def test_a_registration_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two parts, in words that say what to do."""
+    async with slow_app(monkeypatch) as (running, begun):
+        asking = asyncio.create_task(running.client.put("/candidates", json={"candidates": CANDIDATES}))
+        await until(lambda: begun() > 1)
+        running.service.stop()
+        message = assert_error(await asking, 503, "not_ready")
+
+    assert message == "the service is stopping; try another replica"
+    assert begun() < 20
+
+
+async def test_the_progress_of_a_stream_is_in_no_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though all of them fail by the same computation."""
+    async with running_app(tiny_bi_encoder(), settings=Settings(device="cpu")) as running:
+        source: Any = running.service.models.default.stages[0].scorer.source
+
+        def choke(_: object) -> None:
+            time.sleep(0.3)  # until the others have joined
+            raise RuntimeError("choked")
+
+        monkeypatch.setattr(source.encode_lane, "begin", choke)
+        line = b'{"id": "a", "text": "man"}'
+        first, second = (
+            asyncio.create_task(running.client.put("/candidates", content=body, headers={"content-type": LINES}))
+            for body in (b"no json\n" + line, line)
+        )
+        await until(lambda: bool(source.cache._flights._by_key))
+        ranking = await running.rerank({"query": "who", "candidates": ["man"]})
+        told = [assert_error(answer, 500, "scoring_failed") for answer in (ranking, await first, await second)]
+
+    assert told[0] == "scoring failed: RuntimeError"
+    assert told[1:] == [f"{told[0]} (the first 0 lines are registered)"] * 2

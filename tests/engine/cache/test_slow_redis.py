@@ -1,0 +1,153 @@
+"""A Redis behind a slow line, which answers in the time that the settings allow for each MiB, and no sooner."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+import torch
+
+from bandrank.engine.cache.codec import RepresentationCodec
+from bandrank.engine.cache.keys import digest
+from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.cache.redis_url import parse_redis_url
+from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.candidates import CandidateStore
+from bandrank.metrics import Metrics
+from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+READ_S = 0.2  # of a MiB, for which the client waits twice as long
+CODEC = RepresentationCodec(128, "float16")
+
+
+class SlowLine:
+    """The commands of a Redis. write_s: seconds that each write takes."""
+
+    def __init__(self, write_s: float = 0.0) -> None:
+        self.stored: dict[bytes, bytes] = {}
+        self._write_s = write_s
+
+    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values, after the time that they take."""
+        values = [self.stored.get(key) for key in keys]
+        await asyncio.sleep(READ_S * sum(len(value) for value in values if value) / MIB)
+        return values
+
+    async def sizes(self, keys: Sequence[bytes]) -> list[int]:
+        """The bytes of each value."""
+        return [len(self.stored.get(key, b"")) for key in keys]
+
+    async def set_many(self, entries: Mapping[bytes, bytes], ttl_ms: int | None) -> list[str]:
+        """Stores all of them."""
+        del ttl_ms
+        await asyncio.sleep(self._write_s)
+        self.stored |= entries
+        return []
+
+    async def delete_many(self, keys: Sequence[bytes]) -> int:
+        """Deletes them."""
+        return sum(self.stored.pop(key, None) is not None for key in keys)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def client(line: SlowLine) -> RedisClient:
+    """A client that waits twice as long as a MiB takes."""
+    return RedisClient(parse_redis_url("redis://slow"), line, timeout_s=2 * READ_S, metrics=Metrics())
+
+
+def cache(redis: RedisClient, *, memory_bytes: int = 0, max_pending_writes_bytes: int = 1 << 26) -> RepresentationCache:
+    """A cache behind which there is a Redis."""
+    return RepresentationCache(
+        bytes(16),
+        CODEC,
+        memory_bytes=memory_bytes,
+        redis=redis,
+        ttl_s=None,
+        metrics=Metrics(),
+        max_pending_writes_bytes=max_pending_writes_bytes,
+    )
+
+
+def keys_of(name: str, count: int) -> list[bytes]:
+    """Distinct keys."""
+    return [digest(f"{name} {number}") for number in range(count)]
+
+
+def rows(num_rows: int, count: int) -> list[bytes]:
+    """Payloads of so many vectors each."""
+    return CODEC.payloads(Ragged(torch.ones(num_rows * count, 128), offsets([num_rows] * count)))
+
+
+async def test_long_texts_are_found_after_short_ones() -> None:
+    """Not all of them are asked for at once, though those that were read last are small."""
+    representations = cache(client(SlowLine()))
+    short, long = keys_of("short", 20), keys_of("long", 40)
+    for keys, num_rows in ((short, 4), (long, 256)):  # those of a long text take 64 KiB
+
+        async def compute(unclaimed: list[bytes], num_rows: int = num_rows) -> list[bytes]:
+            return rows(num_rows, len(unclaimed))
+
+        await representations.compute_missing(keys, compute, wait_for_room=True)
+    assert await representations.drained()
+
+    for _ in range(3):
+        assert None not in await representations.lookup(short)
+        assert None not in await representations.lookup(long)
+
+
+async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
+    """It waits until there is room for all that it writes."""
+    representations = cache(client(SlowLine(write_s=60)), memory_bytes=MIB, max_pending_writes_bytes=1000)
+    keys, computing = keys_of("text", 8), asyncio.Event()
+
+    async def compute(unclaimed: list[bytes]) -> list[bytes]:
+        await computing.wait()
+        return rows(4, len(unclaimed))
+
+    registering = asyncio.create_task(representations.compute_missing(keys, compute, wait_for_room=True))
+    await asyncio.sleep(0)
+    ranking = asyncio.create_task(representations.compute_missing(keys[:4], compute))
+    await asyncio.sleep(0)
+    computing.set()
+
+    async with asyncio.timeout(20):
+        assert (await ranking).keys() >= set(keys[:4])
+    assert not registering.done()
+    registering.cancel()
+    await asyncio.gather(registering, return_exceptions=True)
+
+
+async def test_what_a_registration_computed_before_it_left_is_written() -> None:
+    """As far as there is room."""
+    line = SlowLine()
+    representations = cache(client(line))
+    keys, computing = keys_of("text", 4), asyncio.Event()
+
+    async def compute(unclaimed: list[bytes]) -> list[bytes]:
+        await computing.wait()
+        return rows(4, len(unclaimed))
+
+    registering = asyncio.create_task(representations.compute_missing(keys, compute, wait_for_room=True))
+    await asyncio.sleep(0)
+    ranking = asyncio.create_task(representations.compute_missing(keys, compute))
+    await asyncio.sleep(0)
+    registering.cancel()
+    await asyncio.gather(registering, return_exceptions=True)
+    computing.set()
+    await ranking
+
+    assert await representations.drained()
+    assert len(line.stored) == 4
+
+
+async def test_a_large_text_has_the_time_that_it_takes() -> None:
+    """Its size is known before it is read."""
+    store = CandidateStore(client(SlowLine()), max_bytes=0)
+    await store.put_many({"large": "a" * (4 * MIB)})
+
+    assert await store.get_many(["large"]) == ["a" * (4 * MIB)]
