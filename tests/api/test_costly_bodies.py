@@ -65,7 +65,7 @@ async def test_a_million_candidates_are_counted() -> None:
         response = await running.client.post("/rerank", content=b'{"query":"x","candidates":[' + million(b'""') + b"]}")
 
     message = assert_error(response, 413, "input_too_large")
-    assert message == "too many candidates: 1000000 (limit 2048)"
+    assert message == "too many candidates: 1000000 (limit 2048); send fewer, or raise the setting max_candidates"
 
 
 @pytest.mark.parametrize("text", [b"{[,:", rb"\",\\", rb"\\\"{"])

@@ -225,7 +225,7 @@ async def test_models_are_named_as_elsewhere() -> None:
         ({"input": [3, 5, 8]}, "send texts: token ids"),
         ({"input": [[3, 5], [8]]}, "send texts: token ids"),
         ({"input": 3}, "send texts: token ids"),
-        ({"input": []}, "at least 1"),
+        ({"input": []}, "input: Input should not be empty"),
         ({"input": None}, "valid string"),
         ({"input": ["man", 3]}, "valid string"),
         ({"input": {"text": "man"}}, "valid string"),

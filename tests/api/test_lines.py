@@ -3,12 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 from support.app import assert_error, running_app
 from support.scorers import lookup
 
-from bandrank.engine.clients import Client
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import Overloaded
 from bandrank.settings import Settings
@@ -34,9 +34,9 @@ async def test_long_lines_are_stored_as_they_come(monkeypatch: pytest.MonkeyPatc
     sizes: list[tuple[int, int]] = []
     register = CandidateRegistry.register
 
-    async def watch(registry: CandidateRegistry, texts: Mapping[str, str], *, client: Client) -> int:
+    async def watch(registry: CandidateRegistry, texts: Mapping[str, str], **more: Any) -> int:
         sizes.append((len(texts), sum(map(len, texts.values()))))
-        return await register(registry, texts, client=client)
+        return await register(registry, texts, **more)
 
     monkeypatch.setattr(CandidateRegistry, "register", watch)
     lines = [line(f"{n}", "x" * 400_000) for n in range(10)] + [line(f"s{n}", "man") for n in range(600)]
@@ -88,12 +88,12 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
 
     async with running_app(lookup()) as running:
 
-        async def refuse_once(registry: CandidateRegistry, texts: Mapping[str, str], *, client: Client) -> int:
+        async def refuse_once(registry: CandidateRegistry, texts: Mapping[str, str], **more: Any) -> int:
             if not refused:
                 refused.append(len(texts))
                 asyncio.get_running_loop().call_later(0.05, running.service.stop)
                 raise Overloaded("others go before", retry_after_s=30.0)
-            return await register(registry, texts, client=client)
+            return await register(registry, texts, **more)
 
         monkeypatch.setattr(CandidateRegistry, "register", refuse_once)
         lines = [line(f"{number}", "man") for number in range(257)]

@@ -85,8 +85,9 @@ class Redis:
         """The bytes of each."""
         return [READ_AT_ONCE] * len(keys)
 
-    async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Their texts."""
+    async def get_many(self, keys: Sequence[bytes], num_bytes: int = 0) -> list[bytes | None]:
+        """Their texts, whose size is told."""
+        assert num_bytes == READ_AT_ONCE * len(keys)
         self.read.append(len(keys))
         return [b"x" * READ_AT_ONCE] * len(keys)
 

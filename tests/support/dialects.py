@@ -72,7 +72,8 @@ DOCUMENTS = sends("documents")
 COHERE, TEI, NIM, SCORES = reads(), reads(None, "score"), reads("rankings", "logit"), reads("data", "score")
 
 SPEAKERS = [
-    *(Speaker("cohere", path, DOCUMENTS, COHERE) for path in ("/v1/rerank", "/v2/rerank", "/rerank")),
+    *(Speaker("cohere", path, DOCUMENTS, COHERE) for path in ("/v1/rerank", "/v2/rerank", "/v1/reranks", "/rerank")),
+    Speaker("pinecone", "/pinecone/rerank", DOCUMENTS, SCORES),
     *(Speaker("llama.cpp", path, DOCUMENTS, COHERE) for path in ("/reranking", "/v1/reranking")),
     *(
         Speaker("tei", path, sends("texts"), TEI, texts="texts")

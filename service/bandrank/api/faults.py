@@ -11,6 +11,7 @@ IN_JSON = dict.fromkeys(("model_type", "dataclass_type", "dict_type"), "Input sh
 }
 SHOWN = 3
 EXPECTED = "Input should be "
+NOTHING = object()
 
 Path = tuple[str | int, ...]
 
@@ -54,13 +55,20 @@ def _fault(location: Sequence[str | int], kind: str, message: str, data: object)
     choice: Path | None = None
     value = data
     for number, step in enumerate(location, 1):
-        if (isinstance(value, list) and isinstance(step, int)) or (isinstance(value, dict) and step in value):
-            value = value[step]
+        if (part := _part(value, step)) is not NOTHING:
+            value = part
         elif not (isinstance(value, dict) and kind == "missing" and number == len(location)):
             choice = tuple(path) if choice is None else choice
             continue
         path.append(step)
     return Fault(tuple(path), kind, IN_JSON.get(kind, message.removeprefix("Value error, ")), choice)
+
+
+def _part(value: object, step: str | int) -> object:
+    """What an object has under a key, or an array at an index; NOTHING for any other step."""
+    if isinstance(value, dict):
+        return value.get(step, NOTHING)
+    return value[step] if isinstance(value, list) and isinstance(step, int) else NOTHING
 
 
 def _likely(choice: Path, faults: list[Fault]) -> list[Fault]:

@@ -118,7 +118,7 @@ async def test_bad_requests_get_the_flat_error() -> None:
             for wrong in (speaker.body(" ", WORDS), *no_texts, [body], None, "who", {}):
                 assert_invalid(await post(running, speaker, wrong))
             message = assert_error(await post(running, speaker, body), 413, "input_too_large")
-            assert message == "too many candidates: 5 (limit 4)"
+            assert message == "too many candidates: 5 (limit 4); send fewer, or raise the setting max_candidates"
 
 
 async def test_keys_and_budgets_and_metrics_count(tmp_path: Path) -> None:
