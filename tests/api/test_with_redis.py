@@ -18,8 +18,10 @@ TOLERANCE = 1e-5  # of a score alone and in company, in float32: the law of ever
 
 
 def settings(server: RedisServer, **more: Any) -> Settings:
-    """The settings of a replica that keeps nothing in memory, so that every hit is one in Redis."""
-    return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0} | more))
+    """The settings of a replica that keeps nothing in memory, so that every hit is one in Redis, and that waits for
+    Redis on a busy machine too.
+    """
+    return Settings(device="cpu", redis_url=server.url, **({"cache_memory_bytes": 0, "redis_timeout_s": 20.0} | more))
 
 
 def texts_of(rng: random.Random, count: int) -> list[str]:
