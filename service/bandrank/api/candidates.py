@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -18,7 +18,7 @@ from bandrank.api.service import Service, ServiceOfApp
 from bandrank.engine.batching import STOPPING
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account
-from bandrank.engine.registry import titled
+from bandrank.engine.registry import CandidateRegistry, titled
 from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded
 
 router = APIRouter()
@@ -132,7 +132,8 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     body = await read_json(request, RegisterRequest, service.max_body_bytes, account, service.pace)
     for candidate in body.candidates:
         _check_text(candidate.whole, service.max_line_bytes)
-    return await unless_gone(request, _register(service, body.candidates, account.client))
+    registering = _register(service.registry, body.candidates, account.client, stopping=lambda: service.stopping)
+    return await unless_gone(request, registering)
 
 
 @router.delete(
@@ -147,10 +148,15 @@ async def delete(request: Request, service: ServiceOfApp, account: Registering) 
     return DeleteResponse(deleted=await service.registry.store.delete_many(body.ids))
 
 
-async def _register(service: Service, candidates: list[RegisteredCandidate], client: Client) -> RegisterResponse:
+async def _register(
+    registry: CandidateRegistry,
+    candidates: list[RegisteredCandidate],
+    client: Client,
+    stopping: Callable[[], bool] = lambda: False,
+) -> RegisterResponse:
     """Stores and encodes candidates; of several with the same id the last one counts."""
     texts = {candidate.id: candidate.whole for candidate in candidates}
-    encoded = await service.registry.register(texts, client=client, stopping=lambda: service.stopping)
+    encoded = await registry.register(texts, client=client, stopping=stopping)
     return RegisterResponse(registered=len(texts), encoded=encoded)
 
 
@@ -224,7 +230,7 @@ class _Upload:
         """Registers the queued candidates. A stream can wait for its turn: meanwhile it is not read any further."""
         while True:
             try:
-                part = await _register(self._service, self._queued, self._client)
+                part = await _register(self._service.registry, self._queued, self._client)
                 break
             except Overloaded as error:
                 if self._service.stopping:
