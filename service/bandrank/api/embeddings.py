@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects.costs import Usage
-from bandrank.api.dialects.dialect import Float32s
+from bandrank.api.dialects.dialect import Float32s, check_count
 from bandrank.api.dialects.fields import Size, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.disconnects import unless_gone
@@ -125,11 +125,7 @@ async def embed_texts(
 ) -> Response:
     """Embeds texts with a served bi-encoder, as it does to rank them; they share its queue and its cache."""
     body = await read_json(request, EmbeddingsRequest, service.max_body_bytes, account, service.pace)
-    if len(body.texts) > service.max_candidates:
-        raise InputTooLarge(
-            f"too many texts: {len(body.texts)} (limit {service.max_candidates}); send fewer, or raise the setting "
-            "max_candidates"
-        )
+    check_count(len(body.texts), service.max_candidates, "texts")
     embedding = embed(
         service.models,
         body.texts,

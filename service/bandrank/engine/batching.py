@@ -94,7 +94,7 @@ class TaskQueue:
     def check_open(self) -> None:
         """Raises NotReady once the queue is closed, ScoringFailed if that is because nothing can be scored."""
         if self._refusal is not None:
-            raise type(self._refusal)(str(self._refusal))  # a new one: a raised error collects a traceback
+            raise self._refusal.saying(str(self._refusal))  # a new one: a raised error collects a traceback
 
     def check_size(self, lane: str, rows: float) -> None:
         """Raises InputTooLarge for more rows than an idle service could score in time."""

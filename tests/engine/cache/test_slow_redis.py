@@ -100,10 +100,11 @@ async def test_long_texts_are_found_after_short_ones() -> None:
         assert None not in await representations.lookup(long)
 
 
-async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
-    """It waits until there is room for all that it writes."""
-    representations = cache(client(SlowLine(write_s=60)), memory_bytes=MIB, max_pending_writes_bytes=1000)
-    keys, computing = keys_of("text", 8), asyncio.Event()
+async def joined(
+    representations: RepresentationCache, keys: Sequence[bytes], ranked: Sequence[bytes]
+) -> tuple[asyncio.Task[dict[bytes, bytes]], asyncio.Task[dict[bytes, bytes]], asyncio.Event]:
+    """A registration of keys and a ranking that has joined it, and what lets their computation go on."""
+    computing = asyncio.Event()
 
     async def compute(unclaimed: list[bytes]) -> list[bytes]:
         await computing.wait()
@@ -111,8 +112,16 @@ async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
 
     registering = asyncio.create_task(representations.compute_missing(keys, compute, wait_for_room=True))
     await asyncio.sleep(0)
-    ranking = asyncio.create_task(representations.compute_missing(keys[:4], compute))
+    ranking = asyncio.create_task(representations.compute_missing(ranked, compute))
     await asyncio.sleep(0)
+    return registering, ranking, computing
+
+
+async def test_who_joins_a_registration_does_not_wait_for_redis() -> None:
+    """It waits until there is room for all that it writes."""
+    representations = cache(client(SlowLine(write_s=60)), memory_bytes=MIB, max_pending_writes_bytes=1000)
+    keys = keys_of("text", 8)
+    registering, ranking, computing = await joined(representations, keys, keys[:4])
     computing.set()
 
     async with asyncio.timeout(20):
@@ -126,16 +135,8 @@ async def test_what_a_registration_computed_before_it_left_is_written() -> None:
     """As far as there is room."""
     line = SlowLine()
     representations = cache(client(line))
-    keys, computing = keys_of("text", 4), asyncio.Event()
-
-    async def compute(unclaimed: list[bytes]) -> list[bytes]:
-        await computing.wait()
-        return rows(4, len(unclaimed))
-
-    registering = asyncio.create_task(representations.compute_missing(keys, compute, wait_for_room=True))
-    await asyncio.sleep(0)
-    ranking = asyncio.create_task(representations.compute_missing(keys, compute))
-    await asyncio.sleep(0)
+    keys = keys_of("text", 4)
+    registering, ranking, computing = await joined(representations, keys, keys)
     registering.cancel()
     await asyncio.gather(registering, return_exceptions=True)
     computing.set()

@@ -164,12 +164,6 @@ def read(request: CohereRequest, max_candidates: int) -> Call:
     )
 
 
-def document(exchange: Exchange[CohereRequest], index: int) -> dict[str, Any] | None:
-    """A document as an object, if asked for."""
-    text = exchange.text(index)
-    return None if text is None else given_back(exchange.request.documents[index], text)
-
-
 def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
     """The relevant spans of a document, if asked for, and if its scorer reads passages.
 
@@ -187,7 +181,7 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
 def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
-    results = [CohereResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked]
+    results = [CohereResult(index, score, given_back(exchange, index)) for index, score, _ in exchange.ranked]
     if exchange.call.passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)
@@ -214,7 +208,7 @@ def _cohere(version: str) -> Dialect[CohereRequest]:
         read,
         partial(write, version=version),
         fields=("documents",),
-        document=document,
+        document=given_back,
     )
 
 

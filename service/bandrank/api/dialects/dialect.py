@@ -115,11 +115,11 @@ class Dialect(Generic[Request]):
         return isinstance(body, dict) and any(body.get(name) is not None for name in self.fields)
 
 
-def check_count(num_candidates: int, limit: int) -> None:
-    """Raises InputTooLarge if a request has more candidates than the limit."""
-    if num_candidates > limit:
+def check_count(count: int, limit: int, what: str = "candidates") -> None:
+    """Raises InputTooLarge if a request has more candidates, or what else it has, than the limit."""
+    if count > limit:
         raise InputTooLarge(
-            f"too many candidates: {num_candidates} (limit {limit}); send fewer, or raise the setting max_candidates"
+            f"too many {what}: {count} (limit {limit}); send fewer, or raise the setting max_candidates"
         )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import to_json
 
+from bandrank.api.dialects.dialect import Exchange
 from bandrank.api.dialects.parts import is_in_parts, joined
 from bandrank.errors import InvalidInput
 
@@ -79,8 +80,11 @@ def texts_of(
         yield text
 
 
-def given_back(document: str | dict[str, Any], text: str) -> dict[str, Any]:
-    """A document as an object with a `text`: its own, else the one that was ranked."""
+def given_back(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
+    """The document at an index as an object with a `text`, its own or else the one that was ranked; if asked for."""
+    if (text := exchange.text(index)) is None:
+        return None
+    document: str | dict[str, Any] = exchange.request.documents[index]
     if isinstance(document, str):
         return {"text": text}
     return document if isinstance(document.get("text"), str) else document | {"text": text}

@@ -63,20 +63,14 @@ def read(request: PineconeRequest, max_candidates: int) -> Call:
     )
 
 
-def document(exchange: Exchange[PineconeRequest], index: int) -> dict[str, Any] | None:
-    """A document as an object, unless it is not wanted."""
-    text = exchange.text(index)
-    return None if text is None else given_back(exchange.request.documents[index], text)
-
-
 def write(exchange: Exchange[PineconeRequest]) -> bytes:
     """The JSON of the PineconeResponse."""
     response = PineconeResponse(
         model=exchange.answer.model,
-        data=[PineconeResult(index, score, document(exchange, index)) for index, score, _ in exchange.ranked],
+        data=[PineconeResult(index, score, given_back(exchange, index)) for index, score, _ in exchange.ranked],
         usage=PineconeUsage(),
     )
     return json_of(response, exclude_none=True)
 
 
-PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=document)
+PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=given_back)
