@@ -3,6 +3,7 @@
 BandrankError
     InvalidInput        422  the request cannot be understood
     InputTooLarge       413  the request is larger than this service takes
+    TooSlow             408  no more of the request came
     UnsupportedMedia    415  the body is compressed, or not of a type that is read here
     Unauthorized        401  the request has no key, or none that is known
     Forbidden           403  the client may not do this
@@ -46,6 +47,11 @@ class InvalidInput(BandrankError):
 class InputTooLarge(BandrankError):
     status = 413
     error_type = "input_too_large"
+
+
+class TooSlow(BandrankError):
+    status = 408
+    error_type = "too_slow"
 
 
 class UnsupportedMedia(BandrankError):

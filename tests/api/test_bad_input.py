@@ -193,6 +193,7 @@ async def test_the_largest_request_is_answered() -> None:
     assert_error(too_large, 413, "input_too_large")
 
 
+HALF = "half of a surrogate pair cannot be read, such as a text has that was cut within an emoji"
 NEITHER = "candidates.{0}: Input should be a valid string or an object"
 
 
@@ -208,7 +209,9 @@ NEITHER = "candidates.{0}: Input should be a valid string or an object"
         (b'{"id": "a", "text": "b"}, {"text": 1}, 5', "candidates.1.text: Input should be a valid string"),
         (b'"man", {"id": 7, "text": "b"}', "candidates.1.id: Input should be a valid string"),
         (b'{"text": "b", "score": "1"}', "candidates.0.score: Input should be a valid number"),
-        (b'"\xff"', "Invalid JSON: invalid unicode code point at line 1 column 33"),
+        (b'"\xff"', "Invalid JSON: invalid unicode code point at line 1 column 33; the body is not in UTF-8"),
+        (rb'"\ud83d"', f"Invalid JSON: unexpected end of hex escape at line 1 column 39; {HALF}"),
+        (rb'"\udc00 man"', f"Invalid JSON: lone leading surrogate in hex escape at line 1 column 38; {HALF}"),
         (b'"man",', "Invalid JSON: trailing comma at line 1 column 38"),
     ],
 )

@@ -3,14 +3,16 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from support.app import assert_error, running_app
-from support.scorers import lookup
+from support.scorers import LookupScorer, encoded_lookup, lookup
 
+from bandrank.api import candidate_lines
 from bandrank.engine.registry import CandidateRegistry
-from bandrank.errors import Overloaded
+from bandrank.errors import Overloaded, TooSlow
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -64,9 +66,10 @@ async def test_a_line_is_bounded(end: bytes) -> None:
     assert assert_error(beyond, 413, "input_too_large").startswith("a line is longer than 100 bytes;")
 
 
-async def test_a_stop_ends_a_stream_and_says_what_is_stored() -> None:
-    """It may have hours to go, for which no stop waits."""
-    async with running_app(lookup()) as running:
+@pytest.mark.parametrize("scorer", [lookup(), encoded_lookup(man=1.0)], ids=["texts", "representations"])
+async def test_a_stop_ends_a_stream_and_says_what_is_stored(scorer: LookupScorer) -> None:
+    """It may have hours to go, for which no stop waits; what was read is stored, and encoded where that is needed."""
+    async with running_app(scorer) as running:
 
         async def endless() -> AsyncIterator[bytes]:
             for number in range(10_000):
@@ -79,6 +82,85 @@ async def test_a_stop_ends_a_stream_and_says_what_is_stored() -> None:
 
     assert assert_error(response, 503, "not_ready").endswith("try another replica (the first 301 lines are registered)")
     assert stored == ["man", None]
+
+
+async def test_what_has_come_does_not_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is registered after a moment of silence, and beside lines that come now and then."""
+    monkeypatch.setattr(candidate_lines, "QUIET_S", 0.02)
+    async with running_app(lookup()) as running:
+        store = running.service.registry.store
+
+        async def halting() -> AsyncIterator[bytes]:
+            yield line("a", "man")
+            while await store.get_many(["a"]) != ["man"]:  # noqa: ASYNC110  # what the test is about
+                await asyncio.sleep(0.005)
+            for number in range(1_000_000):
+                yield line(f"{number}", "she")
+                await asyncio.sleep(0.005)
+                if await store.get_many(["0"]) == ["she"]:
+                    return
+
+        async with asyncio.timeout(20):
+            response = await running.client.put("/candidates", content=halting(), headers=NDJSON)
+
+    assert response.json()["errors"] == []
+    assert 2 < response.json()["registered"] < 256
+
+
+@pytest.mark.parametrize("seconds", [100.0, 0.005], ids=["silence", "drops"])
+async def test_a_stream_that_is_too_slow_is_told_what_is_stored(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection would end without a word."""
+    monkeypatch.setattr(candidate_lines, "QUIET_S", 0.02)
+    monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.3)
+    lines = [line(f"{number}", "man") for number in range(300)]
+    async with running_app(lookup()) as running:
+
+        async def slow() -> AsyncIterator[bytes]:
+            for each in lines:
+                yield each
+            while True:
+                await asyncio.sleep(seconds)
+                yield b"\n"
+
+        async with asyncio.timeout(20):
+            response = await running.client.put("/candidates", content=slow(), headers=NDJSON)
+        stored = await running.service.registry.store.get_many(["299"])
+
+    message = assert_error(response, 408, "too_slow")
+    assert message.startswith("less than 4096 bytes came in 0.3 s; ")
+    assert int(message.split("(the first ")[1].split()[0]) >= 300
+    assert stored == ["man"]
+
+
+async def test_a_stream_is_not_slow_while_it_waits_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the time counts in which it is waited for."""
+    monkeypatch.setattr(candidate_lines, "PATIENCE_S", 0.5)
+    register = CandidateRegistry.register
+
+    async def slowly(registry: CandidateRegistry, texts: Mapping[str, str], **more: Any) -> int:
+        await asyncio.sleep(0.7)
+        return await register(registry, texts, **more)
+
+    monkeypatch.setattr(CandidateRegistry, "register", slowly)
+    async with running_app(lookup()) as running:
+        lines = [line(f"{number}", "man") for number in range(600)]
+        response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)
+
+    assert response.json()["registered"] == 600
+
+
+@pytest.mark.parametrize(("size", "slow"), [(2048, False), (2047, True)])
+def test_progress_is_of_the_last_seconds(size: int, slow: bool) -> None:
+    """What came before them does not help."""
+    progress = candidate_lines._Progress()
+    progress.received(1 << 20)
+    for _ in range(50):
+        progress.waited(candidate_lines.PATIENCE_S / 2)
+        progress.received(size)
+    with pytest.raises(TooSlow) if slow else nullcontext():
+        progress.check()
 
 
 async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:

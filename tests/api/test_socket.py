@@ -26,6 +26,7 @@ from bandrank.serving import assemble
 from bandrank.settings import Settings
 
 BODY = json.dumps({"query": "who", "candidates": ["she", "man"], "raw_scores": True}).encode()
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n"
 HEAD = b"POST /rerank HTTP/1.1\r\nHost: bandrank\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -118,13 +119,14 @@ def test_a_body_of_50_mb_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     assert_quiet(caplog)
 
 
-def test_a_queued_client_that_goes_away_frees_its_room(caplog: pytest.LogCaptureFixture) -> None:
-    """Its task is dropped and counted; the request that is being scored is answered."""
+@pytest.mark.parametrize("behind", [b"", PROBE], ids=["alone", "pipelined"])
+def test_a_queued_client_that_goes_away_frees_its_room(behind: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Its task is dropped and counted, also if it sent another request; the one that is being scored is answered."""
     with listening() as running, socket.create_connection(running.address) as scored:
         scored.sendall(HEAD % len(BODY) + BODY)
         running.gate.wait_for_batch()
         with socket.create_connection(running.address) as impatient:
-            impatient.sendall(HEAD % len(BODY) + BODY)
+            impatient.sendall(HEAD % len(BODY) + BODY + behind)
             running.wait_for("bandrank_waiting_tasks", 1)
         running.wait_for("bandrank_dropped_tasks_total", 1, reason="cancelled")
         running.wait_for("bandrank_requests_total", 1, status="499")
@@ -175,7 +177,7 @@ def test_a_client_that_sends_no_more_gets_its_answer(caplog: pytest.LogCaptureFi
     text = "man " + "x" * 3_000_000
     large = json.dumps({"query": "who", "candidates": [text], "return_documents": True}).encode()
     with listening() as running:
-        with running.half_closed(b"GET /healthz HTTP/1.1\r\nHost: bandrank\r\n\r\n") as connection:
+        with running.half_closed(PROBE) as connection:
             assert answers_on(connection) == [(200, b'{"status":"alive"}')]
         running.gate.let_through()
         with running.half_closed(HEAD % len(large) + large) as connection:

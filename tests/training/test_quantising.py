@@ -69,6 +69,26 @@ def test_a_checkpoint_that_loses_too_much_is_not(folder: Path, monkeypatch: pyte
 
 
 @needs_native
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("the disk is full")])
+def test_what_is_not_measured_to_its_end_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The checkpoint keeps the mark, and the layers in float32, that it had."""
+    before = Precision(("int8",), ("head.pooler",))
+    save_precision(folder / "scorer", before)
+
+    def interrupted(*_: object) -> Row:
+        assert load_precision(folder / "scorer").fit == ()
+        raise error
+
+    monkeypatch.setattr(quantising, "_compare", interrupted)
+
+    assert quantise(folder) in {2, 130}
+
+    assert load_precision(folder / "scorer") == before
+
+
+@needs_native
 def test_each_dtype_has_a_mark_of_its_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

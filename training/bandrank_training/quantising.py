@@ -122,10 +122,14 @@ def run(args: argparse.Namespace) -> int:
         print(said_of(changes))  # noqa: T201 - a result
     save_precision(folder, Precision(others, exact))  # the mark is taken back until it is earned
     rows = []
-    for each in judgements:
-        rows.append(row := _compare(args, each))
-        said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
-        print(said, flush=True)  # noqa: T201 - minutes apart
+    try:
+        for each in judgements:
+            rows.append(row := _compare(args, each))
+            said = f"{row.collection}: {np.mean(row.changes):+.4f} of {row.exact:.4f}, {len(row.changes):,} queries"
+            print(said, flush=True)  # noqa: T201 - minutes apart
+    except BaseException:  # Ctrl-C too: what was not measured to its end says nothing
+        save_precision(folder, before)
+        raise
     print(table(rows, args.dtype))  # noqa: T201 - the result
     fit = all(row.passes for row in rows) and within_margin([change for row in rows for change in row.changes])
     if fit:

@@ -163,6 +163,9 @@ class BoundedProtocol(WithoutUpgrades):
         if self._check is not None:
             self._check.cancel()
         super().connection_lost(exc)
+        if (owed := self._answering) is not None and not owed.response_complete:
+            owed.disconnected = True  # uvicorn tells the last of the requests that came, behind which others may wait
+            owed.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         self._received += len(data)

@@ -1,10 +1,11 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
 from codecs import BOM_UTF8
-from collections.abc import Collection
-from typing import TypeVar
+from collections.abc import Collection, Hashable
+from functools import cache
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
 
@@ -13,7 +14,7 @@ from bandrank.api.pace import Pace
 from bandrank.engine.memory import Account
 from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
-Model = TypeVar("Model", bound=BaseModel)
+Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
 
 JSON = "application/json"
@@ -50,7 +51,7 @@ def media_type(request: Request, also: Collection[str] = ()) -> str:
     return kind
 
 
-async def read_json(request: Request, kind: type[Model], max_bytes: int, account: Account, pace: Pace) -> Model:
+async def read_json(request: Request, kind: type[Kind], max_bytes: int, account: Account, pace: Pace) -> Kind:
     """The validated request in a body of JSON. Raises what `media_type`, `read_body` and `parse` raise."""
     media_type(request)
     body = await read_body(request, max_bytes, account, pace)
@@ -110,20 +111,37 @@ def load(body: Json) -> object:
     try:
         return from_json(body)
     except ValueError as error:
-        raise InvalidInput(f"Invalid JSON: {error}") from None
+        raise InvalidInput(f"Invalid JSON: {error}{_cause(body, str(error))}") from None
 
 
-def validated(kind: type[Model], data: object) -> Model:
-    """The validated request. Raises InvalidInput, whose message lists the first three faults."""
+def _cause(body: Json, fault: str) -> str:
+    """What is likely behind a fault of JSON that looks right to its sender; nothing where the fault says it all."""
+    if "surrogate" in fault or "hex escape" in fault:
+        return "; half of a surrogate pair cannot be read, such as a text has that was cut within an emoji"
     try:
-        return kind.model_validate(data)
+        body.decode()
+    except UnicodeDecodeError:
+        return "; the body is not in UTF-8"
+    return ""
+
+
+def validated(kind: type[Kind], data: object) -> Kind:
+    """The validated request. Raises InvalidInput, whose message lists the first three faults."""
+    reader: TypeAdapter[Kind] = _reader(kind)
+    try:
+        return reader.validate_python(data)
     except ValidationError as error:
         raise InvalidInput(in_words(error, data)) from None
 
 
-def parse(kind: type[Model], body: Json) -> Model:
+def parse(kind: type[Kind], body: Json) -> Kind:
     """The validated request that a body holds. Raises InvalidInput."""
     return validated(kind, load(body))
+
+
+@cache
+def _reader(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def values_at_most(text: Json) -> int:

@@ -1,0 +1,195 @@
+"""Candidates to register as a stream of lines, which may go on for hours: read no faster than they are encoded."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+
+from fastapi import Request
+
+from bandrank.api.parsing import check_values, parse
+from bandrank.api.registered import LineError, RegisteredCandidate, RegisterResponse
+from bandrank.api.service import Service
+from bandrank.engine.batching import STOPPING
+from bandrank.engine.clients import Client
+from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded, TooSlow
+
+LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together
+# Lines of a stream that are read before others have their turn, in those that are empty: a real pause, in which the
+# scoring thread gets hold of the interpreter.
+MAX_EFFORT, LINE_EFFORT, PAUSE_S = 4096, 15, 0.001
+LOOK_S = 0.1  # between two looks, while a stream waits, whether the service stops
+STREAM_COPIES = 4  # of lines that are queued, in memory: as bytes, as texts, and on their way to Redis
+MAX_ERRORS = 20  # listed in a response
+QUIET_S = 1.0  # what has been read waits no longer for more
+# A stream progresses by this many bytes in this time. Connections ask for as many in somewhat more, and end without a
+# word of what is registered.
+LEAST_BYTES, PATIENCE_S = 4096, 8.0
+
+
+def memory_of_stream(max_line_bytes: int) -> int:
+    """The bytes that a stream takes at most."""
+    return STREAM_COPIES * (max_line_bytes + BYTES_AT_ONCE)
+
+
+async def register_lines(service: Service, request: Request, client: Client) -> RegisterResponse:
+    """Registers a stream of lines. An error that ends it says how many lines were registered before."""
+    upload = _Upload(service, client)
+    effort = 0
+    try:
+        async for line in _lines(request, service.max_line_bytes):
+            if line is not None and len(line) > service.max_line_bytes:
+                await upload.flush()  # those before it
+                raise InputTooLarge(
+                    f"a line is longer than {service.max_line_bytes} bytes; end each candidate with a newline"
+                )
+            if line is not None:
+                upload.add(line)
+                effort += LINE_EFFORT if line else 1
+            if upload.is_due or service.stopping:
+                await upload.flush()
+                effort = 0
+            elif effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
+                await asyncio.sleep(PAUSE_S)
+                effort = 0
+            if service.stopping:
+                raise NotReady(STOPPING)
+        await upload.flush()
+    except BandrankError as error:
+        raise error.saying(f"{error} ({upload.progress})") from error
+    return upload.answer
+
+
+class _Upload:
+    """The lines of a stream, registered some at a time. answer: what has become of them so far."""
+
+    def __init__(self, service: Service, client: Client) -> None:
+        self.answer = RegisterResponse(registered=0, encoded=0)
+        self._service, self._client = service, client
+        self._num_lines = 0
+        self._lines_done = self._errors_done = 0  # of those up to the last flush
+        self._queued: list[RegisteredCandidate] = []
+        self._queued_bytes = 0
+        self._since = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the queued candidates should be registered before more are read."""
+        full = len(self._queued) == LINES_AT_ONCE or self._queued_bytes >= BYTES_AT_ONCE
+        return full or (bool(self._queued) and time.monotonic() - self._since >= QUIET_S)
+
+    @property
+    def progress(self) -> str:
+        """Which lines are registered, and which of these could not be read."""
+        unread = ""
+        if self._errors_done:
+            first = self.answer.errors[0]
+            unread = f" but for {self._errors_done} that could not be read, such as line {first.line}: {first.error}"
+        return f"the first {self._lines_done} lines are registered{unread}"
+
+    def add(self, line: bytes) -> None:
+        """Queues the candidate of the next line, if it has one that can be read."""
+        self._num_lines += 1
+        if not line.strip():
+            return
+        try:
+            check_values(line)
+            self._queued.append(parse(RegisteredCandidate, line))
+            self._queued_bytes += len(line)
+        except InvalidInput as error:
+            self.answer.num_errors += 1
+            if len(self.answer.errors) < MAX_ERRORS:
+                self.answer.errors.append(LineError(line=self._num_lines, error=str(error)))
+
+    async def flush(self) -> None:
+        """Registers the queued candidates. A stream can wait for its turn: meanwhile it is not read any further."""
+        texts = {candidate.id: candidate.whole for candidate in self._queued}  # the last one of an id counts
+        while True:
+            try:
+                self.answer.encoded += await self._service.registry.register(texts, client=self._client)
+                break
+            except Overloaded as error:
+                if self._service.stopping:
+                    raise
+                await self._wait(error.retry_after_s)
+        self.answer.registered += len(texts)
+        self._lines_done, self._errors_done = self._num_lines, self.answer.num_errors
+        self._queued, self._queued_bytes = [], 0
+        self._since = time.monotonic()
+
+    async def _wait(self, seconds: float) -> None:
+        """Returns after some seconds, or soon after the service was told to stop."""
+        until = time.monotonic() + seconds
+        await asyncio.sleep(LOOK_S)
+        while time.monotonic() < until and not self._service.stopping:  # noqa: ASYNC110  # nobody sets an event
+            await asyncio.sleep(LOOK_S)
+
+
+async def _lines(request: Request, max_bytes: int) -> AsyncIterator[bytes | None]:
+    """The body's lines, up to one of more than `max_bytes`, of which no more is read than shows that; None where no
+    more came for a while. Raises TooSlow.
+    """
+    rest = bytearray()
+    async for chunk in _chunks(request):
+        if chunk is None:
+            yield None
+            continue
+        *complete, last = chunk.split(b"\n")  # what came before has no end in it, and is not searched again
+        for part in complete:
+            rest += part
+            yield bytes(rest)
+            rest.clear()
+        rest += last
+        if len(rest) > max_bytes:
+            break
+    yield bytes(rest)
+
+
+async def _chunks(request: Request) -> AsyncIterator[bytes | None]:
+    """The chunks of a body as they come, and None after each QUIET_S in which none does. Raises TooSlow."""
+    stream = request.stream()
+    progress = _Progress()
+    while True:
+        coming = asyncio.ensure_future(anext(stream, None))
+        try:
+            while not coming.done():
+                started = time.monotonic()
+                await asyncio.wait([coming], timeout=QUIET_S)
+                progress.waited(time.monotonic() - started)
+                if not coming.done():
+                    yield None
+                    progress.check()
+        finally:
+            coming.cancel()
+        if (chunk := coming.result()) is None:
+            return
+        progress.received(len(chunk))
+        yield chunk
+        progress.check()
+
+
+class _Progress:
+    """How many bytes came in the last PATIENCE_S, of the time that was spent waiting for them."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._num_bytes = 0
+
+    def waited(self, seconds: float) -> None:
+        """Counts time in which the stream was waited for."""
+        self._now += seconds
+        while self._recent and self._recent[0][0] <= self._now - PATIENCE_S:
+            self._num_bytes -= self._recent.popleft()[1]
+
+    def received(self, num_bytes: int) -> None:
+        """Counts a chunk."""
+        self._recent.append((self._now, num_bytes))
+        self._num_bytes += num_bytes
+
+    def check(self) -> None:
+        """Raises TooSlow if too little came."""
+        if self._now >= PATIENCE_S and self._num_bytes < LEAST_BYTES:
+            raise TooSlow(
+                f"less than {LEAST_BYTES} bytes came in {PATIENCE_S:g} s; send lines as you have them together"
+            )

@@ -1,0 +1,57 @@
+"""What is registered, and what an answer says of it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from bandrank.engine.registry import titled
+
+
+def _with_either_id(schema: dict[str, Any]) -> None:
+    """Adds to a schema with `id` that `_id` may take its place."""
+    schema["required"].remove("id")
+    schema["anyOf"] = [
+        {"required": ["id"]},
+        {"required": ["_id"], "properties": {"_id": schema["properties"]["id"] | {"title": "Id"}}},
+    ]
+
+
+@dataclass(slots=True)
+class RegisteredCandidate:
+    """A candidate that later requests may name by its id, as a line of a corpus has it.
+
+    id: or `_id`.  title: of a document, goes before the text.
+    """
+
+    __pydantic_config__ = ConfigDict(json_schema_extra=_with_either_id)
+
+    id: Annotated[str, Field(min_length=1, max_length=512, validation_alias=AliasChoices("id", "_id"))]
+    text: str
+    title: str | None = None
+
+    @property
+    def whole(self) -> str:
+        """The text with the title."""
+        return titled(self.title, self.text)
+
+
+class LineError(BaseModel):
+    """A line of an NDJSON upload that was not registered, counted from 1."""
+
+    line: int
+    error: str
+
+
+class RegisterResponse(BaseModel):
+    """The number of registered ids, and of representations computed for their texts; the others were cached.
+
+    A stream of lines that repeats an id far apart counts it again.
+
+    errors: the first of the num_errors lines that could not be read.
+    """
+
+    registered: int
+    encoded: int
+    num_errors: int = 0
+    errors: list[LineError] = []
