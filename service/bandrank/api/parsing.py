@@ -1,8 +1,7 @@
 """Reads and validates bodies; endpoints read them themselves, to bound their size."""
 
 from codecs import BOM_UTF8
-from collections.abc import Collection, Hashable
-from functools import cache
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,6 +15,8 @@ from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 
 Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
+
+READERS: dict[type, TypeAdapter[Any]] = {}  # of each kind, which take a while to make
 
 JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines")
@@ -127,7 +128,7 @@ def _cause(body: Json, fault: str) -> str:
 
 def validated(kind: type[Kind], data: object) -> Kind:
     """The validated request. Raises InvalidInput, whose message lists the first three faults."""
-    reader: TypeAdapter[Kind] = _reader(kind)
+    reader: TypeAdapter[Kind] = READERS.get(kind) or READERS.setdefault(kind, TypeAdapter(kind))
     try:
         return reader.validate_python(data)
     except ValidationError as error:
@@ -137,11 +138,6 @@ def validated(kind: type[Kind], data: object) -> Kind:
 def parse(kind: type[Kind], body: Json) -> Kind:
     """The validated request that a body holds. Raises InvalidInput."""
     return validated(kind, load(body))
-
-
-@cache
-def _reader(kind: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def values_at_most(text: Json) -> int:
