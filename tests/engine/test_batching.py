@@ -285,6 +285,32 @@ def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]
     queue.put(task_of([4]))
 
 
+def test_a_service_that_was_slow_for_a_while_is_asked_again() -> None:
+    """What it could do before is refused at the speed of late, as an overload is, until that is old."""
+    clock = Clock()
+    queue = open_queue(max_wait_s=4.0, clock=clock)
+    queue.throughput.report(LANE.name, 100, 1.0)
+    for _ in range(50):
+        queue.throughput.report(LANE.name, 100, 10.0)
+    queue.put(task_of([30]))
+    queue.take_batch(1000)
+    with pytest.raises(InputTooLarge):
+        queue.put(task_of([401]))
+
+    clock.now += 10.0
+    with pytest.raises(Overloaded, match=r"at the present speed.* try again in 20\.0 s") as refused:
+        queue.put(task_of([300]))
+    assert refused.value.retry_after_s == pytest.approx(20.0)
+
+    clock.now += 20.0
+    queue.put(task_of([300], deadline=clock.now + 100))
+    queue.take_batch(1000)
+    for _ in range(50):
+        queue.throughput.report(LANE.name, 100, 10.0)
+    with pytest.raises(Overloaded):
+        queue.put(task_of([300], deadline=clock.now + 100))
+
+
 def test_a_refused_task_leaves_no_trace() -> None:
     """None of its rows are queued, and it may be put again."""
     queue = open_queue(max_waiting_rows=20)

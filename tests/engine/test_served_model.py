@@ -9,15 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.models import as_served, random_text, score_batch, tiny_cross_encoder, tiny_tokenizer
-from support.scorers import Gate, LookupScorer, WatchedScorer, lookup
+from support.scorers import Gate, LookupScorer, WatchedScorer, encoded_lookup, lookup
 from support.serving import ranked, served
 from support.tasks import Clock, until
 
 from bandrank.engine.served import ServedModel
 from bandrank.engine.tokenizer import RequestTokenizer
-from bandrank.errors import DeadlineExceeded, NotReady, Overloaded
+from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
 from bandrank.metrics import Metrics
 from bandrank.models.batch import ScoreBatch
+from bandrank.models.ragged import Ragged
 from bandrank.models.texts import TextEncoder
 from bandrank.serving import choose_device
 from bandrank.settings import Settings
@@ -270,6 +271,45 @@ async def test_a_self_test_is_no_request() -> None:
             assert sample(model, name) == 0
         for name in ("tokenize", "queue", "score"):
             assert sample(model, f"{name}_seconds_count") == 0
+
+
+async def test_a_self_test_encodes_anew() -> None:
+    """What a cache has would say nothing of the encoder."""
+    encoded: list[int] = []
+    async with served(encoded_lookup(lambda tokens: encoded.append(len(tokens)))) as model:
+        for number in (1, 2):
+            await model.self_test()
+            assert len(encoded) == number
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["cancelled", "failed"])
+async def test_what_was_encoded_for_a_request_that_is_given_up_is_kept(failed: bool) -> None:
+    """So that one who comes again gets further, however little time there is at once."""
+    gate, encoded = Gate(), list[int]()
+
+    def watch(tokens: Ragged) -> None:
+        gate(tokens)
+        if failed and encoded:
+            raise RuntimeError("no more")
+        encoded.append(len(tokens))
+
+    texts = [f"man {number}" for number in range(6)]
+    async with served(encoded_lookup(watch, man=1.0), settings=Settings(device="cpu", max_batch_rows=6)) as model:
+        asking = asyncio.create_task(model.rank("who", texts))
+        gate.let_through()
+        await asyncio.to_thread(gate.wait_for_batch)
+        await asyncio.to_thread(gate.wait_for_batch)
+        assert sum(encoded) == 2
+        if not failed:
+            asking.cancel()
+        gate.let_through(100)
+        with pytest.raises(ScoringFailed if failed else asyncio.CancelledError):
+            await asking
+        failed = False
+        ranking = await model.rank("who", texts)
+
+        assert ranking.reports[0].cache_hits == 2
+        assert sum(encoded) >= 6
 
 
 async def test_a_success_is_fresh_for_a_while() -> None:

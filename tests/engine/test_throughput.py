@@ -1,5 +1,7 @@
 """Predictions follow what was measured, and large batches more than small ones."""
 
+import math
+
 import pytest
 
 from bandrank.engine.throughput import DECAY, MAX_PAUSE_S, MAX_SLOWDOWN, Throughput
@@ -80,3 +82,20 @@ def test_a_changed_speed_is_learnt() -> None:
         throughput.report("lane", 1000, 4.0)
 
     assert throughput.seconds("lane", 1000) == pytest.approx(4.0, rel=1e-3)
+
+
+def test_the_best_speed_is_kept_and_the_age_of_the_present_one_known() -> None:
+    """Of batches that are not much smaller."""
+    now = 100.0
+    throughput = Throughput(lambda: now)
+    assert throughput.best_seconds("lane", 1000) == 0.0
+    assert throughput.age_s("lane", batch_rows=1000) == math.inf
+    throughput.report("lane", 1000, 1.0)
+    for _ in range(50):
+        throughput.report("lane", 1000, 3.0)
+    now = 107.0
+    throughput.report("lane", 2, 1.0)
+
+    assert throughput.least_seconds("lane", 1000, batch_rows=1000) == pytest.approx(3.0, rel=0.01)
+    assert throughput.best_seconds("lane", 1000, batch_rows=1000) == pytest.approx(1.0)
+    assert (throughput.age_s("lane", batch_rows=1000), throughput.age_s("lane", batch_rows=2)) == (7.0, 0.0)

@@ -13,7 +13,7 @@ import torch
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.redis_client import RedisClient
-from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.metrics import Metrics
 from bandrank.models.ragged import Ragged
 
@@ -81,7 +81,7 @@ class Replica:
         memory, redis = (self.sample("cache_lookups_total", tier=tier, outcome="hit") for tier in ("memory", "redis"))
         return int(memory), int(redis)
 
-    async def _compute(self, keys: list[bytes]) -> list[bytes]:
+    async def _compute(self, keys: list[bytes], _: Rescue) -> list[bytes]:
         self.computed += keys
         await asyncio.sleep(0)
         return [payload_of(key) for key in keys]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from bandrank.engine.clients import SHADOW, Client, excess
 from bandrank.engine.lines import Line, take
+from bandrank.engine.sizes import ADVICE, check_size
 from bandrank.engine.tasks import AnyLane, AnySlice, AnyTask
 from bandrank.engine.throughput import Throughput
 from bandrank.engine.tickets import Ticket
@@ -64,7 +65,7 @@ class TaskQueue:
         self._patience = patience
         self.clock = clock
         self._on_drop = on_drop
-        self.throughput = throughput or Throughput()
+        self.throughput = throughput or Throughput(clock)
         self._changed = threading.Condition()
         self._lines: dict[Client, Line] = {}
         self._background = Line(SHADOW, 0.0)
@@ -96,29 +97,20 @@ class TaskQueue:
         if self._refusal is not None:
             raise self._refusal.saying(str(self._refusal))  # a new one: a raised error collects a traceback
 
-    def check_size(self, lane: str, rows: float) -> None:
-        """Raises InputTooLarge for more rows than an idle service could score in time."""
-        seconds = self.throughput.least_seconds(lane, rows, batch_rows=min(rows, self._max_batch_rows))
-        if rows > self._max_waiting_rows or seconds > self._max_wait_s:
-            raise InputTooLarge(
-                f"scoring this request would take {seconds:.0f} s and {rows:.0f} rows: send fewer or shorter texts "
-                f"(limits: {self._max_wait_s:.0f} s, {self._max_waiting_rows:.0f} rows)"
-            )
-
     @contextmanager
     def admitted(self, ticket: Ticket, expected: Mapping[AnyLane, float]) -> Iterator[None]:
         """Gives a request its turn, which it has until the block ends.
 
         expected: estimated rows that it will need, by lane; if there are any, it is promised to get them.  Raises
-        Overloaded if more goes before than it may wait for, or than leaves it time enough, InputTooLarge if it could
-        not be scored in time by an idle service, and what `check_open` raises.
+        Overloaded if more goes before than it may wait for, or than leaves it time enough, and what `check_open` and
+        `_check_size` raise.
         """
         rows = {lane.name: count for lane, count in expected.items()}
         cost = sum(count * lane.row_cost for lane, count in expected.items())
         with self._changed:
             self.check_open()
             for lane, count in rows.items():
-                self.check_size(lane, SURE * count)
+                self._check_size(lane, SURE * count)
             seconds = self.throughput.total(rows)
             if cost:
                 before_s = self._seconds_before(ticket, cost)
@@ -141,13 +133,13 @@ class TaskQueue:
 
         Raises Overloaded if it would not be done by its deadline, behind the work that goes before, or if its client
         would have more than its share of the waiting rows; also if more goes before than it may wait for, unless its
-        request was promised to be served. Raises what `check_open` and `check_size` raise.
+        request was promised to be served. Raises what `check_open` and `_check_size` raise.
         may_be_refused: whether that promise does not hold for this task.
         """
         ticket, lane, cost = task.ticket, task.lane, task.cost
         with self._changed:
             self.check_open()
-            self.check_size(lane.name, task.total_rows)
+            self._check_size(lane.name, task.total_rows)
             seconds = self.throughput.seconds(lane.name, task.total_rows)
             self._check_room(ticket, lane, task.total_rows)
             before_s = self._seconds_before(ticket, cost)
@@ -230,6 +222,14 @@ class TaskQueue:
             line.hand_out(part)
         self._remove(lambda task: task.num_taken == len(task.rows))
         return batch
+
+    def _check_size(self, lane: str, rows: float) -> None:
+        """Raises what `sizes.check_size` raises, and InputTooLarge for more rows than may wait."""
+        if rows > self._max_waiting_rows:
+            raise InputTooLarge(
+                f"scoring this request would take {rows:.0f} rows (limit {self._max_waiting_rows:.0f}): {ADVICE}"
+            )
+        check_size(self.throughput, lane, rows, min(rows, self._max_batch_rows), self._max_wait_s)
 
     def _check_room(self, ticket: Ticket, lane: AnyLane, rows: float) -> None:
         """Raises Overloaded if the client would have more than its share of the waiting rows, and not only by what the

@@ -115,9 +115,12 @@ class ServedModel:
         return {index: Passage(*spans[index], passage.score) for index, passage in best.items()}
 
     async def self_test(self) -> None:
-        """Scores a request with every stage, without counting it in the metrics. Raises what `rank` raises."""
+        """Scores a request with every stage, without counting it in the metrics, and anew each time: a representation
+        from a cache would say nothing of the encoder. Raises what `rank` raises.
+        """
+        asked = [("is the service able to score?", SELF_TEST_TEXTS)]
         for stage in self.stages:
-            await self._rank([("is the service able to score?", SELF_TEST_TEXTS)], ITSELF, stage.role.name, None)
+            await self._rank(asked, ITSELF, stage.role.name, None, options=Options(keep=False))
 
     async def _rank(
         self,

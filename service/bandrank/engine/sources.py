@@ -7,7 +7,7 @@ from typing import Generic, Protocol
 
 from bandrank.engine.batching import STOPPING, TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
-from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.engine.clients import Client
 from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.options import DEFAULT, Options
@@ -162,7 +162,7 @@ class RepresentationSource:
                 payloads, misses = await self._payloads(keys, read, options.reach, ticket, recorder)
             else:
                 with recorder.span("encode"):
-                    payloads, misses = await self._encode(read, options.reach, ticket, keep=False), len(read)
+                    payloads, misses = await self._encode(read, options.reach, ticket), len(read)
         unread = self._tokenizer.unread_tokens(texts)
         return self._sourced(tokens.query, tokens.truncated_query_tokens, payloads, unread, misses)
 
@@ -193,10 +193,10 @@ class RepresentationSource:
         cached = await self.cache.lookup(list(read))
         missing = [key for key, payload in zip(read, cached, strict=True) if payload is None]
 
-        async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
+        async def encode(unclaimed: Sequence[bytes], rescue: Rescue) -> list[Payload]:
             ticket = Ticket(client, self._queue.clock() + timeout_s)
             async with timeout(timeout_s):
-                return await self._encode([read[key] for key in unclaimed], WHOLE, ticket, keep=True)
+                return await self._encode([read[key] for key in unclaimed], WHOLE, ticket, rescue)
 
         start = 0
         while start < len(missing):
@@ -263,8 +263,8 @@ class RepresentationSource:
             cached = await self.cache.lookup(keys)
         missing = {key: text for key, text, payload in zip(keys, texts, cached, strict=True) if payload is None}
 
-        async def encode(unclaimed: Sequence[bytes]) -> list[Payload]:
-            return await self._encode([missing[key] for key in unclaimed], reach, ticket, keep=True)
+        async def encode(unclaimed: Sequence[bytes], rescue: Rescue) -> list[Payload]:
+            return await self._encode([missing[key] for key in unclaimed], reach, ticket, rescue)
 
         with recorder.span("encode"):
             computed = await self.cache.compute_missing(list(missing), encode, ticket.client) if missing else {}
@@ -282,13 +282,25 @@ class RepresentationSource:
         max_rows = min(int(sum(rows) * seconds / whole_s), ROWS_AT_ONCE) if whole_s else 0
         return len(rows[next(runs_within(rows, max_rows))])
 
-    async def _encode(self, texts: Sequence[str], reach: Reach, ticket: Ticket, *, keep: bool) -> list[Payload]:
-        options = Options(reach, keep=keep)
+    async def _encode(
+        self, texts: Sequence[str], reach: Reach, ticket: Ticket, rescue: Rescue | None = None
+    ) -> list[Payload]:
+        """The representations of texts. rescue: gets those of the leading texts if the others are given up; None: none
+        are kept, nor are the texts' tokens.
+        """
+        options = Options(reach, keep=rescue is not None)
         tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=options)
-        return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket)
+        return await self._encode_ids(tokens.candidates, tokens.truncated_candidate_tokens, ticket, rescue)
 
-    async def _encode_ids(self, texts: RaggedIds, truncated: Sequence[int], ticket: Ticket) -> list[Payload]:
+    async def _encode_ids(
+        self, texts: RaggedIds, truncated: Sequence[int], ticket: Ticket, rescue: Rescue | None = None
+    ) -> list[Payload]:
         lengths: list[int] = texts.lengths.tolist()
         task = Task(self.encode_lane, NO_IDS, texts, lengths, self._queue.clock(), ticket)
-        payloads = await submit(self._queue, task)
+        try:
+            payloads = await submit(self._queue, task)
+        except BaseException:
+            if rescue is not None and (done := list(task.done_so_far)):
+                rescue(self._codec.with_counts(done, lengths[: len(done)], truncated[: len(done)]))
+            raise
         return self._codec.with_counts(payloads, lengths, truncated)

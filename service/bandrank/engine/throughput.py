@@ -1,7 +1,8 @@
 """The measured speed of each lane, from which waiting times and budgets are predicted."""
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 # A batch is believed to be at most this many times as slow as those before it, and this many seconds: a pause of the
 # machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
@@ -18,9 +19,13 @@ class Throughput:
     Written by the scoring thread and read by the event loop; a read may miss the batch that is being reported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._sums: dict[tuple[str, int], tuple[float, float]] = {}  # rows and seconds, by lane and size
-        self._row_s: dict[str, dict[int, float]] = {}  # their ratios, replaced as a whole: others read them meanwhile
+        # Their ratios, the least that these ever were, and when; replaced as a whole: others read them meanwhile.
+        self._row_s: dict[str, dict[int, float]] = {}
+        self._best_row_s: dict[str, dict[int, float]] = {}
+        self._reported: dict[str, dict[int, float]] = {}
 
     def report(self, lane: str, rows: float, seconds: float) -> None:
         """Records that a batch of `rows` took `seconds`; without rows it says nothing."""
@@ -33,6 +38,9 @@ class Throughput:
         rows, seconds = DECAY * old_rows + rows, DECAY * old_seconds + seconds
         self._sums[lane, size] = rows, seconds
         self._row_s[lane] = known | {size: seconds / rows}
+        best = self._best_row_s.get(lane, {})
+        self._best_row_s[lane] = best | {size: min(best.get(size, math.inf), seconds / rows)}
+        self._reported[lane] = self._reported.get(lane, {}) | {size: self._clock()}
 
     def seconds(self, lane: str, rows: float) -> float:
         """The seconds that `rows` will take, by the batches that are nearest in size; 0 until one was timed."""
@@ -46,12 +54,25 @@ class Throughput:
         """The seconds that `rows` take at the best speed of late, as among others in a batch; 0 until a batch was timed
         that is not much smaller than `batch_rows`.
         """
-        least = _size(batch_rows) - NEAR
-        return rows * min((each for size, each in self._row_s.get(lane, {}).items() if size >= least), default=0.0)
+        return rows * min(_near(self._row_s.get(lane, {}), batch_rows), default=0.0)
+
+    def best_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
+        """`least_seconds` at the best speed that there ever was."""
+        return rows * min(_near(self._best_row_s.get(lane, {}), batch_rows), default=0.0)
+
+    def age_s(self, lane: str, *, batch_rows: float = 0.0) -> float:
+        """The seconds since a batch was timed that `least_seconds` goes by; infinity if none was."""
+        return self._clock() - max(_near(self._reported.get(lane, {}), batch_rows), default=-math.inf)
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
         """The seconds that rows of several lanes will take, one lane after the other."""
         return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())
+
+
+def _near(by_size: Mapping[int, float], rows: float) -> list[float]:
+    """The values of sizes that are not much smaller than some rows."""
+    least = _size(rows) - NEAR
+    return [value for size, value in by_size.items() if size >= least]
 
 
 def _size(rows: float) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from bandrank.engine.batch_limit import BatchLimit
 from bandrank.engine.batching import TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.errors import ScoringFailed
@@ -72,7 +73,7 @@ class ScoringWorker:
     ) -> None:
         self._queue = queue
         self._device = device
-        self.max_batch_rows = max_batch_rows
+        self._limit = BatchLimit(max_batch_rows)
         self._metrics = metrics
         self._clock = clock
         self.on_death = on_death
@@ -82,6 +83,11 @@ class ScoringWorker:
         self._taken: Sequence[AnySlice] = ()  # the batch that is not in flight yet
         self._busy_since: float | None = None  # when the current work began, or its last part ended
         self.last_success = -np.inf  # when a batch was last scored, in monotonic seconds
+
+    @property
+    def max_batch_rows(self) -> int:
+        """The most rows of a batch, at present."""
+        return self._limit.rows
 
     @property
     def alive(self) -> bool:
@@ -179,6 +185,7 @@ class ScoringWorker:
         else:
             self._metrics.batch_tokens.observe(batch.rows)
         self._queue.throughput.report(batch.lane.name, batch.rows, self.last_success - started)
+        self._limit.succeed(batch.rows)
         for part, result in zip(batch.slices, results, strict=True):
             if isinstance(result, Exception):
                 part.task.finish(result)
@@ -195,8 +202,7 @@ class ScoringWorker:
             with suppress(RuntimeError):  # raised by torch before 2.12, once a capture of a CUDA graph has failed
                 torch.cuda.empty_cache()
         if out_of_memory and sum(map(len, slices)) > 1:  # that one candidate is too large says nothing of others
-            rows = max(self.max_batch_rows, int(sum(part.rows for part in slices)))
-            self.max_batch_rows = min(self.max_batch_rows, max(256, rows // 2))
+            self._limit.fail(sum(part.rows for part in slices))
             log.warning("out of memory: batches shrink", extra={"max_batch_rows": self.max_batch_rows})
         if len(slices) > 1:
             middle = len(slices) // 2

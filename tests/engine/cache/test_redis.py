@@ -15,6 +15,7 @@ from support.replica import CODEC, FINGERPRINT, SIZE, payload_of, replica, texts
 from bandrank.engine.cache import representations
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest, redis_keys
+from bandrank.engine.cache.representations import Rescue
 from bandrank.models.ragged import Ragged
 
 pytestmark = pytest.mark.anyio
@@ -283,7 +284,7 @@ async def test_what_may_wait_for_the_queue_is_stored(server: RedisServer, max_by
     """All of it, though the queue has room for a part, or for a single entry at a time; nothing waits without Redis."""
     keys = [digest(text) for text in texts_of(random.Random(9), 600)]
 
-    async def compute(unclaimed: list[bytes]) -> list[bytes]:
+    async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
         return [payload_of(key) for key in unclaimed]
 
     async with replica(server.url, max_pending_writes_bytes=max_bytes) as one:

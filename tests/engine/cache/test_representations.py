@@ -8,7 +8,7 @@ from support.replica import CODEC, Replica, payload_of, replica, texts_of
 from support.tasks import until
 
 from bandrank.engine.cache.keys import digest
-from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.errors import ScoringFailed
 
 pytestmark = pytest.mark.anyio
@@ -81,12 +81,12 @@ async def test_what_was_computed_between_lookup_and_computation_is_not_computed_
     assert (looked_up, computed_now) == ([None], {key: payload_of(key)})
 
 
-async def must_not_compute(keys: list[bytes]) -> list[bytes]:
+async def must_not_compute(keys: list[bytes], _: Rescue) -> list[bytes]:
     """Fails the test if it is called."""
     raise AssertionError(keys)
 
 
-async def fails(keys: list[bytes]) -> list[bytes]:
+async def fails(keys: list[bytes], _: Rescue) -> list[bytes]:
     """Raises an error like that of a failing scorer."""
     del keys
     raise ScoringFailed("no")
@@ -107,7 +107,7 @@ async def test_a_computation_that_its_caller_left_is_kept() -> None:
     async with replica() as one:
         keys, started, go_on = [digest("a"), digest("b")], asyncio.Event(), asyncio.Event()
 
-        async def slow(unclaimed: list[bytes]) -> list[bytes]:
+        async def slow(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
             started.set()
             await go_on.wait()
             return [payload_of(key) for key in unclaimed]

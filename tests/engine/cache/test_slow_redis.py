@@ -10,7 +10,7 @@ from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest
 from bandrank.engine.cache.redis_client import RedisClient
 from bandrank.engine.cache.redis_url import parse_redis_url
-from bandrank.engine.cache.representations import RepresentationCache
+from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.engine.candidates import CandidateStore
 from bandrank.metrics import Metrics
 from bandrank.models.ragged import Ragged
@@ -89,7 +89,7 @@ async def test_long_texts_are_found_after_short_ones() -> None:
     short, long = keys_of("short", 20), keys_of("long", 40)
     for keys, num_rows in ((short, 4), (long, 256)):  # those of a long text take 64 KiB
 
-        async def compute(unclaimed: list[bytes], num_rows: int = num_rows) -> list[bytes]:
+        async def compute(unclaimed: list[bytes], _: Rescue, num_rows: int = num_rows) -> list[bytes]:
             return rows(num_rows, len(unclaimed))
 
         await representations.compute_missing(keys, compute, wait_for_room=True)
@@ -106,7 +106,7 @@ async def joined(
     """A registration of keys and a ranking that has joined it, and what lets their computation go on."""
     computing = asyncio.Event()
 
-    async def compute(unclaimed: list[bytes]) -> list[bytes]:
+    async def compute(unclaimed: list[bytes], _: Rescue) -> list[bytes]:
         await computing.wait()
         return rows(4, len(unclaimed))
 

@@ -11,6 +11,8 @@ from bandrank.engine.cache.single_flight import SingleFlight
 from bandrank.engine.cache.write_behind import WriteBehind
 from bandrank.metrics import Metrics
 
+Rescue = Callable[[Sequence[bytes]], None]  # keeps the payloads of the leading keys of a computation that is given up
+
 # What an entry takes beside key and payload: two objects, dictionary entry and links; the largest size that
 # tracemalloc showed on CPython 3.11.
 ENTRY_BYTES = 180
@@ -63,7 +65,7 @@ class RepresentationCache:
     async def compute_missing(
         self,
         keys: Sequence[bytes],
-        compute: Callable[[list[bytes]], Awaitable[list[bytes]]],
+        compute: Callable[[list[bytes], Rescue], Awaitable[list[bytes]]],
         owner: Hashable = None,
         *,
         wait_for_room: bool = False,
@@ -73,20 +75,26 @@ class RepresentationCache:
 
         wait_for_room: whether what the queue of writes has no room for waits, rather than never being written.
         Cancelling the call cancels `compute`, unless others wait for what it computes. Raises what `compute` raises,
-        and what another caller's `compute` raised for the same keys; errors are not kept.
+        and what another caller's `compute` raised for the same keys; errors are not kept, and what it rescues is.
         """
         waits, waiting = wait_for_room, dict[bytes, bytes]()  # others who join the computation do not wait for Redis
 
-        async def compute_and_keep(unclaimed: list[bytes]) -> dict[bytes, bytes]:
-            payloads = dict(zip(unclaimed, await compute(unclaimed), strict=True))
+        def keep(payloads: dict[bytes, bytes], *, wait: bool) -> None:
             self._keep(payloads)
             if self._writes is not None:
-                names = redis_keys(self._fingerprint, unclaimed)
+                names = redis_keys(self._fingerprint, list(payloads))
                 entries = dict(zip(names, map(self.codec.seal, payloads.values(), names), strict=True))
-                if waits:
+                if wait:
                     waiting.update(entries)
                 else:
                     self._writes.put(entries)
+
+        async def compute_and_keep(unclaimed: list[bytes]) -> dict[bytes, bytes]:
+            def rescue(leading: Sequence[bytes]) -> None:
+                keep(dict(zip(unclaimed, leading, strict=False)), wait=False)
+
+            payloads = dict(zip(unclaimed, await compute(unclaimed, rescue), strict=True))
+            keep(payloads, wait=waits)
             return payloads
 
         # Another caller may have computed some of them while this caller's lookup waited for Redis.

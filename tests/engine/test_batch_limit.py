@@ -1,0 +1,45 @@
+"""The most rows of a batch, after memory was short."""
+
+from itertools import pairwise
+
+from bandrank.engine.batch_limit import GROW_AFTER, LEAST_ROWS, BatchLimit
+
+
+def test_it_is_halved_down_to_a_least_and_comes_back() -> None:
+    """In steps, after full batches alone."""
+    limit = BatchLimit(1000)
+    for expected in (500, LEAST_ROWS, LEAST_ROWS):
+        limit.fail(300)
+        assert limit.rows == expected
+    for _ in range(10 * GROW_AFTER):
+        limit.succeed(100)
+    assert limit.rows == LEAST_ROWS
+    seen = []
+    for _ in range(10 * GROW_AFTER):
+        limit.succeed(limit.rows)
+        seen.append(limit.rows)
+    assert [*dict.fromkeys(seen)] == [256, 512, 1000]
+    assert seen.count(512) == GROW_AFTER
+
+
+def test_attempts_become_rare_where_memory_is_short_for_good() -> None:
+    """Each that fails doubles the number of batches before the next."""
+    limit = BatchLimit(1000)
+    limit.fail(1000)
+    attempts = []
+    for number in range(100 * GROW_AFTER):
+        limit.succeed(limit.rows)
+        if limit.rows > 500:
+            attempts.append(number)
+            limit.fail(1000)
+
+    assert len(attempts) == 6
+    gaps = [after - before for before, after in pairwise(attempts)]
+    assert gaps == [GROW_AFTER * 2**power for power in range(1, 6)]
+
+
+def test_a_small_limit_stays() -> None:
+    """What is below the least is not raised to it."""
+    limit = BatchLimit(100)
+    limit.fail(100)
+    assert limit.rows == 100
