@@ -7,6 +7,8 @@ from support.app import assert_error, running_app
 from support.models import as_served, tiny_cross_encoder
 from support.scorers import lookup
 
+from bandrank.settings import Settings
+
 pytestmark = pytest.mark.anyio
 
 MB = 1_000_000
@@ -47,7 +49,7 @@ def million(item: bytes) -> bytes:
 async def test_a_million_faults_cost_little(method: str, path: str, start: bytes, item: bytes, says: str) -> None:
     """Reading stops at the first fault, or before it where there is too much to read."""
     body = start + million(item) + b"]}"
-    async with running_app(lookup()) as running:
+    async with running_app(lookup(), settings=Settings(device="cpu", max_candidates=10 * MB)) as running:
         tracemalloc.start()
         try:
             response = await running.client.request(method, path, content=body)
@@ -59,10 +61,22 @@ async def test_a_million_faults_cost_little(method: str, path: str, start: bytes
     assert most_bytes < len(body) * 8 + 10 * MB  # the body comes in copies; a fault would take 500 bytes
 
 
-async def test_a_million_candidates_are_counted() -> None:
+@pytest.mark.parametrize(
+    ("path", "start"),
+    [
+        ("/rerank", b'{"query":"x","candidates":['),
+        ("/rerank", b'{"query":"x","texts":['),
+        ("/v2/rerank", b'{"query":"x","documents":['),
+        ("/score", b'{"text_1":"x","text_2":['),
+        ("/score", b'{"text_2":"x","text_1":['),
+        ("/inference/cross/a", b'{"input":['),
+    ],
+)
+@pytest.mark.parametrize("item", [b'""', b"7"], ids=["texts", "none"])
+async def test_a_million_candidates_are_counted(path: str, start: bytes, item: bytes) -> None:
     """The message has their number, though none of them is looked at."""
     async with running_app(lookup()) as running:
-        response = await running.client.post("/rerank", content=b'{"query":"x","candidates":[' + million(b'""') + b"]}")
+        response = await running.client.post(path, content=start + million(item) + b"]}")
 
     message = assert_error(response, 413, "input_too_large")
     assert message == "too many candidates: 1000000 (limit 2048); send fewer, or raise the setting max_candidates"

@@ -61,6 +61,14 @@ async def test_models_are_listed_where_clients_look() -> None:
     }
 
 
+async def test_a_path_without_a_models_name_says_where_they_are_listed() -> None:
+    """It is no model, and least of all the default one."""
+    async with running_app(lookup()) as running:
+        message = assert_error(await running.client.get("/v1/models/"), 404, "unknown_model")
+
+    assert message.endswith("GET /v1/models lists them")
+
+
 async def test_infinitys_clients_are_told_how_busy_the_service_is() -> None:
     """By the rows that wait and the requests that are not answered, now and not before."""
     gate = Gate()

@@ -162,6 +162,18 @@ def test_a_redis_that_goes_away_ends_the_run_with_an_error(
     assert "run it again" in capsys.readouterr().err
 
 
+def test_a_redis_without_room_for_representations_is_told_to_be_full(
+    server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To run it again would not help."""
+
+    def fill(_: Ragged) -> None:
+        server.do("CONFIG", "SET", "maxmemory", 1)
+
+    assert precompute(write(tmp_path / "corpus.jsonl", records()), watched(fill), settings(server)) == 1
+    assert "Redis is full" in capsys.readouterr().err
+
+
 def test_a_redis_that_is_not_there_is_named_before_anything_is_encoded(
     server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from bandrank.api.service import ServiceOfApp
 from bandrank.api.status import FOR_RANKERS, ModelOut, answers_get, healthz, readyz
 from bandrank.engine.embedding import gives_embeddings
 from bandrank.engine.engine import Load
+from bandrank.errors import UnknownModel
 
 router = APIRouter()
 
@@ -194,6 +195,8 @@ async def xinference_auth(service: ServiceOfApp) -> XinferenceAuth:
 @answers_get(router, "/v1/models/{name:path}", **FOR_RANKERS | {"responses": errors(*REFUSALS, 404, 422)})
 async def xinference_model(name: str, service: ServiceOfApp) -> XinferenceModel:
     """Describes the model that a request with this name would get, without which Xinference's clients send none."""
+    if not name:
+        raise UnknownModel("the path ends without a model's name; GET /v1/models lists them")
     model = service.models.find(name, or_default=service.any_model)
     return XinferenceModel(id=model.name, created=service.created, strategies=model.strategies)
 

@@ -13,7 +13,8 @@ from pydantic_core import to_json
 from bandrank.api.admission import REFUSALS, SECURED, account_for
 from bandrank.api.description import errors
 from bandrank.api.dialects import DIALECTS, dialect_of
-from bandrank.api.dialects.dialect import Dialect, Exchange
+from bandrank.api.dialects.costs import CUT_HEADERS, cuts_of
+from bandrank.api.dialects.dialect import Dialect, Exchange, check_lengths
 from bandrank.api.disconnects import unless_gone
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import Json, check_fields, load, media_type, read_body, validated
@@ -38,6 +39,10 @@ MODEL_PARAMETER = {
     "description": "The model, where the body names none.",
     "schema": {"type": "string"},
 }
+CUTS = {
+    name: {"description": "Of what was cut, if anything was; see `meta` of /rerank.", "schema": {"type": "integer"}}
+    for name in CUT_HEADERS
+}
 # JSON's numbers alone: float() also takes "1_000" and "nan".
 BUDGET_MS = TypeAdapter(Annotated[float, Field(gt=0, strict=True, allow_inf_nan=False)])
 
@@ -55,7 +60,9 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
     @router.post(
         path,
         response_model=reduce(or_, dict.fromkeys(dialect.response for dialect in dialects)),
-        responses=errors(*REFUSALS, 404, 413, 415, 500, 503, 504) | errors(422, body=dialects[-1].invalid),
+        responses={200: {"headers": CUTS}}
+        | errors(*REFUSALS, 404, 413, 415, 500, 503, 504)
+        | errors(422, body=dialects[-1].invalid),
         openapi_extra=bodies_schema(dialects) | SECURED | {"parameters": parameters},
     )
     async def rerank(
@@ -81,7 +88,8 @@ def _router_of(path: str, dialects: tuple[Dialect[Any], ...]) -> APIRouter:
         account.hold(ANSWER_BYTES * size)
         content = await service.pace.run(account.client, dialect.write, exchange)
         when_sent = partial(service.when_answered, call, answered)
-        return JsonInParts(content, dialect.headers(exchange), when_sent=when_sent)
+        headers = {**dialect.headers(exchange), **cuts_of(answered.ranking).headers}
+        return JsonInParts(content, headers, when_sent=when_sent)
 
     return router
 
@@ -91,6 +99,7 @@ def _read(dialects: tuple[Dialect[Any], ...], body: Json, max_candidates: int) -
     check_fields(body, max_candidates)
     content = load(body)
     dialect = dialect_of(content, dialects)
+    check_lengths(content, dialect.request, max_candidates)
     wanted = validated(dialect.request, content)
     return dialect, wanted, dialect.read(wanted, max_candidates)
 

@@ -16,7 +16,6 @@ from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloade
 
 MAX_RETRY_AFTER_S = 30.0  # a client that is told to wait longer would rather ask another replica
 STOPPING = "the service is stopping; try another replica"
-
 SURE = 0.5  # a request is refused by an estimate only if this share of it is too much
 # While clients compete, the batches of those that ask too much are FINER times smaller, so that others do not wait long
 # for one that has begun; and between two tasks of a request of the others the thread pauses for PAUSE_S, or for

@@ -16,7 +16,7 @@ from bandrank.engine.submit import submit, timeout
 from bandrank.engine.tasks import Candidates, Payload, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer
-from bandrank.errors import NotReady
+from bandrank.errors import NotReady, StoreFull
 from bandrank.models.ids import NO_IDS, Ids, RaggedIds
 from bandrank.models.ragged import Ragged
 from bandrank.models.texts import WHOLE, Reach
@@ -220,9 +220,16 @@ class RepresentationSource:
         return self._sourced(NO_IDS, 0, payloads, [0] * len(payloads), len(payloads))
 
     async def stored(self) -> None:
-        """Returns when every computed representation is in Redis. Raises NotReady if some are not."""
-        if not await self.cache.drained():
-            raise NotReady("Redis did not store all representations; send the candidates again")
+        """Returns when every computed representation is in Redis. Raises NotReady if some are not, and StoreFull if it
+        has no room.
+        """
+        if await self.cache.drained():
+            return
+        if self.cache.redis_is_full:
+            raise StoreFull(
+                "Redis is full, and did not store all representations: delete some candidates, or give it more memory"
+            )
+        raise NotReady("Redis did not store all representations; send the candidates again")
 
     async def close(self) -> None:
         await self.cache.close()

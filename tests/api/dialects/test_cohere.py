@@ -172,13 +172,14 @@ async def test_other_services_take_no_parts(path: str) -> None:
 
 
 async def test_what_was_ranked_comes_back_of_an_object_without_a_text() -> None:
-    """Clients look for one."""
-    documents = [{"a": "he", "b": "man"}, {"a": "she", "text": None}]
+    """Clients look for one; what a document has under that name, though it is none, stays."""
+    documents = [{"a": "he", "b": "man"}, {"a": "she", "text": None}, {"a": "x", "text": ["p", 1]}]
     body = BODY | {"documents": documents, "rank_fields": ["b", "a"], "return_documents": True}
     answer = (await ask("/v1/rerank", body)).json()
 
     assert [result["document"] for result in answer["results"]] == [
         {"text": "man\nhe", "a": "he", "b": "man"},
+        {"a": "x", "text": ["p", 1]},
         {"text": "she", "a": "she"},
     ]
 

@@ -115,7 +115,7 @@ async def test_bad_requests_get_the_flat_error() -> None:
         for speaker in ONE_OF_EACH:
             body = speaker.body("who", WORDS)
             no_texts = [body | {speaker.texts: texts} for texts in ([], [7], {}, None)]
-            for wrong in (speaker.body(" ", WORDS), *no_texts, [body], None, "who", {}):
+            for wrong in (speaker.body(" ", WORDS[:4]), *no_texts, [body], None, "who", {}):
                 assert_invalid(await post(running, speaker, wrong))
             message = assert_error(await post(running, speaker, body), 413, "input_too_large")
             assert message == "too many candidates: 5 (limit 4); send fewer, or raise the setting max_candidates"

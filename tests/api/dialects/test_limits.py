@@ -4,8 +4,10 @@ import random
 from typing import Any
 
 import pytest
+from httpx import Headers
 from support.app import RunningApp, running_app
 from support.models import random_text, tiny_cross_encoder
+from support.scorers import lookup
 
 pytestmark = pytest.mark.anyio
 
@@ -34,6 +36,11 @@ async def scores(running: RunningApp, path: str, body: dict[str, Any]) -> tuple[
     return {each["index"]: each.get("score", each.get("relevance_score")) for each in results}, answer.get("meta")
 
 
+def cuts(headers: Headers) -> dict[str, int]:
+    """The headers of an answer that tell of cuts."""
+    return {name: int(headers[name]) for name in headers if name.startswith("x-truncated-")}
+
+
 @pytest.mark.parametrize("client", LIMITED)
 async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> None:
     """And the answer counts what was cut, where it has a place to say so."""
@@ -48,6 +55,36 @@ async def test_scores_with_a_limit_are_those_of_the_cut_texts(client: str) -> No
     if meta is not None:
         assert (meta["truncated_tokens"], meta["truncated_candidates"]) == (93, 2)
         assert "warnings" not in meta
+
+
+@pytest.mark.parametrize("client", LIMITED)
+async def test_headers_tell_what_was_cut(client: str) -> None:
+    """Also in dialects whose answers have no place for it."""
+    path, body = LIMITED[client]
+    async with running_app(tiny_cross_encoder(positions=64)) as running:
+        headers = (await running.client.post(path, json=body)).headers
+        [name] = {"documents", "candidates"} & body.keys()
+        uncut = await running.client.post(path, json=body | {name: TEXTS[:1]})
+
+    assert uncut.status_code == 200
+    assert cuts(headers) == {"x-truncated-tokens": 93, "x-truncated-candidates": 2}
+    assert cuts(uncut.headers) == {}
+
+
+async def test_a_text_that_is_too_long_is_told_whatever_truncate_says() -> None:
+    """A scorer that reads it as a whole has no place for the rest."""
+    body = {"query": "who " * 70, "texts": ["man", "she " * 120], "truncate": False}
+    async with running_app(lookup()) as running:
+        tei = await running.client.post("/rerank", json=body)
+        voyage = {"query": body["query"], "documents": body["texts"], "truncation": False}
+        other = await running.client.post("/voyage/v1/rerank", json=voyage)
+        own = await running.client.post("/rerank", json={"query": body["query"], "candidates": body["texts"]})
+
+    meta = own.json()["meta"]
+    names = ("truncated_query_tokens", "truncated_tokens", "truncated_candidates")
+    told = {"x-" + name.replace("_", "-"): meta[name] for name in names}
+    assert min(told.values()) > 0
+    assert cuts(tei.headers) == cuts(other.headers) == cuts(own.headers) == told
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])

@@ -80,12 +80,15 @@ async def test_pinecone_under_its_prefix() -> None:
     sent = [{"title": "she", "text": "he"}, "man", {"text": "she"}]
     body = {"model": "bge-reranker-v2-m3", "query": "who", "documents": sent, "top_n": 2, "parameters": {}}
     answer = (await ask("/pinecone/rerank", body | {"rank_fields": ["text"], "documents": [sent[0], sent[2]]})).json()
+    fields = [{"id": "1", "title": "he"}, {"title": "man", "text": {"raw": 1}}]
+    titled = (await ask("/pinecone/rerank", body | {"rank_fields": ["title"], "documents": fields})).json()
     mixed = (await ask("/pinecone/rerank", body)).json()
     bare = (await ask("/pinecone/rerank", body | {"return_documents": False})).json()
 
     assert answer.keys() == {"model", "data", "usage"}
     assert answer["usage"] == {"rerank_units": 1}
     assert column(answer["data"], "document") == [sent[0], sent[2]]
+    assert column(titled["data"], "document") == fields
     assert column(mixed["data"], "document") == [sent[0], {"text": "man"}]
     assert column(mixed["data"], "score") == BEST_TWO
     assert all(item.keys() == {"index", "score"} for item in bare["data"])

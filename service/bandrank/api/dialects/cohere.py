@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
-from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, given_back, texts_of
+from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, texts_of, with_text
 from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.dialects.parts import IN_PARTS, QueryInParts
@@ -89,7 +89,8 @@ class Span:
 
 @dataclass(slots=True)
 class CohereResult:
-    """A document by its index in the request. document: `text` is the one that was ranked; only if asked for.
+    """A document by its index in the request. document: with the `text` that was ranked, if it came without one; only
+    if asked for.
 
     relevant_spans: the best passage, or none if it is below the threshold; only if asked for.
     """
@@ -181,7 +182,7 @@ def spans(exchange: Exchange[CohereRequest], index: int) -> list[Span] | None:
 def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
     """The JSON of the CohereResponse."""
     ranking, meta = exchange.answer.ranking, meta_of(exchange)
-    results = [CohereResult(index, score, given_back(exchange, index)) for index, score, _ in exchange.ranked]
+    results = [CohereResult(index, score, with_text(exchange, index)) for index, score, _ in exchange.ranked]
     if exchange.call.passages:
         for result in results:
             result.relevant_spans = spans(exchange, result.index)
@@ -208,7 +209,7 @@ def _cohere(version: str) -> Dialect[CohereRequest]:
         read,
         partial(write, version=version),
         fields=("documents",),
-        document=given_back,
+        document=with_text,
     )
 
 

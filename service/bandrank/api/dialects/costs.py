@@ -1,11 +1,31 @@
 """What an answer says of its cost, and of what was cut."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.dialect import Exchange
 from bandrank.engine.ranking import Ranking
+
+CUT_HEADERS = ("X-Truncated-Query-Tokens", "X-Truncated-Tokens", "X-Truncated-Candidates")
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What was cut from texts that are longer than the model takes, in word pieces: from the query, from all texts, and
+    from how many candidates; in the stage that cut most.
+    """
+
+    query_tokens: int
+    tokens: int
+    candidates: int
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The same for clients whose answers have no word for it; nothing where nothing was cut."""
+        counts = (self.query_tokens, self.tokens, self.candidates)
+        return {name: str(count) for name, count in zip(CUT_HEADERS, counts, strict=True) if count}
 
 
 class Usage(BaseModel):
@@ -64,10 +84,20 @@ def usage_of(ranking: Ranking) -> Usage:
     return Usage(prompt_tokens=ranking.num_tokens, total_tokens=ranking.num_tokens)
 
 
+def cuts_of(ranking: Ranking) -> Cuts:
+    """What was cut from the texts of a ranking."""
+    reports = ranking.reports
+    return Cuts(
+        query_tokens=max(report.truncated_query_tokens for report in reports),
+        tokens=max(report.truncated_tokens for report in reports),
+        candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
+    )
+
+
 def meta_of(exchange: Exchange[Any]) -> Meta:
     """The cost of an exchange."""
     ranking = exchange.answer.ranking
-    reports = ranking.reports
+    reports, cuts = ranking.reports, cuts_of(ranking)
     return Meta(
         timings_ms=timings_of(exchange),
         strategy=ranking.strategy,
@@ -83,9 +113,9 @@ def meta_of(exchange: Exchange[Any]) -> Meta:
         ],
         bounded=ranking.bounded,
         degraded=ranking.degraded,
-        truncated_query_tokens=max(report.truncated_query_tokens for report in reports),
-        truncated_tokens=max(report.truncated_tokens for report in reports),
-        truncated_candidates=max(sum(cut > 0 for cut in report.truncated_candidate_tokens) for report in reports),
+        truncated_query_tokens=cuts.query_tokens,
+        truncated_tokens=cuts.tokens,
+        truncated_candidates=cuts.candidates,
         score="raw" if exchange.call.raw_scores else "sigmoid",
         first_stage_weight=exchange.answer.first_stage_weight or None,
         warnings=exchange.warnings or None,

@@ -17,6 +17,7 @@ from bandrank.errors import InputTooLarge
 Float32s = npt.NDArray[np.float32]
 Request = TypeVar("Request", bound=BaseModel)
 
+NOT_CANDIDATES = {"rank_fields"}  # of a request's fields that may have a list
 NOT_INSTRUCTED = "instruction was not applied; no model that ranked takes one"
 
 
@@ -113,6 +114,14 @@ class Dialect(Generic[Request]):
     def claims(self, body: object) -> bool:
         """Whether a body has one of the fields, and not null."""
         return isinstance(body, dict) and any(body.get(name) is not None for name in self.fields)
+
+
+def check_lengths(content: object, request: type[BaseModel], limit: int) -> None:
+    """Raises InputTooLarge for a body that has more candidates than the limit, before any of them is looked at."""
+    if isinstance(content, dict):
+        for name in request.model_fields.keys() - NOT_CANDIDATES:
+            if isinstance(value := content.get(name), list):
+                check_count(len(value), limit)
 
 
 def check_count(count: int, limit: int, what: str = "candidates") -> None:

@@ -80,14 +80,20 @@ def texts_of(
         yield text
 
 
-def given_back(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
-    """The document at an index as an object with a `text`, its own or else the one that was ranked; if asked for."""
+def as_sent(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
+    """The document at an index, if asked for: an object as it was sent, and a text as the `text` of one."""
     if (text := exchange.text(index)) is None:
         return None
     document: str | dict[str, Any] = exchange.request.documents[index]
-    if isinstance(document, str):
-        return {"text": text}
-    return document if isinstance(document.get("text"), str) else document | {"text": text}
+    return {"text": text} if isinstance(document, str) else document
+
+
+def with_text(exchange: Exchange[Any], index: int) -> dict[str, Any] | None:
+    """The same; an object without a `text` has the one that was ranked."""
+    document = as_sent(exchange, index)
+    if document is None or document.get("text") is not None:
+        return document
+    return document | {"text": exchange.text(index)}
 
 
 def _text_of(document: dict[str, Any], paths: Sequence[tuple[str, Sequence[str]]], *, in_parts: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from bandrank.api.dialects.dialect import Dialect, Exchange
-from bandrank.api.dialects.documents import Documents, RankFields, documents_schema, given_back, texts_of
+from bandrank.api.dialects.documents import Documents, RankFields, as_sent, documents_schema, texts_of
 from bandrank.api.dialects.fields import AnyLimit, Flag
 from bandrank.api.dialects.foreign import ForeignRequest, call_of
 from bandrank.api.responses import json_of
@@ -67,10 +67,10 @@ def write(exchange: Exchange[PineconeRequest]) -> bytes:
     """The JSON of the PineconeResponse."""
     response = PineconeResponse(
         model=exchange.answer.model,
-        data=[PineconeResult(index, score, given_back(exchange, index)) for index, score, _ in exchange.ranked],
+        data=[PineconeResult(index, score, as_sent(exchange, index)) for index, score, _ in exchange.ranked],
         usage=PineconeUsage(),
     )
     return json_of(response, exclude_none=True)
 
 
-PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=given_back)
+PINECONE = Dialect(PineconeRequest, PineconeResponse, read, write, document=as_sent)

@@ -49,7 +49,9 @@ class RepresentationCache:
         self._mean_bytes = 0.0
         self._writes: WriteBehind | None = None
         if redis is not None:
-            self._writes = WriteBehind(redis, ttl_s=ttl_s, max_pending_bytes=max_pending_writes_bytes, metrics=metrics)
+            self._writes = WriteBehind(
+                redis, ttl_s=ttl_s, max_pending_bytes=max_pending_writes_bytes, metrics=metrics, seal=codec.seal
+            )
 
     async def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The payload of each key from memory or, for what that lacks, from Redis; None where neither has it."""
@@ -82,8 +84,7 @@ class RepresentationCache:
         def keep(payloads: dict[bytes, bytes], *, wait: bool) -> None:
             self._keep(payloads)
             if self._writes is not None:
-                names = redis_keys(self._fingerprint, list(payloads))
-                entries = dict(zip(names, map(self.codec.seal, payloads.values(), names), strict=True))
+                entries = dict(zip(redis_keys(self._fingerprint, list(payloads)), payloads.values(), strict=True))
                 if wait:
                     waiting.update(entries)
                 else:
@@ -111,6 +112,11 @@ class RepresentationCache:
         if self._writes is not None:
             await self._writes.put_all(waiting)
         return found
+
+    @property
+    def redis_is_full(self) -> bool:
+        """Whether Redis had no room for some of what was last written to it."""
+        return self._redis is not None and self._redis.full
 
     async def drained(self) -> bool:
         """Waits until no write is queued; returns False if Redis lost any payload computed since the last call."""

@@ -1,7 +1,7 @@
 """Writes to Redis that happen after the request that computed the entries was answered."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bandrank.engine.cache.redis_client import RedisClient, parts
 from bandrank.metrics import Metrics
@@ -10,10 +10,22 @@ FLUSH_S = 2.0  # how long closing waits for the queue
 
 
 class WriteBehind:
-    """A queue of entries, bounded in bytes, that one task at a time writes to Redis; used from the event loop alone."""
+    """A queue of entries, bounded in bytes, that one task at a time writes to Redis; used from the event loop alone.
 
-    def __init__(self, redis: RedisClient, *, ttl_s: float | None, max_pending_bytes: int, metrics: Metrics) -> None:
+    seal: makes what Redis keeps of a value and its key, some entries at a time; all of them would hold the event loop.
+    """
+
+    def __init__(
+        self,
+        redis: RedisClient,
+        *,
+        ttl_s: float | None,
+        max_pending_bytes: int,
+        metrics: Metrics,
+        seal: Callable[[bytes, bytes], bytes] = lambda value, _: value,
+    ) -> None:
         self._redis = redis
+        self._seal = seal
         self._ttl_s = ttl_s
         self._max_pending_bytes = max_pending_bytes
         self._metrics = metrics
@@ -67,7 +79,7 @@ class WriteBehind:
         while self._pending:
             batch = self._take()
             try:
-                stored = await self._redis.set_many(batch, ttl_s=self._ttl_s) if self._redis.available else None
+                stored = await self._write(batch) if self._redis.available else None
             except asyncio.CancelledError:
                 self._lose(len(batch), "failed")
                 raise
@@ -78,6 +90,11 @@ class WriteBehind:
             else:
                 self._metrics.cache_writes.labels("stored").inc(stored)
                 self._lose(len(batch) - stored, "failed")
+
+    async def _write(self, batch: Mapping[bytes, bytes]) -> int:
+        """Writes some entries; returns how many are known to be stored."""
+        sealed = {key: self._seal(value, key) for key, value in batch.items()}
+        return await self._redis.set_many(sealed, ttl_s=self._ttl_s)
 
     def _take(self) -> dict[bytes, bytes]:
         """The oldest entries, as many as suit one pipeline, and at least one."""
