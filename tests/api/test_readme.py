@@ -26,6 +26,6 @@ async def test_the_scores_are_those_of_the_shipped_models() -> None:
     assert [each[::2] for each in shown] == [(str(each["index"]), each["stage"]) for each in own["results"]]
     scores = [each["relevance_score"] for each in own["results"]]
     assert [float(score) for _, score, _ in shown] == pytest.approx(scores, abs=TOLERANCE)
-    lines = re.findall(r'\{"index":(\d),"score":([\d.]+)…\}', README)
+    lines = re.findall(r'\{"index":(\d),"score":([\d.]+)\}', README)
     assert [int(index) for index, _ in lines] == [each["index"] for each in tei]
     assert [float(score) for _, score in lines] == pytest.approx([each["score"] for each in tei], abs=TOLERANCE)
