@@ -67,7 +67,7 @@ def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
     ],
 )
 def test_judgements_are_read_in_each_form(tmp_path: Path, header: list[str], lines: list[str]) -> None:
-    """BEIR's three columns or TREC's four, whole numbers with a point too, and the first line, where it is no header."""
+    """BEIR's three columns or TREC's four, whole numbers with a point too, and a first line that is no header."""
     write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", *header, *lines)
 
     assert open_collection(tmp_path).qrels("test") == {"q1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}

@@ -10,7 +10,7 @@ import torch
 from support.collections import write_collection
 from support.models import tiny_cross_encoder
 from support.tokenizer import TOKENIZER_FILE
-from support.training import toy_documents
+from support.training import contents, toy_documents
 
 from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
@@ -190,3 +190,18 @@ def test_a_start_of_another_kind_is_refused(
 
     assert "is a bi_encoder; fine-tune takes a cross-encoder" in capsys.readouterr().err
     assert not (tmp_path / "tuned").exists()
+
+
+@pytest.mark.parametrize("part", [".", "training"])
+def test_the_start_is_not_written_over(
+    own: Path, toy: Path, tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by the result nor by what is kept of the training: there would be no way back to it."""
+    start = tmp_path / "mine" / part
+    shutil.copytree(toy / "cross_encoder", start)
+    before = contents(tmp_path / "mine")
+
+    assert main(["fine-tune", str(own), "--start", str(start), "--out", str(tmp_path / "mine")]) == 2
+
+    assert "is the folder of a model that is read; choose another" in capsys.readouterr().err
+    assert contents(tmp_path / "mine") == before

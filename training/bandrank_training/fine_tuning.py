@@ -26,7 +26,7 @@ from bandrank_training.errors import BadInput
 from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import MiningRecipe, Source, mine
-from bandrank_training.models import tokenizer_file
+from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
@@ -79,7 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="train", help="qrels/SPLIT.tsv (default: train)")
     parser.add_argument("--start", default="sparse-w4", metavar="MODEL", help="a cross-encoder (default: sparse-w4)")
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/fine-tuned"), help="the folder to write (default: runs/fine-tuned)"
+        "--out",
+        type=Path,
+        default=Path("runs/fine-tuned"),
+        help="the folder to write, another than the start's (default: runs/fine-tuned)",
     )
     parser.add_argument(
         "--most-queries", type=positive, default=MOST_QUERIES, metavar="N", help=f"(default: {MOST_QUERIES:,})"
@@ -108,9 +111,12 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     that was killed goes on where it was.
 
     placement: of the scores that teach and that are compared.  Raises BadCollection, BadCheckpoint, BadRecipe, and
-    BadInput for a start that is no cross-encoder, or for candidates that are all relevant.
+    BadInput for a start that is no cross-encoder, or that is in the folder to write, or for candidates that are all
+    relevant.
     """
     start = load_start(task.start)
+    for folder in (task.out, task.out / "training"):
+        check_other_folder(folder, [start])
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
     groups, apart = task.out / "groups.jsonl.gz", task.out / "dev.jsonl.gz"

@@ -32,7 +32,7 @@ from bandrank_training.dropout import add_dropout
 from bandrank_training.errors import BadRecipe
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, load_teacher, tokenizer_file
+from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
@@ -59,7 +59,7 @@ class Progress:
 class Trainer:
     """A run of a recipe, resumed from the state in its folder if there is one.
 
-    Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint.
+    Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint, and BadInput for the folder of the start or of a teacher.
     """
 
     def __init__(self, recipe: TrainingRecipe, *, device: torch.device | None = None) -> None:
@@ -84,6 +84,7 @@ class Trainer:
         self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
+        check_other_folder(self.out, [self.model, *teachers.values()])
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
