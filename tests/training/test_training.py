@@ -127,6 +127,15 @@ def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: d
         Trainer(recipe(toy, tmp_path / "out", **changes), device=CPU)
 
 
+def test_the_same_groups_may_lie_elsewhere(toy: Path, tmp_path: Path) -> None:
+    """A run goes on with them: what they hold counts, and not the name of the file."""
+    train(toy, tmp_path / "out", optimiser={"steps": 2})
+    shutil.copy(toy / "groups.jsonl", tmp_path / "moved.jsonl")
+    moved = {"groups": [str(tmp_path / "moved.jsonl")]}
+
+    assert Trainer(recipe(toy, tmp_path / "out", data=moved), device=CPU).progress.step == 2
+
+
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """When there is no room for the state of a run, in place of what torch says."""
     file = tmp_path / "recipe.toml"

@@ -29,7 +29,7 @@ from bandrank_training.batches import GroupReader, TrainingBatch, of_groups
 from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.dropout import add_dropout
-from bandrank_training.errors import BadRecipe
+from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
 from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file
@@ -38,6 +38,7 @@ from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
 
 STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
+OTHER_WEIGHTS, OTHER_GROUPS = "the weights of model.start or of a teacher", "what data.groups hold"
 
 
 @dataclass
@@ -287,13 +288,13 @@ class Trainer:
             raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
         changed = _changed(state["recipe"], asdict(self.recipe))
         same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
+        if "contents" in state and same["contents"]:
+            changed = [name for name in changed if name != "data.groups"]  # the same groups, in files of other names
         if not same["weights"] and not changed:  # other settings of the model are told by their names
-            changed.append("the weights of model.start or of a teacher")
-        changed += [] if same["contents"] else ["what data.groups hold"]
+            changed.append(OTHER_WEIGHTS)
+        changed += [] if same["contents"] else [OTHER_GROUPS]
         if changed:
-            raise BadRecipe(
-                f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
-            )
+            raise OtherRun(path, changed)
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.progress = Progress(**state["progress"])
