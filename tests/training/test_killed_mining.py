@@ -51,7 +51,9 @@ def test_a_killed_run_goes_on(
     monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
     assert main(["mine", str(folder / "mine.toml")]) == 130
     last_line = capsys.readouterr().err.splitlines()[-1]
-    assert last_line == "bandrank_training: interrupted; the same command goes on where it can"
+    assert last_line.startswith(
+        "bandrank_training: interrupted; given again, mine, mix, train and fine-tune go on from"
+    )
     assert mined_from == ["judged", "keywords"]
     monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
     assert main(["mine", str(folder / "mine.toml")]) == 0
