@@ -92,3 +92,8 @@ def train(toy: Path, out: Path, start: str = "cross_encoder", **changes: Any) ->
     trainer = Trainer(recipe(toy, out, start, **changes), device=CPU)
     trainer.run()
     return trainer
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of all files below the folder, to see that none was written over."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -56,11 +56,59 @@ def test_a_text_that_is_null_is_empty(tmp_path: Path) -> None:
     assert list(open_collection(tmp_path).documents()) == [("d1", "")]
 
 
-def test_judgements_without_a_header_are_all_read(tmp_path: Path) -> None:
-    """The first line too."""
-    write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", "q1\td1\t2", "q1\td2\t0")
+@pytest.mark.parametrize("header", [[], ["query-id\tcorpus-id\tscore"], ["", "qid iter docid rel"]])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["q1\td1\t2", "q1\td 2\t0", "q2\td1\t-1"],
+        ["q1\td1\t2.0", "q1\td 2\t0.0", "q2\td1\t-1.0"],
+        ["q1\t0\td1\t2", "q1\tQ0\td 2\t0", "q2\t0\td1\t-1"],
+        ["q1 0 d1 2", "q1\t0\td 2\t0", "q2  0  d1  -1\r"],
+    ],
+)
+def test_judgements_are_read_in_each_form(tmp_path: Path, header: list[str], lines: list[str]) -> None:
+    """BEIR's three columns or TREC's four, whole numbers with a point too, and a first line that is no header."""
+    write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", *header, *lines)
 
-    assert open_collection(tmp_path).qrels("test") == {"q1": {"d1": 2, "d2": 0}}
+    assert open_collection(tmp_path).qrels("test") == {"q1": {"d1": 2, "d 2": 0}, "q2": {"d1": -1}}
+
+
+@pytest.mark.parametrize("line", ["q1\td1\t0.5", "q1 d1 1", "q1\t1", "q1\td1\tx\ty\t1", "q1\td1\tnan", "q1 0 0 d1 1"])
+def test_a_first_line_that_ends_in_a_number_is_no_header(tmp_path: Path, line: str) -> None:
+    """What is wrong with it is told: the judgement would be lost."""
+    write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", line, "q1\td2\t1")
+
+    with pytest.raises(
+        BadCollection, match=r"test\.tsv, line 1: expected a query id, a document id and a whole number"
+    ):
+        open_collection(tmp_path).qrels("test")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("corpus.jsonl", ['{"_id": "1", "text": "man"}', '{"_id": "2", "text": ""}']),
+        ("queries.jsonl", ['{"_id": "1", "text": "man"}', '{"_id": "2", "text": ""}']),
+        ("qrels/test.tsv", ["query-id\tcorpus-id\tscore", "q\td\t1"]),
+        ("run.trec", ["q Q0 d 1 1 t", "q Q0 e 2 0 t"]),
+    ],
+)
+def test_blank_lines_are_left_out(tmp_path: Path, name: str, lines: list[str]) -> None:
+    """At the end, between others, and before the first; also those of Windows."""
+    write_lines(write_collection(tmp_path) / name, *lines)
+    expected = READ[name](tmp_path)
+    write_lines(tmp_path / name, "", lines[0], " ", "\r", lines[1], "", "\t")
+
+    assert expected
+    assert READ[name](tmp_path) == expected
+
+
+def test_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
+    """So that the number in a message is that of an editor."""
+    write_lines(write_collection(tmp_path) / "qrels" / "test.tsv", "", "q\td\t1", "", "q\td\thigh")
+
+    with pytest.raises(BadCollection, match=r"test\.tsv, line 4: "):
+        open_collection(tmp_path).qrels("test")
 
 
 @pytest.mark.parametrize(
@@ -97,18 +145,19 @@ def test_a_run_is_read(tmp_path: Path, name: str) -> None:
         ("corpus.jsonl", '{"_id": "d1"}'),
         ("corpus.jsonl", '["d1", "text"]'),
         ("corpus.jsonl", '{"_id": "d1", "text": "the'),
-        ("corpus.jsonl", ""),
         ("corpus.jsonl", r'{"_id": "d1", "text": "\ud800"}'),
         ("queries.jsonl", '{"text": "who"}'),
         ("queries.jsonl.gz", "who"),
         ("qrels/test.tsv", "q1\td1"),
         ("qrels/test.tsv", "q1\td1\thigh"),
         ("qrels/test.tsv", "q1 d1 1"),
+        ("qrels/test.tsv", "q1\td1\t0.5"),
+        ("qrels/test.tsv", "q1\t0\td1\tx\t1"),
         ("run.trec", "q1 Q0 d1 1 2.5"),
         ("run.trec", "q1 Q0 d1 1 high bm25"),
         ("run.trec", "q1 Q0 d1 1 nan bm25"),
         ("run.trec", "q Q0 d 2 0 bm25"),
-        ("run.trec.gz", ""),
+        ("run.trec.gz", "q Q0"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, name: str, line: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,23 @@ def test_what_cannot_be_compared_is_told(evaluations: list[Evaluation], message:
     """And which it is."""
     with pytest.raises(BadEvaluation, match=message):
         compare(evaluations)
+
+
+@pytest.mark.parametrize("differing", ["judgements", "candidates"])
+def test_others_of_the_same_names_are_not_compared(differing: str) -> None:
+    """What was ranked, and what it was measured against, is the same in a row; older files do not tell."""
+
+    def with_digest(system: str, digest: str) -> Evaluation:
+        made = evaluation_of(system, BASELINE)
+        return replace(made, benchmark=replace(made.benchmark, **{f"{differing}_digest": digest}))
+
+    older, one, same, other = map(with_digest, ("older", "one", "same", "other"), ("", "1a", "1a", "2b"))
+
+    assert "| 0.600 | 0.600† | 0.600† |" in compare([older, one, same])
+    with pytest.raises(
+        BadEvaluation, match=rf"other and one were .*, but with other {differing} \(digests 2b and 1a\)"
+    ):
+        compare([older, one, other])
 
 
 def test_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

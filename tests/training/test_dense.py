@@ -57,6 +57,19 @@ def test_the_words_around_queries_and_texts_are_those_of_the_model(tmp_path: Pat
     assert cosines[0] < 0.999
 
 
+def test_vectors_of_another_dtype_are_not_taken_from_their_files(tmp_path: Path) -> None:
+    """They are those that would be encoded anew."""
+    save_bi_encoder(tmp_path / "model")
+    texts, low = ["the man", "was it", "no"], Placement(CPU.device, torch.bfloat16)
+    exact = DenseIndex(str(tmp_path / "model"), texts, CPU, folder=tmp_path / "vectors").vectors
+
+    kept = DenseIndex(str(tmp_path / "model"), texts, low, folder=tmp_path / "vectors").vectors
+
+    anew = DenseIndex(str(tmp_path / "model"), texts, low).vectors
+    assert (kept == anew).all()
+    assert (kept != exact).any()
+
+
 @needs_native
 def test_vectors_in_int8(tmp_path: Path) -> None:
     """Nearly those of float32."""

@@ -12,6 +12,7 @@ import pytest
 from support.collections import write_collection, write_lines, write_run_lines
 from support.models import loaded, random_text, save_cross_encoder
 from support.scorers import lookup
+from support.training import contents
 
 from bandrank_training.__main__ import main
 from bandrank_training.collection import BadCollection, open_collection, read_run
@@ -90,6 +91,73 @@ def test_results_of_another_run_file_are_not_written_over(folder: Path, capsys: 
     message = "tiny.test.run.bm25.json has results of tiny test, bm25.test.trec.gz top 100; choose another --out"
     assert message in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (folder / "kept").iterdir()} == before
+
+
+@pytest.mark.parametrize("changed", ["judgements", "candidates"])
+def test_results_of_others_of_the_same_names_are_not_written_over(
+    folder: Path, model: Path, changed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As another collection in a folder of the same name has them, or another file of candidates."""
+    assert evaluate(folder, model, "--candidates", folder / "lists.tsv") == 0
+    before = contents(folder / "out")
+    if changed == "judgements":
+        write_collection(folder / "tiny", documents=DOCUMENTS, queries=QUERIES, qrels=QRELS | {"q2": {"d5": 1}})
+    else:
+        write_lines(folder / "lists.tsv", "query-id\tcandidate-ids", "q1\td5 d1", "q2\td0", "q3\td0 d1 d5")
+
+    assert evaluate(folder, model, "--candidates", folder / "lists.tsv") == 2
+
+    message = f"tiny.test.candidates.scorer.json has results of other {changed} (digests "
+    assert message in capsys.readouterr().err
+    assert contents(folder / "out") == before
+    assert evaluate(folder, model, "--candidates", folder / "lists.tsv", "--tag", "another") == 0
+
+
+def test_results_of_another_model_are_not_written_over(
+    folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor those of a first stage: models in folders of the same name have the same tag."""
+    other, source = save_cross_encoder(folder / "other" / "scorer", seed=1), ["--run", folder / "bm25.test.trec.gz"]
+    assert evaluate(folder, model, *source) == 0
+    before = contents(folder / "out")
+
+    assert evaluate(folder, other, *source) == 2
+    assert evaluate(folder, "run", *source, "--tag", "scorer") == 2
+
+    said = "scorer.json has results of another model, or of other weights of it; choose another --tag"
+    assert capsys.readouterr().err.count(said) == 2
+    assert contents(folder / "out") == before
+    assert evaluate(folder, "run", *source) == 0
+    assert evaluate(folder, model, *source, "--tag", "bm25") == 2
+
+
+def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, model: Path) -> None:
+    """The results name it without the folders above it, which are those of one machine."""
+    assert evaluate(folder, model, "--pool") == 0
+    (result,) = (folder / "out").glob("*.json")
+    before = result.read_bytes()
+    (folder / "moved").mkdir()
+
+    assert evaluate(folder, model.rename(folder / "moved" / "scorer"), "--pool") == 0
+
+    assert result.read_bytes() == before
+    assert json.loads(before)["model"] == "scorer"
+    assert str(folder) not in before.decode()
+
+
+def test_results_of_older_versions_are_read(folder: Path, model: Path) -> None:
+    """They do not tell of which model, judgements and candidates they are, and the same command writes them anew."""
+    assert evaluate(folder, model, "--pool") == 0
+    (result,) = (folder / "out").glob("*.json")
+    content, evaluation = result.read_bytes(), read_evaluation(result)
+    unknown = {"model", "weights", "judgements_digest", "candidates_digest"}
+    kept = {name: value for name, value in json.loads(content).items() if name not in unknown}
+    result.write_text(json.dumps(kept), encoding="utf-8")
+
+    assert read_evaluation(result).benchmark == evaluation.benchmark
+    assert read_evaluation(result).values == evaluation.values
+    assert evaluate(folder, model, "--pool") == 0
+    assert result.read_bytes() == content
 
 
 def test_candidates_that_are_all_relevant_are_told(

@@ -1,7 +1,10 @@
-"""The training package where bandrank was installed to serve alone, without the libraries of its extra."""
+"""The start of a command: without the libraries of the extra, and interrupted before it has read its arguments."""
 
+import os
 import runpy
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +21,18 @@ def test_what_is_missing_and_how_to_install_it(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(SystemExit, match=r"ir_measures.*pip install --editable '\.\[train\]'"):
         runpy.run_module("bandrank_training")
+
+
+@pytest.mark.parametrize("library", ["torch", "ir_measures"])
+def test_ctrl_c_while_libraries_are_imported_is_told(tmp_path: Path, library: str) -> None:
+    """Which takes seconds: in the sentence, and with the exit code, of later moments."""
+    (tmp_path / f"{library}.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "bandrank_training", "compare", "x.json"]
+
+    ended = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 130
+    (line,) = ended.stderr.split("\n")[1:-1]
+    assert line.startswith("bandrank_training: interrupted; given again, ")
+    assert ended.stdout == ""

@@ -10,7 +10,7 @@ import torch
 from support.collections import write_collection
 from support.models import tiny_cross_encoder
 from support.tokenizer import TOKENIZER_FILE
-from support.training import toy_documents
+from support.training import contents, toy_documents
 
 from bandrank.models import checkpoint
 from bandrank.models.fusion import Fusion
@@ -103,17 +103,22 @@ def test_a_second_run_finds_the_first_done(own: Path, toy: Path, tmp_path: Path)
         torch.testing.assert_close(value, first[name])  # the constant is of scores, which round by their batches
 
 
+MINED = "what was mined (by the texts, the judgements, --split, --most-queries or --dtype)"
+
+
 @pytest.mark.parametrize("change", ["a judgement", "a text", "the start"])
 def test_a_run_of_others_is_refused(
     own: Path, toy: Path, tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither what was mined nor what was learnt of other judgements, texts or weights is taken for that of these."""
+    """Neither what was mined nor what was learnt of other judgements, texts or weights is taken for that of these, and
+    the finished run stays as it is, its groups too; what differs is said in the words of the command line.
+    """
     collection, start, out = tmp_path / "own", tmp_path / "start", tmp_path / "tuned"
     shutil.copytree(own, collection)
     shutil.copytree(toy / "cross_encoder", start)
     command = ["fine-tune", str(collection), "--start", str(start), "--out", str(out)]
     assert main(command) == 0
-    before = (out / "training" / "log.jsonl").read_bytes()
+    before = finished(out)
     match change:
         case "a judgement":
             qrels = collection / "qrels" / "train.tsv"
@@ -131,9 +136,33 @@ def test_a_run_of_others_is_refused(
     capsys.readouterr()
 
     assert main(command) == 2
-    weights = "the weights of model.start or of a teacher, " if change == "the start" else ""
-    assert f"is of another run: {weights}what data.groups hold differ; choose another `out`" in capsys.readouterr().err
-    assert (out / "training" / "log.jsonl").read_bytes() == before
+    differs = "the weights of --start" if change == "the start" else MINED
+    said = f"{out} holds another fine-tuning, which differs in {differs}; choose another --out, or delete that folder"
+    assert said in capsys.readouterr().err
+    assert finished(out) == before
+
+
+@pytest.mark.parametrize(
+    "options", [["--precision", "bfloat16"], ["--dtype", "bfloat16"], ["--most-queries", "9"]], ids=lambda each: each[0]
+)
+def test_a_run_with_other_options_is_refused(
+    own: Path, toy: Path, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are named, and the finished run stays as it is."""
+    out = tmp_path / "tuned"
+    command = ["fine-tune", str(own), "--start", str(toy / "cross_encoder"), "--out", str(out)]
+    assert main(command) == 0
+    before = finished(out)
+
+    assert main([*command, *options]) == 2
+    differs = "--precision" if "--precision" in options else MINED
+    assert f"{out} holds another fine-tuning, which differs in {differs}; choose" in capsys.readouterr().err
+    assert finished(out) == before
+
+
+def finished(out: Path) -> dict[Path, bytes]:
+    """The files of a fine-tuning, without those that mining keeps for another run."""
+    return {path: content for path, content in contents(out).items() if path.parent != out / "mined"}
 
 
 def test_the_scores_stay_added_to_those_of_the_fast_scorer(own: Path, toy: Path, tmp_path: Path) -> None:
@@ -190,3 +219,18 @@ def test_a_start_of_another_kind_is_refused(
 
     assert "is a bi_encoder; fine-tune takes a cross-encoder" in capsys.readouterr().err
     assert not (tmp_path / "tuned").exists()
+
+
+@pytest.mark.parametrize("part", [".", "training"])
+def test_the_start_is_not_written_over(
+    own: Path, toy: Path, tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by the result nor by what is kept of the training: there would be no way back to it."""
+    start = tmp_path / "mine" / part
+    shutil.copytree(toy / "cross_encoder", start)
+    before = contents(tmp_path / "mine")
+
+    assert main(["fine-tune", str(own), "--start", str(start), "--out", str(tmp_path / "mine")]) == 2
+
+    assert "is the folder of a model that is read; choose another" in capsys.readouterr().err
+    assert contents(tmp_path / "mine") == before

@@ -2,18 +2,21 @@
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.collections import write_collection
-from support.models import random_text
+from support.models import random_text, save_cross_encoder
 from support.training import toml
 
 from bandrank_training import mining
 from bandrank_training.__main__ import main
 from bandrank_training.groups import Group
-from bandrank_training.mining import MiningRecipe, Source
+from bandrank_training.mining import MiningRecipe, Source, mine
+from bandrank_training.placement import CPU, Placement
 
 
 @pytest.fixture
@@ -48,7 +51,9 @@ def test_a_killed_run_goes_on(
     monkeypatch.setattr(mining, "_mine_source", dies_at("titles"))
     assert main(["mine", str(folder / "mine.toml")]) == 130
     last_line = capsys.readouterr().err.splitlines()[-1]
-    assert last_line == "bandrank_training: interrupted; the same command goes on where it can"
+    assert last_line.startswith(
+        "bandrank_training: interrupted; given again, mine, mix, train and fine-tune go on from"
+    )
     assert mined_from == ["judged", "keywords"]
     monkeypatch.setattr(mining, "_mine_source", dies_at("none"))
     assert main(["mine", str(folder / "mine.toml")]) == 0
@@ -58,3 +63,18 @@ def test_a_killed_run_goes_on(
     (folder / "whole.toml").write_text(toml(values | {"out": str(folder / "whole.jsonl")}))
     assert main(["mine", str(folder / "whole.toml")]) == 0
     assert (folder / "whole.jsonl").read_bytes() == (folder / "groups.jsonl").read_bytes()
+
+
+def test_scores_of_another_dtype_are_not_taken_for_these(folder: Path, tmp_path: Path) -> None:
+    """What was kept in float32 is mined anew in bfloat16, and found again in each."""
+    save_cross_encoder(folder / "scorer")
+    recipe = MiningRecipe("", (Source(str(folder / "col")),), {"scorer": str(folder / "scorer")})
+    groups = {}
+    for name, dtype in (("exact", torch.float32), ("low", torch.bfloat16), ("again", torch.float32)):
+        mine(replace(recipe, out=str(tmp_path / name)), Placement(CPU.device, dtype), kept=tmp_path / "kept")
+        groups[name] = (tmp_path / name).read_bytes()
+    mine(replace(recipe, out=str(tmp_path / "anew")), Placement(CPU.device, torch.bfloat16))
+
+    assert groups["low"] == (tmp_path / "anew").read_bytes()
+    assert groups["low"] != groups["exact"] == groups["again"]
+    assert len(list((tmp_path / "kept").iterdir())) == 2

@@ -10,7 +10,7 @@ import torch
 from support.models import loaded, tiny_bi_encoder, tiny_cross_encoder, tiny_tokenizer
 from support.precomputing import tiny_mix_encoder
 from support.tokenizer import CLS_ID, SEP_ID, TOKENIZER_FILE, UNK_ID
-from support.training import toy_documents, train, write_toy
+from support.training import contents, toy_documents, train, write_toy
 
 from bandrank.models import checkpoint
 from bandrank.models.loading import load_model
@@ -108,6 +108,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not torch.equal(before.gate, after.gate)
     assert torch.equal(before.idf, after.idf)
     assert run.progress.step == 2
+
+
+def test_the_model_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There would be no way back to it."""
+    paths = write_toy(tmp_path)
+    checkpoint.save(tiny_cross_encoder(), tmp_path / "model", tokenizer=TOKENIZER_FILE)
+    before = contents(tmp_path / "model")
+    model = str(tmp_path / "model")
+
+    assert main(["lexical", model, str(paths["groups"]), str(paths["collection"]), model]) == 2
+
+    assert "is the folder of a model that is read; choose another" in capsys.readouterr().err
+    assert contents(tmp_path / "model") == before
 
 
 def test_what_gets_no_evidence_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

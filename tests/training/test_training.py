@@ -16,7 +16,7 @@ import pytest
 import torch
 from support.models import tiny_cross_encoder
 from support.tokenizer import TOKENIZER_FILE
-from support.training import CPU, recipe, toml, train, values
+from support.training import CPU, contents, recipe, toml, train, values
 
 from bandrank.models import checkpoint
 from bandrank.models.layers.patterns import sparse
@@ -127,6 +127,15 @@ def test_a_state_of_another_run_is_refused(toy: Path, tmp_path: Path, changes: d
         Trainer(recipe(toy, tmp_path / "out", **changes), device=CPU)
 
 
+def test_the_same_groups_may_lie_elsewhere(toy: Path, tmp_path: Path) -> None:
+    """A run goes on with them: what they hold counts, and not the name of the file."""
+    train(toy, tmp_path / "out", optimiser={"steps": 2})
+    shutil.copy(toy / "groups.jsonl", tmp_path / "moved.jsonl")
+    moved = {"groups": [str(tmp_path / "moved.jsonl")]}
+
+    assert Trainer(recipe(toy, tmp_path / "out", data=moved), device=CPU).progress.step == 2
+
+
 def test_a_full_disk_is_told(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """When there is no room for the state of a run, in place of what torch says."""
     file = tmp_path / "recipe.toml"
@@ -160,6 +169,27 @@ def test_a_state_of_another_start_is_refused(toy: Path, tmp_path: Path) -> None:
 
     with pytest.raises(BadRecipe, match=r"of another run: the weights of model\.start or of a teacher differ"):
         train(toy, tmp_path / "out", optimiser={"steps": 1}, model=model)
+
+
+@pytest.mark.parametrize("written_over", ["the start", "a teacher"])
+def test_a_model_that_is_read_is_not_written_over(
+    toy: Path, tmp_path: Path, written_over: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The start would be lost, and the run could not be resumed, as its start would be another."""
+    out = tmp_path / "out"
+    shutil.copytree(toy / "bi_encoder", out)
+    changes: dict[str, Any] = (
+        {"model": {"start": str(out)}}
+        if written_over == "the start"
+        else {"model_losses": [{"name": "vectors", "teacher": str(out)}]}
+    )
+    before = contents(out)
+    (tmp_path / "recipe.toml").write_text(toml(values(toy, out, "bi_encoder", **changes)), encoding="utf-8")
+
+    assert main(["train", str(tmp_path / "recipe.toml")]) == 2
+
+    assert f"{out} is the folder of a model that is read; choose another" in capsys.readouterr().err
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize(("patience", "steps"), [(0, 1), (2, 3), (None, 5)])

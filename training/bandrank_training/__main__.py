@@ -4,10 +4,16 @@ import argparse
 import sys
 from typing import Protocol
 
-from bandrank.models.checkpoint import BadCheckpoint
-from bandrank_training.errors import BadInput
+INTERRUPTED = 130  # the exit code after Ctrl-C
 
-try:
+
+def _say_interrupted() -> None:
+    kept = "given again, mine, mix, train and fine-tune go on from what they kept, and other commands begin anew"
+    print(f"\nbandrank_training: interrupted; {kept}", file=sys.stderr)  # noqa: T201
+
+
+try:  # importing torch takes seconds
+    from bandrank.models.checkpoint import BadCheckpoint
     from bandrank_training import (
         aligning,
         averaging,
@@ -23,8 +29,12 @@ try:
         rescoring,
         training,
     )
+    from bandrank_training.errors import BadInput
 except ModuleNotFoundError as error:
     sys.exit(f"bandrank_training: {error}; the extra `train` has it: pip install --editable '.[train]' in the checkout")
+except KeyboardInterrupt:
+    _say_interrupted()
+    sys.exit(INTERRUPTED)
 
 
 class Command(Protocol):
@@ -58,20 +68,24 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns the exit code: 0, 2 for arguments or files that cannot be used, or 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bandrank_training", description="Offline work on bandrank's scorers.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        text = (module.__doc__ or "").removeprefix(f"{name}: ")
-        module.add_arguments(commands.add_parser(name, help=text, description=text))
-    args = parser.parse_args(arguments)
     try:
+        args = _parsed(arguments)
         return COMMANDS[args.command].run(args)
     except (BadInput, BadCheckpoint, OSError) as error:
         print(f"bandrank_training: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        print("\nbandrank_training: interrupted; the same command goes on where it can", file=sys.stderr)  # noqa: T201
-        return 130
+        _say_interrupted()
+        return INTERRUPTED
+
+
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bandrank_training", description="Offline work on bandrank's scorers.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        text = (module.__doc__ or "").removeprefix(f"{name}: ")
+        module.add_arguments(commands.add_parser(name, help=text, description=text))
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Candidates to re-rank: a first stage's run, judged pools, or candidate lists. They keep the first stage's order."""
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from bandrank_training.collection import BadCollection, Qrels, numbered_lines, read_run
@@ -34,12 +35,8 @@ def read_candidates(path: Path) -> Candidates:
     candidates, separated by spaces or tabs; there are no other columns. Raises BadCollection.
     """
     lists: Candidates = {}
-    for number, line in numbered_lines(path):
-        if number == 1:
-            continue
-        query_id, *candidates = line.split() or [""]
-        if not query_id:
-            raise BadCollection(f"{path}, line {number}: expected a query id and candidate ids, got an empty line")
+    for number, line in islice(numbered_lines(path), 1, None):
+        query_id, *candidates = line.split()
         if query_id in lists:
             raise BadCollection(f"{path}, line {number}: query {query_id} is there twice")
         if len(set(candidates)) < len(candidates):

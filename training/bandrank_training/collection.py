@@ -1,8 +1,9 @@
 """Judged collections: a folder in BEIR layout (Thakur et al. 2021), or a dataset of `ir_datasets`.
 
-BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), qrels/<split>.tsv with a header
-(query id, document id, relevance); each may be plain or .gz. Documents are streamed: a corpus need not fit in memory.
-A line of the corpus may have a "page" too, as mixtures do: passages of one page are no negatives of each other.
+BEIR layout: corpus.jsonl ({"_id", "title"?, "text"}), queries.jsonl ({"_id", "text"}), qrels/<split>.tsv (query id,
+document id, relevance; or the four columns of TREC) with a header or without; each may be plain or .gz. Documents are
+streamed: a corpus need not fit in memory. A line of the corpus may have a "page" too, as mixtures do: passages of one
+page are no negatives of each other.
 """
 
 import gzip
@@ -102,14 +103,13 @@ class BeirFolder:
     def qrels(self, split: str) -> Qrels:
         qrels: Qrels = {}
         path = self._find(f"qrels/{split}.tsv")
-        for number, line in numbered_lines(path):
+        for place, (number, line) in enumerate(numbered_lines(path)):
+            if place == 0 and not _is_number(line.split()[-1]):
+                continue  # the header, which some files lack
             try:
-                query_id, document_id, relevance = line.split("\t")
-                label = int(relevance)
+                query_id, document_id, label = _judgement(line)
             except ValueError as error:
-                if number == 1:
-                    continue  # the header, which some files lack
-                expected = "expected a query id, a document id and a whole number, with tabs between"
+                expected = "expected a query id, a document id and a whole number, with tabs between, or a line of TREC"
                 raise BadCollection(f"{path}, line {number}: {expected}: {error}") from error
             qrels.setdefault(query_id, {})[document_id] = label
         return qrels
@@ -135,6 +135,30 @@ class BeirFolder:
         raise BadCollection(
             f"{self.folder} has no {name}[.gz]; expected corpus.jsonl, queries.jsonl and qrels/<split>.tsv"
         )
+
+
+def _judgement(line: str) -> tuple[str, str, int]:
+    """The query's id, the document's id and the relevance of a line of three columns with tabs between, or of TREC's
+    four, which have an iteration behind the query and tabs or spaces between. Raises ValueError.
+    """
+    columns = line.split("\t") if "\t" in line else line.split()
+    if len(columns) == 4:
+        del columns[1]
+    elif "\t" not in line:
+        raise ValueError(f"{len(columns)} columns without a tab")  # an id may have spaces
+    query_id, document_id, relevance = columns
+    label = float(relevance)  # some tools write 1.0
+    if not label.is_integer():
+        raise ValueError(f"{relevance.strip()} is no whole number")
+    return query_id, document_id, int(label)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class IrDataset:
@@ -198,12 +222,15 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1. Raises BadCollection."""
+    """Yields the lines of a UTF-8 text file, plain or .gz, with their numbers from 1. Blank ones, as editors leave at
+    the end, are counted and left out. Raises BadCollection.
+    """
     number = 0
     try:
         with open_text(path) as lines:
             for number, line in enumerate(lines, 1):
-                yield number, line
+                if line.strip():
+                    yield number, line
     except FileNotFoundError:
         raise BadCollection(f"{path}: no such file") from None
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:

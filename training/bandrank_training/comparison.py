@@ -82,12 +82,18 @@ def compare(evaluations: Sequence[Evaluation], *, measure: str = MEASURES[0]) ->
 
 
 def tabulate(evaluations: Iterable[Evaluation]) -> Table:
-    """Evaluations by benchmark and system. Raises BadEvaluation if one is there twice."""
+    """Evaluations by benchmark and system. Raises BadEvaluation if one is there twice, or for other judgements or
+    candidates under the same names.
+    """
     table: Table = {}
     for evaluation in evaluations:
         by_system = table.setdefault(evaluation.benchmark, {})
         if evaluation.system in by_system:
             raise BadEvaluation(f"{evaluation.system} on {evaluation.benchmark} is there twice; give one another --tag")
+        for other in by_system.values():
+            if differing := evaluation.benchmark.differing(other.benchmark):
+                both = f"{evaluation.system} and {other.system} were evaluated on {evaluation.benchmark}"
+                raise BadEvaluation(f"{both}, but with {differing}; evaluate both on the same")
         by_system[evaluation.system] = evaluation
     return table
 

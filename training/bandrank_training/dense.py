@@ -55,7 +55,7 @@ class DenseIndex:
         if not isinstance(loaded.scorer, BiEncoder) or loaded.scorer.config.similarity != "cosine":
             raise BadInput(f"{model}: expected a bi-encoder that compares by the cosine")
         self._size = loaded.scorer.representation_size
-        self._folder, self._name = folder, f"{of_model(loaded) if folder else ''} {max_tokens}"
+        self._folder, self._name = folder, f"{of_model(loaded) if folder else ''} {max_tokens} {placement.dtype}"
         try:
             self._scorer = prepare(loaded.scorer, device=placement.device, dtype=placement.dtype)
         except ValueError as error:  # int8 that cannot be computed

@@ -1,6 +1,7 @@
 """evaluate: re-ranks the candidates of a collection's queries, and measures the rankings against all judgements."""
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from tqdm import tqdm
 from bandrank_training.arguments import positive
 from bandrank_training.candidates import Candidates, Ranking, first_stage, ids_of, pools, read_candidates
 from bandrank_training.collection import BadCollection, Collection, Qrels, documents_of, open_collection
+from bandrank_training.contents import digest, of_model
 from bandrank_training.measures import judged, means, measure
 from bandrank_training.placement import Placement
 from bandrank_training.results import BadEvaluation, Benchmark, Evaluation, read_evaluation, write_run
@@ -53,15 +55,25 @@ def run(args: argparse.Namespace) -> int:
         raise BadEvaluation(
             f"{collection.name} {args.split}: no query has a document of relevance {args.min_relevance}"
         )
-    benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance)
+    by_first_stage = first_stage(args.run, args.depth) if args.run else {}
+    candidates = _candidates(args, qrels, by_first_stage)
+    model = None if args.model == FIRST_STAGE else load_start(args.model)
+    digests = (digest([json.dumps(each, sort_keys=True)]) for each in (qrels, candidates))
+    benchmark = Benchmark(collection.name, args.split, _source(args), args.min_relevance, *digests)
+    weights = "" if model is None else of_model(model)
     kind = "pool" if args.pool else "run" if args.run else "candidates"
     stem = f"{collection.name}.{args.split}.{kind}.{tag}"
-    _check_same(args.out / f"{stem}.json", benchmark)
-    rankings = _rankings(args, collection, qrels)
+    _check_same(args.out / f"{stem}.json", benchmark, weights)
+    rankings = (
+        {query_id: by_first_stage[query_id] for query_id in candidates}
+        if model is None
+        else _reranked(score_offline(model, Placement.of(args)), collection, candidates)
+    )
     values = measure(ids_of(rankings), qrels, min_relevance=args.min_relevance)
     args.out.mkdir(parents=True, exist_ok=True)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
-    Evaluation(tag, benchmark, values).save(args.out / f"{stem}.json")
+    asked = Path(args.model).name if Path(args.model).is_absolute() else args.model
+    Evaluation(tag, benchmark, values, asked, weights).save(args.out / f"{stem}.json")
     figures = ", ".join(f"{name} {mean:.4f}" for name, mean in means(values).items())
     without = f", {lacking} of them without candidates" if (lacking := len(qrels) - len(rankings)) else ""
     print(f"{tag} on {benchmark}: {figures} ({len(qrels)} queries{without})")  # noqa: T201 - the result
@@ -93,26 +105,32 @@ def _all_hits(ranking: Ranking, labels: Mapping[str, int], min_relevance: int) -
     return all(labels.get(document_id, 0) >= min_relevance for document_id, _ in ranking)
 
 
-def _rankings(args: argparse.Namespace, collection: Collection, qrels: Qrels) -> dict[str, Ranking]:
-    """The rankings of the queries that have candidates."""
-    by_first_stage = first_stage(args.run, args.depth) if args.run else {}
+def _candidates(args: argparse.Namespace, qrels: Qrels, by_first_stage: Mapping[str, Ranking]) -> Candidates:
+    """The candidates of the queries that have some. Raises BadEvaluation if none has."""
     listed = (
         pools(qrels) if args.pool else read_candidates(args.candidates) if args.candidates else ids_of(by_first_stage)
     )
     candidates = {query_id: listed[query_id] for query_id in qrels if listed.get(query_id)}
     if not candidates:
         raise BadEvaluation(f"{args.run or args.candidates} has no candidates of a query of {args.split}")
-    if args.model == FIRST_STAGE:
-        return {query_id: by_first_stage[query_id] for query_id in candidates}
-    scorer = score_offline(load_start(args.model), Placement.of(args))
-    progress = tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None)
-    return dict(progress)
+    return candidates
 
 
-def _check_same(path: Path, benchmark: Benchmark) -> None:
-    """Raises BadEvaluation for the results of another benchmark, which are not written over."""
-    if path.exists() and (there := read_evaluation(path).benchmark) != benchmark:
-        raise BadEvaluation(f"{path} has results of {there}; choose another --out, or a --tag")
+def _reranked(scorer: OfflineScorer, collection: Collection, candidates: Candidates) -> dict[str, Ranking]:
+    return dict(tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None))
+
+
+def _check_same(path: Path, benchmark: Benchmark, weights: str) -> None:
+    """Raises BadEvaluation for the results of another benchmark or model, which are not written over."""
+    if not path.exists():
+        return
+    there = read_evaluation(path)
+    if there.benchmark != benchmark:
+        raise BadEvaluation(f"{path} has results of {there.benchmark}; choose another --out, or a --tag")
+    if differing := there.benchmark.differing(benchmark):
+        raise BadEvaluation(f"{path} has results of {differing}; choose another --out, or a --tag")
+    if there.model and there.weights != weights:  # older files tell neither
+        raise BadEvaluation(f"{path} has results of another model, or of other weights of it; choose another --tag")
 
 
 def _source(args: argparse.Namespace) -> str:

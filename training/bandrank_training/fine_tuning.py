@@ -17,22 +17,23 @@ from statistics import mean
 from bandrank.dtypes import FloatName
 from bandrank.models import checkpoint
 from bandrank.models.architectures import CrossEncoder
+from bandrank.models.checkpoint import write_whole
 from bandrank.models.loading import LoadedModel
 from bandrank.models.scorer import Scorer
 from bandrank_training.arguments import positive
 from bandrank_training.averaging import averaged
 from bandrank_training.dev import DevSet
-from bandrank_training.errors import BadInput
+from bandrank_training.errors import BadInput, OtherRun
 from bandrank_training.groups import read_groups
 from bandrank_training.losses import LossRecipe
 from bandrank_training.mining import MiningRecipe, Source, mine
-from bandrank_training.models import tokenizer_file
+from bandrank_training.models import check_other_folder, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.recipe import DataRecipe, ModelRecipe, OptimiserRecipe, TrainingRecipe
 from bandrank_training.scoring import score_offline
 from bandrank_training.significance import difference_p
 from bandrank_training.start import load_start
-from bandrank_training.training import Trainer
+from bandrank_training.training import OTHER_GROUPS, OTHER_WEIGHTS, Trainer
 from bandrank_training.tuning import calibrated, intercept
 
 BEFORE = "before"  # the name of the start's scores in the groups
@@ -46,6 +47,10 @@ LEARNING_RATE = 1e-4
 DISTIL = 0.3  # the weight of the scores from before; that of the labels is 1
 DENOISE = 4.0  # a candidate that scored so far above the relevant one is taken for one that nobody judged
 WORDS = "encoder.embeddings.word"  # stay as they are: few of them occur in so few texts
+# What differs between two runs, in the words of the command line.
+OF_START = {"model.start": "--start", OTHER_WEIGHTS: "the weights of --start", "fusion": "the fusion of --start"}
+OF_TRAINING = {"precision": "--precision"}
+OF_GROUPS = {OTHER_GROUPS: "what was mined (by the texts, the judgements, --split, --most-queries or --dtype)"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="train", help="qrels/SPLIT.tsv (default: train)")
     parser.add_argument("--start", default="sparse-w4", metavar="MODEL", help="a cross-encoder (default: sparse-w4)")
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/fine-tuned"), help="the folder to write (default: runs/fine-tuned)"
+        "--out",
+        type=Path,
+        default=Path("runs/fine-tuned"),
+        help="the folder to write, another than the start's (default: runs/fine-tuned)",
     )
     parser.add_argument(
         "--most-queries", type=positive, default=MOST_QUERIES, metavar="N", help=f"(default: {MOST_QUERIES:,})"
@@ -108,16 +116,26 @@ def fine_tune(task: Task, placement: Placement = CPU) -> tuple[Choice, list[Choi
     that was killed goes on where it was.
 
     placement: of the scores that teach and that are compared.  Raises BadCollection, BadCheckpoint, BadRecipe, and
-    BadInput for a start that is no cross-encoder, or for candidates that are all relevant.
+    BadInput for a start that is no cross-encoder, or that is in the folder to write, for candidates that are all
+    relevant, and for a folder that holds another fine-tuning, which stays as it is.
     """
     start = load_start(task.start)
+    for folder in (task.out, task.out / "training"):
+        check_other_folder(folder, [start])
     if not isinstance(start.scorer, CrossEncoder):
         raise BadInput(f"{task.start} is a {start.scorer.architecture}; fine-tune takes a cross-encoder, train any")
-    groups, apart = task.out / "groups.jsonl.gz", task.out / "dev.jsonl.gz"
-    mine(_mining(task, start, groups, apart), placement, kept=task.out / "mined")
+    mined = task.out / "mined"
+    groups, apart = mined / "groups.jsonl.gz", mined / "dev.jsonl.gz"
+    mine(_mining(task, start, groups, apart), placement, kept=mined)
     if all(min(group.labels or [0]) > 0 for group in read_groups(groups)):
         raise BadInput(f"{task.collection}: no query has an irrelevant candidate: none was judged, and BM25 finds none")
-    trainer = Trainer(_training(task, start, groups), device=placement.device)
+    try:
+        trainer = Trainer(_training(task, start, groups), device=placement.device)
+    except OtherRun as error:
+        said = f"{task.out} holds another fine-tuning, which differs in {_in_words(error.differing)}"
+        raise BadInput(f"{said}; choose another --out, or delete that folder") from error
+    for file in (groups, apart):  # not before: those of a finished run stay with it
+        write_whole(task.out / file.name, file.read_bytes())
     trainer.run()
     trained = replace(trainer.model, scorer=trainer.scorer.cpu())
     dev = DevSet.read(apart)
@@ -188,6 +206,16 @@ def _training(task: Task, start: LoadedModel, groups: Path) -> TrainingRecipe:
         precision=task.precision,
         checkpoint_minutes=1.0,
     )
+
+
+def _in_words(differing: Sequence[str]) -> str:
+    """What differs between two fine-tunings, for whoever gave the command. A start gives other scores to the same
+    groups: these are not named beside it.
+    """
+    of_groups = {} if OF_START.keys() & set(differing) else OF_GROUPS
+    known = OF_START | OF_TRAINING | of_groups
+    said = [known[name] for name in differing if name in known]
+    return " and ".join(said) or "the settings of another version of bandrank"
 
 
 def _logits(chosen: Choice, dev: DevSet) -> Scorer:

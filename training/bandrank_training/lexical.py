@@ -33,7 +33,7 @@ from bandrank_training.errors import BadInput
 from bandrank_training.frequencies import rarity
 from bandrank_training.groups import check_areas
 from bandrank_training.losses import LossRecipe, Scored, contrastive
-from bandrank_training.models import rebuilt, tokenizer_file
+from bandrank_training.models import check_other_folder, rebuilt, tokenizer_file
 from bandrank_training.placement import CPU, Placement
 from bandrank_training.scoring import score_offline
 from bandrank_training.start import load_start
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "groups", metavar="GROUPS", type=Path, help="judged groups to fit the gate to, each a list as a search gives it"
     )
     parser.add_argument("collection", metavar="COLLECTION", help="in which document frequencies are counted")
-    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write")
+    parser.add_argument("out", metavar="FOLDER", type=Path, help="the folder to write, another than the model's")
     parser.add_argument("--without", nargs="*", default=[], metavar="DOMAIN", help="of a mixture, left out of the fit")
     parser.add_argument(
         "--strength",
@@ -68,12 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the checkpoint, and prints the gate and what it does on the groups that it was fitted to, and on others.
 
-    Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that takes no lexical evidence.
+    Raises BadCheckpoint, BadCollection, BadGroups, or BadInput for a model that takes no lexical evidence, or that the
+    folder to write has.
     """
     read = DevSet.read(args.groups)
     dev = replace(read, groups=read.groups[: args.most])
     check_areas("--without", args.without, dev.groups)
     model = load_start(args.model)
+    check_other_folder(args.out, [model])
     texts = (text for _, text in open_collection(args.collection).documents())
     frequencies = rarity(texts, TextEncoder(model.tokenizer, model.scorer))
     asked = Asked.of(with_lexical(model, *frequencies), dev, Placement.of(args))

@@ -133,10 +133,10 @@ def mine(recipe: MiningRecipe, placement: Placement = CPU, *, kept: Path | None 
     """Writes the groups and returns how many there are to train on. Raises BadCollection, BadCheckpoint.
 
     kept: a folder for the retriever's vectors and the groups of each source, so that a killed run goes on where it was.
-    They are found again by all that they depend on: settings, texts, judgements and models.
+    They are found again by all that they depend on: settings, texts, judgements, models and the dtype of the scores.
     """
     models = {name: load_start(model) for name, model in recipe.teachers.items()}
-    files = None if kept is None else _Files(kept, recipe, models)
+    files = None if kept is None else _Files(kept, recipe, models, placement)
     teachers = {
         name: score_offline(model, placement, max_candidate_tokens=recipe.max_tokens) for name, model in models.items()
     }
@@ -172,11 +172,13 @@ def _split(groups: Sequence[Group], most: int, share: float) -> tuple[list[Group
 class _Files:
     """Where the groups of sources are kept."""
 
-    def __init__(self, folder: Path, recipe: MiningRecipe, teachers: Mapping[str, LoadedModel]) -> None:
+    def __init__(
+        self, folder: Path, recipe: MiningRecipe, teachers: Mapping[str, LoadedModel], placement: Placement
+    ) -> None:
         self.folder = folder
         settings = {name: value for name, value in asdict(recipe).items() if name not in NOT_OF_A_SOURCE}
         models = [*teachers.values(), *([load_start(recipe.retriever)] if recipe.retriever else [])]
-        self._shared = [json.dumps(settings, sort_keys=True), *map(of_model, models)]
+        self._shared = [json.dumps(settings, sort_keys=True), str(placement.dtype), *map(of_model, models)]
         self._documents: dict[tuple[str, int], str] = {}
 
     def of(self, source: Source) -> Path:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -18,29 +18,53 @@ class BadEvaluation(BadInput):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What systems are compared on; two evaluations can be compared if all fields are the same."""
+    """What systems are compared on; two evaluations can be compared if all fields are the same.
+
+    candidates: a description of where they come from.  judgements_digest, candidates_digest: of those that were used,
+    by which others under the same names are told; empty in files of older versions.
+    """
 
     collection: str
     split: str
-    candidates: str  # a description of where they come from
+    candidates: str
     min_relevance: int
+    judgements_digest: str = field(default="", compare=False)
+    candidates_digest: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         graded = f", relevance {self.min_relevance} and up" if self.min_relevance != 1 else ""
         return f"{self.collection} {self.split}, {self.candidates}{graded}"
 
+    def differing(self, other: "Benchmark") -> str:
+        """What two benchmarks of the same names do not share, with their digests; empty if it is nothing."""
+        digests = {
+            "judgements": (self.judgements_digest, other.judgements_digest),
+            "candidates": (self.candidates_digest, other.candidates_digest),
+        }
+        return " and ".join(
+            f"other {name} (digests {ours} and {theirs})"
+            for name, (ours, theirs) in digests.items()
+            if ours and theirs and ours != theirs
+        )
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The values of one system on one benchmark."""
+    """The values of one system on one benchmark.
+
+    model: what was asked for, and of a path from the root the last part alone.  weights: the digest of the model;
+    empty for a first stage, and in files of older versions.
+    """
 
     system: str
     benchmark: Benchmark
     values: Values
+    model: str = ""
+    weights: str = ""
 
     def save(self, path: Path) -> None:
         """Writes JSON, with the means first for human readers."""
-        head = {"system": self.system} | asdict(self.benchmark)
+        head = {"system": self.system, "model": self.model, "weights": self.weights} | asdict(self.benchmark)
         content = head | {"queries": len(self.values), "means": means(self.values), "values": self.values}
         write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 
@@ -54,15 +78,16 @@ def read_evaluation(path: Path) -> Evaluation:
             for query_id, by_name in content["values"].items()
         }
         collection, split, candidates = (str(content[name]) for name in ("collection", "split", "candidates"))
-        benchmark = Benchmark(collection, split, candidates, int(content["min_relevance"]))
-        system = str(content["system"])
+        digests = (str(content.get(name, "")) for name in ("judgements_digest", "candidates_digest"))
+        benchmark = Benchmark(collection, split, candidates, int(content["min_relevance"]), *digests)
+        system, model, weights = str(content["system"]), str(content.get("model", "")), str(content.get("weights", ""))
     except OSError as error:
         raise BadEvaluation(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadEvaluation(f"{path} is not what `evaluate` writes: {type(error).__name__}: {error}") from error
     if not values:
         raise BadEvaluation(f"{path}: there is no query")
-    return Evaluation(system, benchmark, values)
+    return Evaluation(system, benchmark, values, model, weights)
 
 
 def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:

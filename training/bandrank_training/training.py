@@ -29,15 +29,16 @@ from bandrank_training.batches import GroupReader, TrainingBatch, of_groups
 from bandrank_training.contents import digest, of_model
 from bandrank_training.dev import DevSet
 from bandrank_training.dropout import add_dropout
-from bandrank_training.errors import BadRecipe
+from bandrank_training.errors import BadRecipe, OtherRun
 from bandrank_training.losses import LOSSES
 from bandrank_training.model_losses import MODEL_LOSSES
-from bandrank_training.models import build, load_teacher, tokenizer_file
+from bandrank_training.models import build, check_other_folder, load_teacher, tokenizer_file
 from bandrank_training.plot import plot_log
 from bandrank_training.recipe import TrainingRecipe, read_recipe
 from bandrank_training.scoring import OfflineScorer
 
 STATE, LOG, PLOT = "state.pt", "log.jsonl", "training.svg"
+OTHER_WEIGHTS, OTHER_GROUPS = "the weights of model.start or of a teacher", "what data.groups hold"
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Progress:
 class Trainer:
     """A run of a recipe, resumed from the state in its folder if there is one.
 
-    Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint.
+    Raises BadRecipe, BadGroups, BadCollection, BadCheckpoint, and BadInput for the folder of the start or of a teacher.
     """
 
     def __init__(self, recipe: TrainingRecipe, *, device: torch.device | None = None) -> None:
@@ -84,6 +85,7 @@ class Trainer:
         self._offline = OfflineScorer.in_training(self.model)
         self._fused = {recipe.fusion.scorer: recipe.fusion.weight} if recipe.fusion is not None else {}
         teachers = {name: load_teacher(name, self.device) for name in {x.teacher for x in recipe.model_losses}}
+        check_other_folder(self.out, [self.model, *teachers.values()])
         self._model_losses = [
             (each, MODEL_LOSSES[each.name](teachers[each.teacher], recipe.data.max_candidate_tokens))
             for each in recipe.model_losses
@@ -286,13 +288,13 @@ class Trainer:
             raise BadRecipe(f"{path} cannot be read; delete it to begin anew ({error or 'it is empty'})") from error
         changed = _changed(state["recipe"], asdict(self.recipe))
         same = {name: state.get(name, now) == now for name, now in self._made_of.items()}  # older states lack some
+        if "contents" in state and same["contents"]:
+            changed = [name for name in changed if name != "data.groups"]  # the same groups, in files of other names
         if not same["weights"] and not changed:  # other settings of the model are told by their names
-            changed.append("the weights of model.start or of a teacher")
-        changed += [] if same["contents"] else ["what data.groups hold"]
+            changed.append(OTHER_WEIGHTS)
+        changed += [] if same["contents"] else [OTHER_GROUPS]
         if changed:
-            raise BadRecipe(
-                f"{path} is of another run: {', '.join(changed)} differ; choose another `out`, or delete it"
-            )
+            raise OtherRun(path, changed)
         self.scorer.load_state_dict(state["scorer"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.progress = Progress(**state["progress"])
