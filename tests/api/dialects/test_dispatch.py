@@ -56,6 +56,17 @@ async def test_slashes_too_many_make_no_difference(path: str) -> None:
         ("/v1/rerank", {"query": "who"}, "documents: Field required"),
         ("/v1/reranking", {"query": "who"}, "documents: Field required"),
         ("/rerank", {"query": "who", "candidates": WORDS, "documents": WORDS}, "not in both"),
+        (
+            "/rerank",
+            DOCUMENTS | {"texts": ["man"]},
+            "the body has documents and texts, which differ: give what is to be",
+        ),
+        ("/v1/rerank", DOCUMENTS | {"texts": ["man"]}, "the body has documents and texts, which differ"),
+        (
+            "/rerank",
+            {"query": "who", "candidates": WORDS, "passages": [{"text": "a"}]},
+            "candidates and passages, which",
+        ),
         ("/rerank", {"query": "who", "texts": "man"}, "texts: Input should be a valid array"),
         ("/rerank", [DOCUMENTS], "Input should be an object"),
     ],

@@ -16,6 +16,7 @@ from bandrank.api.dialects.tei import TEI
 from bandrank.api.dialects.voyage import VOYAGE
 from bandrank.api.dialects.weaviate import WEAVIATE
 from bandrank.api.dialects.zeroentropy import ZEROENTROPY
+from bandrank.errors import InvalidInput
 
 # A body is in the first dialect of its path that has one of its fields, else in the last.
 DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
@@ -40,6 +41,16 @@ DIALECTS: dict[str, tuple[Dialect[Any], ...]] = {
 }
 
 
+RANKED = ("candidates", "documents", "input", "passages", "texts")  # what dialects call what is to be ranked
+
+
 def dialect_of(body: object, dialects: tuple[Dialect[Any], ...]) -> Dialect[Any]:
-    """The one of a path's dialects that a body is in."""
+    """The one of a path's dialects that a body is in. Raises InvalidInput for a body with the lists of several, unless
+    they are equal: some clients send the same under each name.
+    """
+    if isinstance(body, dict) and len(dialects) > 1:
+        known = {name for dialect in dialects for name in dialect.request.model_fields}
+        lists = [name for name in RANKED if name in known and isinstance(body.get(name), list)]
+        if any(body[name] != body[lists[0]] for name in lists[1:]):
+            raise InvalidInput(f"the body has {' and '.join(lists)}, which differ: give what is to be ranked once")
     return next((dialect for dialect in dialects if dialect.claims(body)), dialects[-1])
