@@ -34,7 +34,12 @@ KEYS = ["text", "id", "query", "score", "title", "mode", "content", "instruction
 OBJECTS = st.dictionaries(st.sampled_from(KEYS), SCALARS | PARTS, max_size=3)
 VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SCALARS, max_size=3)
 ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
-UNSAYABLE = ("cannot be paired", "none of the rank_fields", "is to be ranked once")  # refusals that no schema can say
+UNSAYABLE = (
+    "cannot be paired",
+    "none of the rank_fields",
+    "is to be ranked once",
+    "which they differ",
+)  # refusals that no schema can say
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ async def test_each_pair_is_scored_for_its_own_query() -> None:
         ({"text_1": "who", "documents": ["he"]}, "give both sides"),
         ({"text_1": ["who", " "], "text_2": ["he", "she"]}, "query must not be empty"),
         ({"text_1": "who", "text_2": []}, "text_2"),
+        ({"text_1": "who", "text_2": ["he"], "queries": "who", "items": ["she"]}, "under which they differ"),
         ({"text_1": "who", "text_2": ["he", IMAGE]}, "text_2: a part of type 'image_url' cannot be ranked"),
         ({"text_1": IMAGE, "text_2": "he"}, "text_1: a part of type 'image_url' cannot be ranked"),
         ({"queries": ["who", in_parts(" ")], "items": ["he", "she"]}, "query must not be empty"),

@@ -6,6 +6,7 @@ otherwise the sides are equally long and paired one by one.
 
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -57,17 +58,22 @@ class PairsRequest(VllmRequest, NamesModel):
     @property
     def sides(self) -> tuple[list[str], list[str]] | None:
         """Both sides as lists, under the first names that both are there; None without."""
-        for names in SIDES:
-            first, second = (getattr(self, name) for name in names)
-            if first is not None and second is not None:
-                return _listed(first), _listed(second)
-        return None
+        return next(self._all_sides(), None)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.sides is None:
+        given = [*self._all_sides()]
+        if not given:
             raise ValueError(f"give both sides of the pairs, as {' or '.join(map(' and '.join, SIDES))}")
+        if any(sides != given[0] for sides in given):
+            raise ValueError("the sides of the pairs go by several names, under which they differ: give them once")
         return self
+
+    def _all_sides(self) -> Iterator[tuple[list[str], list[str]]]:
+        for names in SIDES:
+            first, second = (getattr(self, name) for name in names)
+            if first is not None and second is not None:
+                yield _listed(first), _listed(second)
 
 
 @dataclass(slots=True)
