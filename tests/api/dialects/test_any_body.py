@@ -34,7 +34,8 @@ KEYS = ["text", "id", "query", "score", "title", "mode", "content", "instruction
 OBJECTS = st.dictionaries(st.sampled_from(KEYS), SCALARS | PARTS, max_size=3)
 VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SCALARS, max_size=3)
 ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
-UNSAYABLE = (
+# Refusals that no schema can say.
+UNSAYABLE = ("cannot be paired", "none of the rank_fields", "is to be ranked once", "which they differ")
     "cannot be paired",
     "none of the rank_fields",
     "is to be ranked once",
