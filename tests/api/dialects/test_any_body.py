@@ -36,11 +36,6 @@ VALUES = SCALARS | OBJECTS | st.lists(TEXTS | OBJECTS, max_size=4) | st.lists(SC
 ADDED = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
 # Refusals that no schema can say.
 UNSAYABLE = ("cannot be paired", "none of the rank_fields", "is to be ranked once", "which they differ")
-    "cannot be paired",
-    "none of the rank_fields",
-    "is to be ranked once",
-    "which they differ",
-)  # refusals that no schema can say
 
 
 @dataclass(frozen=True)
