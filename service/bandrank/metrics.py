@@ -54,9 +54,13 @@ class Metrics:
         self.requests = counter(
             "requests", "Answered requests to rank by HTTP status; 499: the client hung up.", status=STATUSES
         )
-        self.request_seconds = seconds("request_seconds", "Whole request to rank, from its body to its answer.")
+        self.request_seconds = seconds(
+            "request_seconds", "Whole request to rank, from its body to its answer; refused ones (4xx, 503) left out."
+        )
         self.http_requests = counter("http_requests", "Answered requests by path and HTTP status.", path=(), status=())
-        self.http_request_seconds = seconds("http_request_seconds", "Whole request, by path.", path=())
+        self.http_request_seconds = seconds(
+            "http_request_seconds", "Whole request, by path; refused ones (4xx, 503) left out.", path=()
+        )
         self.step_seconds = {step: seconds(f"{step}_seconds", text) for step, text in STEPS.items()}
         tokens, tasks = (partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (TOKENS, TASKS))
         self.batch_tokens = tokens("batch_tokens", "Rows the model computed in a batch.")
@@ -95,8 +99,10 @@ class Metrics:
         )
         self.refused_requests = counter(
             "refused_requests",
-            "Requests without a key that is known, that their client may not send, or beyond the rate of its key.",
+            "Requests without a key that is known, that their client may not send, or beyond the rate of its key; "
+            "ranking: those that bandrank_requests_total counts as well.",
             reason=("unauthorized", "forbidden", "rate"),
+            kind=("ranking", "other"),
         )
         self.cache_candidates = counter(
             "cache_candidates", "Candidates of requests whose representation was cached or not.", outcome=LOOKUP
