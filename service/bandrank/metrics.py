@@ -94,8 +94,12 @@ class Metrics:
         self.connections = gauge("connections", "Open HTTP connections.")
         self.refused_connections = counter(
             "refused_connections",
-            "HTTP connections that were closed for what their client did.",
-            reason=("malformed", "headers", "slow_headers", "slow_body", "unread_answer", "too_many", "handshake"),
+            "HTTP connections that were closed for what their client did. displaced: silent, it made room for another; "
+            "too_many: there was no room, or none for a request but a probe.",
+            reason=(
+                *("malformed", "headers", "slow_headers", "slow_body", "unread_answer", "handshake"),
+                *("displaced", "too_many"),
+            ),
         )
         self.refused_requests = counter(
             "refused_requests",

@@ -152,8 +152,7 @@ async def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
         for reason in ("unauthorized", "forbidden", "rate")
         for kind in ("ranking", "other")
     }
-    others = {("unauthorized", "other"): 0, ("forbidden", "other"): 0, ("rate", "other"): 2}
-    assert refused == {("unauthorized", "ranking"): 1, ("forbidden", "ranking"): 1, ("rate", "ranking"): 2} | others
+    assert list(refused.values()) == [1, 0, 1, 0, 2, 2]
     assert counted.value("bandrank_requests_total", status="429") == refused["rate", "ranking"]
     assert 'bandrank_requests_total{status="401"} 1.0' in text
 
