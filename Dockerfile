@@ -61,8 +61,9 @@ USER 10001:10001
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 
-# The start period covers a first model download. http.client, because urllib would send this through a configured proxy;
-# its own certificate need not name the loopback address. It asks where the service listens, which may be `::` alone.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+# The start period covers a slow first download of a model; a process that ends meanwhile is noticed anyway. http.client,
+# because urllib would send this through a configured proxy; its own certificate need not name the loopback address. It
+# asks where the service listens, which may be `::` alone.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
     CMD ["python", "-I", "-S", "-c", "import http.client as h, os, ssl, sys; host = os.environ.get('BANDRANK_HOST') or '127.0.0.1'; at = ({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), int(os.environ['BANDRANK_PORT'])); c = h.HTTPSConnection(*at, timeout=4, context=ssl._create_unverified_context()) if os.environ.get('BANDRANK_TLS_CERTIFICATE') else h.HTTPConnection(*at, timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
 CMD ["bandrank", "serve"]

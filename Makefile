@@ -77,10 +77,10 @@ programs:
 	else echo "not installed:" $$missing "- the tests that need them are skipped (apt-get install" $$missing")"; fi
 
 serve: $(VENV)/runtime.stamp
-	@BANDRANK_PORT="$(or $(PORT),$(BANDRANK_PORT))" BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" exec $(VENV)/bin/bandrank serve
+	@BANDRANK_PORT="$(or $(PORT),$(BANDRANK_PORT))" BANDRANK_MODEL="$(or $(MODEL),$$BANDRANK_MODEL)" exec $(VENV)/bin/bandrank serve
 
 check: $(VENV)/runtime.stamp
-	@BANDRANK_MODEL="$${BANDRANK_MODEL:-$(MODEL)}" $(VENV)/bin/bandrank check
+	@BANDRANK_MODEL="$(or $(MODEL),$$BANDRANK_MODEL)" $(VENV)/bin/bandrank check
 
 demo: $(VENV)/dev.stamp
 	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(DATA)}" $(VENV)/bin/python loadtests/demo.py --candidates 20

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Proves that a running stack re-ranks, stores and is watched: ready, a right ranking, a candidate that Redis took and
-# gave back, a search that comes back re-ranked, and the latency series in Prometheus.
+# gave back, a search that comes back re-ranked, and the count of requests in Prometheus.
 #
 #   BASE_URL=http://127.0.0.1:8000 PROMETHEUS_URL=http://127.0.0.1:9090 deploy/smoke.sh
 #
@@ -68,7 +68,7 @@ prometheus_value() {
 
 scraped_requests() {
     local value
-    value=$(prometheus_value 'sum(bandrank_request_seconds_count)' 2> /dev/null) || return 1
+    value=$(prometheus_value 'sum(bandrank_requests_total)' 2> /dev/null) || return 1
     python3 -c 'import sys; sys.exit(not float(sys.argv[1]) > 0)' "$value"
 }
 
@@ -105,4 +105,4 @@ else
     echo "not checked: OpenSearch, because OPENSEARCH_URL is empty"
 fi
 
-until_true "$prometheus_url has scraped bandrank_request_seconds_count > 0" scraped_requests
+until_true "$prometheus_url has scraped bandrank_requests_total > 0" scraped_requests

@@ -1,8 +1,11 @@
-"""What `make` does before it installs anything: to an interpreter that is too old, and after a set-up that failed."""
+"""What `make` does before it installs anything, and which settings its arguments become."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,3 +41,32 @@ def test_an_environment_without_pip_is_made_again(tmp_path: Path) -> None:
     make(script(tmp_path / "python3", f'echo "$@" >> {asked}', '[ "$1" != -m ]'), tmp_path / "venv")
 
     assert f"-m venv {tmp_path / 'venv'}" in asked.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", ["serve", "check"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["MODEL=asked", "PORT=1"], {"model": "asked", "port": "1"}),
+        (["MODEL=asked"], {"model": "asked", "port": "2"}),
+        ([], {"model": "exported", "port": "2"}),
+    ],
+)
+def test_an_argument_wins_over_what_is_exported(
+    verb: str, arguments: list[str], expected: dict[str, str], tmp_path: Path
+) -> None:
+    """What was typed for this one run counts, for the model as for the port; without it the environment does."""
+    script(tmp_path / "bin" / "bandrank", 'echo "$1 $BANDRANK_MODEL $BANDRANK_PORT"')
+    (tmp_path / "runtime.stamp").touch()
+    exported = os.environ | {"BANDRANK_MODEL": "exported", "BANDRANK_PORT": "2"}
+    ended = subprocess.run(
+        ["make", verb, f"VENV={tmp_path}", *arguments],
+        cwd=ROOT,
+        env=exported,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    told = dict(zip(("verb", "model", "port"), ended.stdout.split(), strict=True))
+    assert told == expected | {"verb": verb} | ({"port": "2"} if verb == "check" else {})  # which opens no port

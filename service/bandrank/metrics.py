@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics import MetricWrapperBase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+PROXY_SECONDS = (*SECONDS, 300.0)  # a search engine may take its time
 TOKENS = tuple(2.0**power for power in range(6, 17))
 TASKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 REDIS_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -46,14 +47,20 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         counter, gauge = partial(self._add, Counter), partial(self._add, Gauge)
-        seconds = partial(self._add, partial(Histogram, buckets=SECONDS))
+        seconds, proxy_seconds = (
+            partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (SECONDS, PROXY_SECONDS)
+        )
 
         self.requests = counter(
             "requests", "Answered requests to rank by HTTP status; 499: the client hung up.", status=STATUSES
         )
-        self.request_seconds = seconds("request_seconds", "Whole request to rank, from its body to its answer.")
+        self.request_seconds = seconds(
+            "request_seconds", "Whole request to rank, from its body to its answer; refused ones (4xx, 503) left out."
+        )
         self.http_requests = counter("http_requests", "Answered requests by path and HTTP status.", path=(), status=())
-        self.http_request_seconds = seconds("http_request_seconds", "Whole request, by path.", path=())
+        self.http_request_seconds = seconds(
+            "http_request_seconds", "Whole request, by path; refused ones (4xx, 503) left out.", path=()
+        )
         self.step_seconds = {step: seconds(f"{step}_seconds", text) for step, text in STEPS.items()}
         tokens, tasks = (partial(self._add, partial(Histogram, buckets=buckets)) for buckets in (TOKENS, TASKS))
         self.batch_tokens = tokens("batch_tokens", "Rows the model computed in a batch.")
@@ -87,13 +94,19 @@ class Metrics:
         self.connections = gauge("connections", "Open HTTP connections.")
         self.refused_connections = counter(
             "refused_connections",
-            "HTTP connections that were closed for what their client did.",
-            reason=("malformed", "headers", "slow_headers", "slow_body", "unread_answer", "too_many", "handshake"),
+            "HTTP connections that were closed for what their client did. displaced: silent, it made room for another; "
+            "too_many: there was no room, or none for a request but a probe.",
+            reason=(
+                *("malformed", "headers", "slow_headers", "slow_body", "unread_answer", "handshake"),
+                *("displaced", "too_many"),
+            ),
         )
         self.refused_requests = counter(
             "refused_requests",
-            "Requests without a key that is known, that their client may not send, or beyond the rate of its key.",
+            "Requests without a key that is known, that their client may not send, or beyond the rate of its key; "
+            "ranking: those that bandrank_requests_total counts as well.",
             reason=("unauthorized", "forbidden", "rate"),
+            kind=("ranking", "other"),
         )
         self.cache_candidates = counter(
             "cache_candidates", "Candidates of requests whose representation was cached or not.", outcome=LOOKUP
@@ -116,7 +129,7 @@ class Metrics:
         self.cache_pending_write_bytes = gauge("cache_pending_write_bytes", "Size of what waits to be sent to Redis.")
         self._add_redis()
         self._add_shadow()
-        self.proxy = ProxyMetrics(counter, seconds)
+        self.proxy = ProxyMetrics(counter, proxy_seconds)
         ProcessCollector(registry=self.registry, namespace="bandrank")
         self.ready = gauge("ready", "1 when the last self-test passed and requests are taken, else 0.")
         self.build_info = gauge("build_info", "Always 1; what is served.", version=(), model=(), device=(), dtype=())

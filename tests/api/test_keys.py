@@ -11,6 +11,7 @@ import pytest
 from support.app import RunningApp, assert_error, running_app
 from support.keys import KEYS, key_table, write_keys
 from support.scorers import lookup
+from support.server import Scrape
 
 from bandrank.api.keys import KeyFile
 from bandrank.errors import BadSetting
@@ -135,15 +136,24 @@ async def test_a_rate_is_a_budget_of_requests(tmp_path: Path) -> None:
 
 
 async def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
-    """Each once."""
+    """Each once, and those of requests to rank apart: what the rate refuses is no overload, and must not hide one."""
     settings = with_keys(tmp_path, rank=key_table("rank", requests_per_s=1e-9), admin=key_table("admin"))
     async with running_app(lookup(man=1.0), settings=settings) as running:
         for key in (KEYS["rank"], KEYS["rank"], "unknown", KEYS["admin"]):
             await ask(running, "POST", "/rerank", BODY, **{"X-API-Key": key})
+        for _ in range(2):
+            await ask(running, "GET", "/v1/models", None, **{"X-API-Key": KEYS["rank"]})
+        await ask(running, "POST", "/inference/cross/tiny", {"input": []}, **{"X-API-Key": KEYS["rank"]})
         text = running.service.metrics.exposition().decode()
 
-    for reason in ("unauthorized", "forbidden", "rate"):
-        assert f'bandrank_refused_requests_total{{reason="{reason}"}} 1.0' in text
+    counted = Scrape(text)
+    refused = {
+        (reason, kind): counted.value("bandrank_refused_requests_total", reason=reason, kind=kind)
+        for reason in ("unauthorized", "forbidden", "rate")
+        for kind in ("ranking", "other")
+    }
+    assert list(refused.values()) == [1, 0, 1, 0, 2, 2]
+    assert counted.value("bandrank_requests_total", status="429") == refused["rate", "ranking"]
     assert 'bandrank_requests_total{status="401"} 1.0' in text
 
 

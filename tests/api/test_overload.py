@@ -9,6 +9,7 @@ from starlette.types import Message
 from support.app import RunningApp, ask_and_hang_up, assert_error, running_app
 from support.poison import dies, fails
 from support.scorers import Gate, WatchedScorer, lookup
+from support.server import Scrape
 from support.tasks import until
 
 from bandrank.settings import Settings
@@ -23,6 +24,11 @@ BYTES = b'{"query": "who", "candidates": ["man"]}'
 async def counted(running: RunningApp, status: str) -> float:
     """The number of requests with this status."""
     return (await running.scrape()).value("bandrank_requests_total", status=status)
+
+
+async def timed(running: RunningApp) -> float:
+    """The number of requests in the histogram of their times."""
+    return (await running.scrape()).value("bandrank_request_seconds_count")
 
 
 async def held(
@@ -57,6 +63,7 @@ async def test_a_full_queue_is_429_with_a_retry_time() -> None:
         assert int(refused.headers["retry-after"]) >= 1
         assert [(await request).status_code for request in admitted] == [200, 200]
         assert await counted(running, "429") == 1
+        assert await timed(running) == 2  # an overload must not make the service seem fast
 
 
 async def test_a_late_answer_is_504() -> None:
@@ -69,6 +76,7 @@ async def test_a_late_answer_is_504() -> None:
 
         assert_error(late, 504, "deadline_exceeded")
         assert await counted(running, "504") == 1
+        assert await timed(running) == 1
 
 
 async def test_a_candidate_that_cannot_be_scored_is_500_for_its_request_alone() -> None:
@@ -109,6 +117,9 @@ async def test_a_service_that_stops_is_503() -> None:
         assert_error(await client.post("/rerank", json=BODY), 503, "not_ready")
         assert_error(await client.get("/readyz"), 503, "not_ready")
         assert (await client.get("/healthz")).status_code == 200
+        seen = Scrape((await client.get("/metrics")).text)
+    assert seen.value("bandrank_requests_total", status="503") == 1
+    assert seen.value("bandrank_request_seconds_count") == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -150,6 +161,7 @@ async def test_a_queued_client_that_hangs_up_frees_its_room() -> None:
         assert {message["status"] for message in sent if "status" in message} <= {499}
         assert queue.waiting_rows == 0
         assert seen.value("bandrank_requests_total", status="499") == 1
+        assert seen.value("bandrank_request_seconds_count") == 1
         assert seen.value("bandrank_dropped_tasks_total", reason="cancelled") == 1
         assert seen.value("bandrank_waiting_tokens") == 0
         assert (await scored).status_code == 200

@@ -102,7 +102,7 @@ def test_silent_connections_make_room_for_others(certificate: Certificate) -> No
     with over_https(certificate, patience_s=300, max_connections=10) as service, ExitStack() as at_end:
         silent = [at_end.enter_context(socket.create_connection(service.address, timeout=HANG_S)) for _ in range(100)]
         assert service.is_alive()
-        assert service.refused("too_many") >= 90
+        assert service.refused("displaced") >= 90
         assert ended_with(silent[0]) == b""
 
 

@@ -18,6 +18,15 @@ LOGINS = {"redis-login", "opensearch-login", "elasticsearch-login", "weaviate-lo
 SET_UPS = {"opensearch-setup", "elasticsearch-setup", "weaviate-setup"}
 ONE_SHOT = LOGINS | SET_UPS
 PUBLISHED = {"bandrank", "prometheus", "grafana", "opensearch", "elasticsearch", "weaviate"}
+DOCS = [*sorted(DEPLOY.rglob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *DEPLOY.glob("*.yml")]
+SETS = sorted(
+    {("docker-compose.yml",)}
+    | {
+        tuple(re.findall(r"--file (\S+\.yml)", command))
+        for path in DOCS
+        for command in re.findall(r"docker compose((?: --file \S+\.yml)+)", path.read_text(encoding="utf-8"))
+    }
+)  # of compose files that are laid over each other, as the docs name them
 LAPTOP = 8 << 30  # bytes of memory, of which the host needs one eighth itself
 
 
@@ -44,6 +53,45 @@ def test_the_files_fit_the_specification() -> None:
         *(f"deploy/examples/{name}/compose.yml" for name in EXAMPLES),
     ]
     run(checker, "--builtin-schema", "vendor.compose-spec", *files)
+
+
+def test_every_set_of_files_is_read() -> None:
+    """The commands of the docs lay each of our files over the stack, or name it alone."""
+    files = {"docker-compose.yml", *(str(path.relative_to(ROOT)) for path in DEPLOY.rglob("compose*.yml"))}
+
+    assert {file for each in SETS for file in each} >= files
+
+
+@pytest.mark.parametrize("files", SETS, ids="+".join)
+def test_an_image_that_is_never_pulled_is_built(files: tuple[str, ...]) -> None:
+    """On a machine that has no image yet, a service could not start with one that no other service builds."""
+    merged: dict[str, dict[str, Any]] = {}
+    for file in files:
+        for name, service in load_yaml(ROOT / file)["services"].items():
+            merged[name] = merged.get(name, {}) | service
+    built = {service["image"] for service in merged.values() if "build" in service}
+    never_pulled = {service["image"] for service in merged.values() if service.get("pull_policy") == "never"}
+
+    assert built
+    assert never_pulled <= built
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        service
+        for path in ("docker-compose.yml", "deploy/compose.proxy.yml")
+        for service in load_yaml(ROOT / path)["services"].values()
+        if "build" in service
+    ],
+    ids=["stack", "proxy"],
+)
+def test_a_model_may_be_downloaded_for_long(service: dict[str, Any]) -> None:
+    """As long as by the image's own check: who waits for a service to be well gives up when it is unwell."""
+    check = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+    assert service["healthcheck"]["start_period"] == "30m"
+    assert "--start-period=30m " in check
 
 
 def test_the_services_are_known() -> None:

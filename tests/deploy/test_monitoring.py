@@ -14,8 +14,12 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+from support.app import running_app
 from support.deploy import DEPLOY, ROOT, load_yaml, needs_program, run
+from support.scorers import lookup
 
+from bandrank.api import embeddings
+from bandrank.api.dialects import DIALECTS
 from bandrank.metrics import Metrics
 
 RULES = DEPLOY / "prometheus" / "rules" / "bandrank.yml"
@@ -45,7 +49,7 @@ def dashboard_expressions(dashboard: dict[str, Any], job: str = ".*") -> Iterato
 
 
 def exposition() -> CollectorRegistry:
-    """What a service that has loaded a model exposes before its first request."""
+    """What a service that has loaded a model exposes before its first request, but for one that failed."""
     metrics = Metrics()
     for stage in ("fast", "accurate"):
         metrics.declare_stage(stage)
@@ -53,6 +57,7 @@ def exposition() -> CollectorRegistry:
     metrics.proxy.unranked.labels("deadline_exceeded")
     for path in ("/explain", "/v1/embeddings"):
         metrics.http_request_seconds.labels(path)
+        metrics.http_requests.labels(path, "500")
     metrics.build_info.labels(version="1.0", model="m", device="cpu", dtype="float32").set(1)
     return metrics.registry
 
@@ -94,6 +99,20 @@ class TestPrometheusFiles:
         used = {name for rule in rules for name in re.findall(r"\b(?:job:|bandrank_)[\w:]+|\bup\b", rule["expr"])}
 
         assert used <= known
+
+    @pytest.mark.anyio
+    async def test_every_path_of_work_alerts(self) -> None:
+        """Each path that takes bodies is one of rankings, which alert together, or is in the alert of single paths."""
+        async with running_app(lookup()) as running:
+            methods: dict[str, set[str]] = running.app.state.methods
+        rules = [rule for group in load_yaml(RULES)["groups"] for rule in group["rules"]]
+        (expression,) = (rule["expr"] for rule in rules if rule.get("alert") == "BandrankPathFailing")
+        over, under = re.findall(r'path=~"([^"]+)"', expression)
+
+        assert over == under
+        assert {path for path in methods if re.fullmatch(over, path)} == {
+            path for path, of_path in methods.items() if of_path & {"POST", "PUT", "DELETE"} and path not in DIALECTS
+        }
 
     def test_addresses_are_services_of_the_stack(self) -> None:
         """Prometheus scrapes and Grafana asks hosts of the compose file, and Grafana knows the scrape interval."""
@@ -167,6 +186,13 @@ class TestDashboards:
             if not where.startswith("annotation"):  # nothing fires here
                 assert values, f"{where}: no data for {expression}"
                 assert not any(math.isnan(value) for value in values), f"{where}: NaN for {expression}"
+
+    def test_latency_of_every_path_of_embeddings(self, dashboard: dict[str, Any]) -> None:
+        """The panel of latency by path shows all of them."""
+        (expression,) = (e for where, e in dashboard_expressions(dashboard) if where.startswith("Latency by path"))
+        (shown,) = re.findall(r'path=~"([^"]+)"', expression)
+
+        assert all(re.fullmatch(shown, path) for path in (embeddings.PATH, *embeddings.OTHER_PATHS))
 
     def test_shares_of_a_search_proxy(self, dashboard: dict[str, Any], prometheus_url: str) -> None:
         """A share lies between 0 and 1, or is none, for a proxy too, which ranks without requests to rank."""

@@ -15,6 +15,7 @@ from support.keys import KEYS, write_keys
 from support.listening import listening
 from support.server import RunningService
 
+from bandrank.metrics import SECONDS
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.page
@@ -203,10 +204,13 @@ def test_percentiles_are_those_of_the_buckets(page: Page) -> None:
 
 
 def test_latency_is_read_from_the_metrics(page: Page) -> None:
-    """It is asked for when it is in sight."""
+    """It is asked for when it is in sight, and drawn over all of the buckets."""
     page.run("document.querySelector('#latency-note').scrollIntoView()")
     page.wait("!document.querySelector('#latency').hidden")
 
+    assert page.run("document.querySelector('#latency thead th:last-child').textContent") == (
+        f"{1000 * SECONDS[0]:g} ms to {SECONDS[-1]:g} s"
+    )
     names = page.run("[...document.querySelectorAll('#latency tbody th')].map(row => row.textContent)")
     assert names[:2] == ["/rerank", "/explain"]
     assert {"fast", "accurate", "tokenize", "queue", "score"} <= set(names)

@@ -80,6 +80,7 @@ def test_a_dead_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
         reasons = {search(proxy).headers["x-rerank-status"] for _ in range(3)}
         assert all(reason.startswith("failed; reason=") for reason in reasons)
         assert client.get("/docs").status_code == 200
+        assert proxy.value("ready") == 0  # before anybody asks whether it is
         assert client.get(HEALTH).status_code == 503
         ready = client.get(READY)
         assert ready.status_code == 200
@@ -96,9 +97,13 @@ def test_a_hung_re_ranker_costs_nothing_but_the_order(engine: SearchEngine) -> N
             assert_in_the_order_of_the_engine(search(proxy), "scoring_failed")
             with proxy.client() as client:
                 assert client.get(HEALTH).status_code == 503
+                assert proxy.value("ready") == 0
             status = search(proxy).headers["x-rerank-status"]
         finally:
             gate.let_through(10)
+
+        proxy.service.models.default.engine.worker.join()
+        assert proxy.value("ready") == 0  # it was given up, also if it goes on
 
     assert status.startswith("failed; reason=")
 

@@ -51,8 +51,12 @@ class Proxied:
 
     def count(self, name: str, **labels: str) -> float:
         """The value of a counter."""
+        return self.value(f"{name}_total", **labels)
+
+    def value(self, name: str, **labels: str) -> float:
+        """The value of a gauge, or of any series by its whole name."""
         with self.client() as client:
-            return Scrape(client.get(METRICS).text).value(f"bandrank_{name}_total", **labels)
+            return Scrape(client.get(METRICS).text).value(f"bandrank_{name}", **labels)
 
 
 @contextmanager

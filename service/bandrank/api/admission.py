@@ -9,14 +9,17 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
 from bandrank.api.addresses import client_at, is_loopback
+from bandrank.api.dialects import DIALECTS
+from bandrank.api.failures import path_of
 from bandrank.api.keys import Key, KeyFile, Scope
 from bandrank.engine.clients import Client
 from bandrank.engine.memory import Account, Memory
-from bandrank.errors import Forbidden, Overloaded, Unauthorized
+from bandrank.errors import BandrankError, Forbidden, Overloaded, Unauthorized
 from bandrank.metrics import Metrics
 from bandrank.settings import Settings, variable
 
 REFUSALS = (401, 403, 429)  # the statuses with which a client may be turned away
+REASONS: dict[type[BandrankError], str] = {Unauthorized: "unauthorized", Forbidden: "forbidden", Overloaded: "rate"}
 
 KEY_HEADERS = ("X-API-Key", "api-key")
 FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"})
@@ -67,14 +70,9 @@ class Admission:
         """The client. Raises Unauthorized, Forbidden, and Overloaded beyond the rate of a key."""
         try:
             return self._of_address(request, scope) if self.keys is None else self._of_key(self.keys, request, scope)
-        except Unauthorized:
-            self._refused.labels("unauthorized").inc()
-            raise
-        except Forbidden:
-            self._refused.labels("forbidden").inc()
-            raise
-        except Overloaded:
-            self._refused.labels("rate").inc()
+        except (Unauthorized, Forbidden, Overloaded) as refusal:
+            kind = "ranking" if path_of(request.scope) in DIALECTS else "other"
+            self._refused.labels(REASONS[type(refusal)], kind).inc()
             raise
 
     def _of_key(self, keys: KeyFile, request: Request, scope: Scope) -> Client:

@@ -32,6 +32,7 @@ from bandrank.metrics import Metrics
 log = logging.getLogger(__name__)
 
 OPENAPI_PATH, OTHER_PATH = "/openapi.json", "other"
+REFUSED = ("4", "503")  # how their statuses begin; 503: the service stops, or Redis does not answer
 
 
 def create_app(service: Service) -> FastAPI:
@@ -100,7 +101,10 @@ class _App(FastAPI):
 
 
 class RequestMetrics:
-    """Counts each answer by path and status and observes its duration; a client that hung up counts as 499.
+    """Counts each answer by path and status; a client that hung up counts as 499.
+
+    It observes how long a request took if it was worked on: a refusal takes milliseconds, and the more there are, the
+    faster an overloaded service would seem.
 
     paths: those that exist, as templates; any other counts as "other". Those of dialects are counted together as well.
     """
@@ -135,8 +139,11 @@ class RequestMetrics:
             seconds = time.monotonic() - start
             path = path_of(scope)
             path = path if path in self._paths else OTHER_PATH
+            worked_on = status == str(CLIENT_GONE) or not status.startswith(REFUSED)
             self._metrics.http_requests.labels(path, status).inc()
-            self._metrics.http_request_seconds.labels(path).observe(seconds)
+            if worked_on:
+                self._metrics.http_request_seconds.labels(path).observe(seconds)
             if path in DIALECTS:
                 self._metrics.requests.labels(status).inc()
-                self._metrics.request_seconds.observe(seconds)
+                if worked_on:
+                    self._metrics.request_seconds.observe(seconds)

@@ -30,7 +30,7 @@ class Places:
         if not self._shares.fits(client, 1):
             if (silent := self._oldest_for(client)) is None:
                 return False
-            silent.give_up("too_many")
+            silent.give_up("displaced")
         self._shares.hold(client, 1)
         self._holders[newcomer] = client
         self._silent[newcomer] = None

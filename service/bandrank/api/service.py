@@ -60,11 +60,13 @@ class Service:
             )
         self.created = int(time.time())
         self.draining = False
+        self._passed = False  # the last self-test, while requests are taken
         self._said_not_ready = False
         self.stopping = False
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
             self.metrics.build_info.labels(__version__, model.name, str(model.engine.device), dtype).set(1)
+        self.metrics.ready.set_function(self._is_ready)  # nobody may ask /readyz
         self.metrics.watch_device(
             {
                 "allocated": lambda: self._on_cards(torch.cuda.memory_allocated),
@@ -82,12 +84,12 @@ class Service:
         await self._self_test()
         if self.shadow is not None:
             await self.shadow.model.self_test()
-        self.metrics.ready.set(1)
+        self._passed = True
 
     def drain(self) -> None:
         """Makes /readyz fail from now on, while requests are still answered."""
         self.draining = True
-        self.metrics.ready.set(0)
+        self._passed = False
         log.info("stopping: /readyz fails, requests are still answered")
 
     def stop(self) -> None:
@@ -97,7 +99,7 @@ class Service:
     async def why_not_ready(self) -> str | None:
         """None if the service can score, else the reason, which is logged once, however many ask for it."""
         reason = await self._why_not_ready()
-        self.metrics.ready.set(reason is None)
+        self._passed = reason is None
         if reason != STOPPING and (reason is not None) is not self._said_not_ready:
             self._said_not_ready = reason is not None
             if reason is None:
@@ -128,15 +130,19 @@ class Service:
                     engine.running_since = engine.clock()
         return self.why_not_alive() or "the scoring thread hung; restart the service"
 
+    def abandon(self, reason: str) -> None:
+        """Tells every request, those to come too, that none is scored any more, and why."""
+        self._passed = False
+        for engine in self.models.engines:
+            engine.worker.abandon(reason)
+
     async def watch(self) -> None:
         """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
         stopped from outside. Until then every request is told so.
         """
         reason = await self.until_hung()
-        self.metrics.ready.set(0)
         log.critical("%s", reason)
-        for engine in self.models.engines:
-            engine.worker.abandon(reason)
+        self.abandon(reason)
         last = threading.Timer(3 * LAST_WORDS_S, os._exit, (1,))  # a stop may hang as well
         last.daemon = True
         last.start()
@@ -151,10 +157,19 @@ class Service:
 
     async def close(self) -> None:
         """Answers the admitted requests, then ends the threads."""
-        self.metrics.ready.set(0)
+        self._passed = False
         if self.shadow is not None:
             await self.shadow.close()
         await self.models.close()
+
+    def _is_ready(self) -> bool:
+        """Whether requests are taken and scored, as far as is known without a self-test."""
+        return self._passed and self.why_not_alive() is None and self._scores
+
+    @property
+    def _scores(self) -> bool:
+        """Whether the scoring threads run."""
+        return all(engine.worker.alive for engine in self.models.engines)
 
     def _on_cards(self, count: Callable[[torch.device], int]) -> int:
         """The sum of a count over the GPUs in use."""
@@ -166,7 +181,7 @@ class Service:
         """As `why_not_ready`. Runs a self-test unless a batch was scored within FRESH_S."""
         if (reason := self.why_not_alive()) is not None:
             return reason
-        if self.draining or not all(engine.worker.alive for engine in self.models.engines):
+        if self.draining or not self._scores:
             return STOPPING
         if all(engine.scored_within(FRESH_S) for engine in self.models.engines):
             return None

@@ -122,8 +122,7 @@ async def _watch(service: Service) -> None:
     """Tells all requests so if the scoring thread hangs. The proxy goes on without it, and its health check fails."""
     reason = await service.until_hung()
     log.critical("%s; until then nothing is re-ranked", reason)
-    for engine in service.models.engines:
-        engine.worker.abandon(reason)
+    service.abandon(reason)
 
 
 def _said(facts: dict[str, str], why_not: str | None) -> Response:

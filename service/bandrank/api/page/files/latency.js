@@ -57,7 +57,7 @@ function show() {
   byId("latency-note").textContent = `${window}, from /metrics.`;
   byId("latency").hidden = false;
   byId("latency").replaceChildren(
-    element("thead", {}, element("tr", {}, ...["", "p50", "p90", "p99", "count", "1 ms to 10 s"].map(heading))),
+    element("thead", {}, element("tr", {}, ...["", "p50", "p90", "p99", "count", "1 ms to 60 s"].map(heading))),
     element("tbody", {}, ...rows.map(([name, key]) => row(name, counted.get(key)))),
   );
 }
@@ -69,13 +69,14 @@ function row(name, buckets) {
     "tr",
     { class: total(buckets) ? false : "none" },
     element("th", { scope: "row" }, name),
-    ...PARTS.map((part) => element("td", { class: "number" }, percentileText(percentile(buckets, part)))),
+    ...PARTS.map((part) => element("td", { class: "number" }, percentileText(percentile(buckets, part), buckets))),
     element("td", { class: "number" }, count(total(buckets))),
     element("td", {}, sketch(buckets)),
   );
 }
 
-const percentileText = (seconds) => (seconds === Infinity ? "> 10 s" : duration(seconds));
+const percentileText = (seconds, buckets) =>
+  seconds === Infinity ? `> ${duration(buckets.at(-2)[0])}` : duration(seconds);
 
 /** A bar for each bucket. */
 function sketch(buckets) {
