@@ -22,6 +22,7 @@ import torch
 from tokenizers import Tokenizer
 
 from bandrank.engine.cache.keys import digest
+from bandrank.engine.cache.representations import Rescue
 from bandrank.engine.clients import ITSELF
 from bandrank.engine.sources import RepresentationSource
 from bandrank.engine.tickets import Ticket
@@ -205,7 +206,7 @@ async def fill_cache(folder: Path, writer: Writer, passages: list[str]) -> Cache
     if size < MANY_BYTES / MANY:
         texts = [f"{number} {passages[number % len(passages)]}" for number in range(MANY)]
 
-        async def copies(keys: list[bytes]) -> list[bytes]:
+        async def copies(keys: list[bytes], _: Rescue) -> list[bytes]:
             return [payloads[number % len(payloads)] for number in range(len(keys))]
 
         await source.cache.compute_missing([digest(text) for text in texts], copies)

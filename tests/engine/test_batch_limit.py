@@ -2,7 +2,14 @@
 
 from itertools import pairwise
 
+import pytest
+import torch
+from support.scorers import Recorder, WatchedScorer, lookup
+from support.serving import ranked, served
+
 from bandrank.engine.batch_limit import GROW_AFTER, LEAST_ROWS, BatchLimit
+from bandrank.models.batch import ScoreBatch
+from bandrank.settings import Settings
 
 
 def test_it_is_halved_down_to_a_least_and_comes_back() -> None:
@@ -43,3 +50,26 @@ def test_a_small_limit_stays() -> None:
     limit = BatchLimit(100)
     limit.fail(100)
     assert limit.rows == 100
+
+
+@pytest.mark.anyio
+async def test_batches_of_a_service_grow_again_once_there_is_memory() -> None:
+    """It was short for three attempts alone; every request is answered."""
+    recorder = Recorder()
+
+    def choke(batch: ScoreBatch) -> None:
+        recorder(batch)
+        if len(recorder.batches) < 4:
+            raise torch.OutOfMemoryError("too large")
+
+    texts = ["man", *(f"she {number}" for number in range(400))]
+    settings = Settings(device="cpu", max_batch_rows=2000)
+    async with served(WatchedScorer(lookup(man=1.0), choke), settings=settings) as model:
+        limits = []
+        for _ in range(100):
+            assert ranked(await model.rank("who", texts))[0] == (0, 1.0)
+            limits.append(model.engine.worker.max_batch_rows)
+
+    assert limits[0] < 1000
+    assert limits == sorted(limits)
+    assert limits[-1] == 2000

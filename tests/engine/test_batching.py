@@ -13,7 +13,7 @@ from support.tasks import CLIENT, LANE, Clock, NamedLane, task_of
 from bandrank.engine.batching import MAX_RETRY_AFTER_S, TaskQueue
 from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.engine.tickets import Ticket
-from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, ScoringFailed
+from bandrank.errors import DeadlineExceeded, NotReady, Overloaded, ScoringFailed
 
 
 def open_queue(
@@ -273,42 +273,6 @@ def test_fractions_of_rows_leave_no_rest() -> None:
         queue.take_batch(1)
 
     assert queue.waiting_rows == 0
-
-
-@pytest.mark.parametrize("rows", [[11], [6, 5], [5]])
-def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]) -> None:
-    """In rows or in seconds: it is told so, and not to try again."""
-    queue = open_queue(max_waiting_rows=10, max_wait_s=4.0)
-    queue.throughput.report(LANE.name, 1, 1.0)
-    with pytest.raises(InputTooLarge, match="fewer or shorter texts"):
-        queue.put(task_of(rows))
-    queue.put(task_of([4]))
-
-
-def test_a_service_that_was_slow_for_a_while_is_asked_again() -> None:
-    """What it could do before is refused at the speed of late, as an overload is, until that is old."""
-    clock = Clock()
-    queue = open_queue(max_wait_s=4.0, clock=clock)
-    queue.throughput.report(LANE.name, 100, 1.0)
-    for _ in range(50):
-        queue.throughput.report(LANE.name, 100, 10.0)
-    queue.put(task_of([30]))
-    queue.take_batch(1000)
-    with pytest.raises(InputTooLarge):
-        queue.put(task_of([401]))
-
-    clock.now += 10.0
-    with pytest.raises(Overloaded, match=r"at the present speed.* try again in 20\.0 s") as refused:
-        queue.put(task_of([300]))
-    assert refused.value.retry_after_s == pytest.approx(20.0)
-
-    clock.now += 20.0
-    queue.put(task_of([300], deadline=clock.now + 100))
-    queue.take_batch(1000)
-    for _ in range(50):
-        queue.throughput.report(LANE.name, 100, 10.0)
-    with pytest.raises(Overloaded):
-        queue.put(task_of([300], deadline=clock.now + 100))
 
 
 def test_a_refused_task_leaves_no_trace() -> None:

@@ -211,30 +211,6 @@ def test_after_out_of_memory_the_budget_is_halved() -> None:
     assert task.future.result(timeout=0) == pytest.approx(offline_scores(task), abs=TOLERANCE)
 
 
-def test_batches_grow_again_once_there_is_memory() -> None:
-    """It was short for the first attempts alone: later tasks are scored in batches as large as ever."""
-    rng = random.Random(8)
-    recorder = Recorder()
-
-    def choke(batch: ScoreBatch) -> None:
-        recorder(batch)
-        if len(recorder.batches) < 4:
-            raise torch.OutOfMemoryError("too large")
-
-    queue, scorer = open_queue(), scorer_of(choke)
-    for _ in range(120):
-        queue.put(random_task(scorer, rng, num_candidates=100))
-    worker = ScoringWorker(queue, max_batch_rows=2000, metrics=Metrics(), clock=time.monotonic)
-    queue.close()
-    worker.start()
-    worker.join()
-
-    rows = [len(batch.candidates.values) + len(batch.candidates) for batch in recorder.batches]
-    assert max(rows[4:30]) <= 1000  # where the parts of the first batch have been scored
-    assert max(rows[-4:]) > 1000
-    assert worker.max_batch_rows == 2000
-
-
 @pytest.mark.parametrize(("most", "least_after"), [(8192, 1500), (100, 100)])
 def test_one_candidate_too_large_for_the_memory_leaves_batches_large(most: int, least_after: int) -> None:
     """They shrink to half of the smallest that failed beside it, and no further."""

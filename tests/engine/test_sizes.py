@@ -1,0 +1,48 @@
+"""What is too large to be scored in time, and what only seems so."""
+
+import pytest
+from support.tasks import LANE, Clock, task_of
+
+from bandrank.engine.batching import TaskQueue
+from bandrank.errors import InputTooLarge, Overloaded
+
+
+def open_queue(*, max_wait_s: float, max_waiting_rows: float = 1e9) -> tuple[TaskQueue, Clock]:
+    """A queue and its clock."""
+    clock = Clock()
+    return TaskQueue(max_waiting_rows=max_waiting_rows, max_wait_s=max_wait_s, clock=clock), clock
+
+
+@pytest.mark.parametrize("rows", [[11], [6, 5], [5]])
+def test_a_task_that_an_idle_service_could_not_do_is_too_large(rows: list[float]) -> None:
+    """In rows or in seconds: it is told so, and not to try again."""
+    queue, _ = open_queue(max_waiting_rows=10, max_wait_s=4.0)
+    queue.throughput.report(LANE.name, 1, 1.0)
+    with pytest.raises(InputTooLarge, match="fewer or shorter texts"):
+        queue.put(task_of(rows))
+    queue.put(task_of([4]))
+
+
+def test_a_service_that_was_slow_for_a_while_is_asked_again() -> None:
+    """What it could do before is refused at the speed of late, as an overload is, until that is old."""
+    queue, clock = open_queue(max_wait_s=4.0)
+    queue.throughput.report(LANE.name, 100, 1.0)
+    for _ in range(50):
+        queue.throughput.report(LANE.name, 100, 10.0)
+    queue.put(task_of([30]))
+    queue.take_batch(1000)
+    with pytest.raises(InputTooLarge):
+        queue.put(task_of([401]))
+
+    clock.now += 10.0
+    with pytest.raises(Overloaded, match=r"at the present speed.* try again in 20\.0 s") as refused:
+        queue.put(task_of([300]))
+    assert refused.value.retry_after_s == pytest.approx(20.0)
+
+    clock.now += 20.0
+    queue.put(task_of([300], deadline=clock.now + 100))
+    queue.take_batch(1000)
+    for _ in range(50):
+        queue.throughput.report(LANE.name, 100, 10.0)
+    with pytest.raises(Overloaded):
+        queue.put(task_of([300], deadline=clock.now + 100))
