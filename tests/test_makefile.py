@@ -60,7 +60,7 @@ def test_an_argument_wins_over_what_is_exported(
     (tmp_path / "runtime.stamp").touch()
     exported = os.environ | {"BANDRANK_MODEL": "exported", "BANDRANK_PORT": "2"}
     ended = subprocess.run(
-        ["make", verb, f"VENV={tmp_path}", *arguments],
+        ["make", "--no-print-directory", verb, f"VENV={tmp_path}", *arguments],
         cwd=ROOT,
         env=exported,
         capture_output=True,

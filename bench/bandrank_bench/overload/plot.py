@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -27,7 +28,8 @@ def plot(measured: Measured, path: Path) -> None:
         axes.set_xlabel("offered, times the capacity")
         axes.set_xlim(0, None)
         axes.legend()
-    figure.savefig(path)
+    with rc_context({"svg.fonttype": "none"}):  # letters as letters: half the size
+        figure.savefig(path)
 
 
 def _percentiles(axes: Axes, multiples: list[float], times: list[Percentiles | None], name: str, color: str) -> None:

@@ -227,7 +227,7 @@ class TaskQueue:
         """Raises what `sizes.check_size` raises, and InputTooLarge for more rows than may wait."""
         if rows > self._max_waiting_rows:
             raise InputTooLarge(
-                f"scoring this request would take {rows:.0f} rows (limit {self._max_waiting_rows:.0f}): {ADVICE}"
+                f"scoring this request would take {rows:.0f} rows (limit: {self._max_waiting_rows:.0f} rows): {ADVICE}"
             )
         check_size(self.throughput, lane, rows, min(rows, self._max_batch_rows), self._max_wait_s)
 
