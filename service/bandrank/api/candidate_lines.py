@@ -190,6 +190,4 @@ class _Progress:
     def check(self) -> None:
         """Raises TooSlow if too little came."""
         if self._now >= PATIENCE_S and self._num_bytes < LEAST_BYTES:
-            raise TooSlow(
-                f"less than {LEAST_BYTES} bytes came in {PATIENCE_S:g} s; send lines as you have them together"
-            )
+            raise TooSlow(f"less than {LEAST_BYTES} bytes came in {PATIENCE_S:g} s; send more lines at a time")
