@@ -25,7 +25,7 @@ def _attacked(service: RunningService, attack: Attack, of: str) -> Testimony:
     with witness(service, of=of) as testimony:
         statuses = attack.from_elsewhere(service.url)
 
-    assert testimony.wrong == []
+    assert testimony.wrong == [], testimony.wrong[:3]
     assert statuses <= attack.allowed
     assert testimony.most_memory < MOST_MEMORY
     assert service.process.poll() is None

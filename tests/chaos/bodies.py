@@ -8,8 +8,8 @@ from chaos.table import MB, register_body
 
 PLAIN = b'{"query":"x","candidates":["a"]}'
 
-register_body("candidates_are_a_million_numbers", b'{"query":"x","candidates":[' + b"1," * 999_999 + b"1]}", 422)
-register_body("candidates_are_a_million_nulls", b'{"query":"x","candidates":[' + b"null," * 499_999 + b"null]}", 422)
+register_body("candidates_are_a_million_numbers", b'{"query":"x","candidates":[' + b"1," * 999_999 + b"1]}", 413)
+register_body("candidates_are_a_million_nulls", b'{"query":"x","candidates":[' + b"null," * 499_999 + b"null]}", 413)
 register_body("candidates_are_many_empty_objects", b'{"query":"x","candidates":[' + b"{}," * 999_999 + b"{}]}", 422)
 register_body(
     "candidates_are_a_million_empty_texts", b'{"query":"x","candidates":[' + b'"",' * 999_999 + b'""]}', 413, 422

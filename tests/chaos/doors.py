@@ -78,7 +78,7 @@ register_body(
     *(413, 422),
     path=PAIRS,
 )
-register_body("pairs_of_numbers", b'{"text_1":"x","text_2":[' + b"1," * MILLION + b"1]}", 422, path=PAIRS)
+register_body("pairs_of_numbers", b'{"text_1":"x","text_2":[' + b"1," * MILLION + b"1]}", 413, path=PAIRS)
 register_body(
     "pairs_with_queries_of_kilobytes",
     json.dumps({"text_1": [f"{number} {'who ' * 1500}" for number in range(2000)], "text_2": ["man"] * 2000}).encode(),
@@ -126,7 +126,7 @@ register_body(
 register_body(
     "infinity_faults_by_the_million",
     b'{"query":"x","documents":[' + b"1," * MILLION + b"1]}",
-    422,
+    413,
     path="/infinity/rerank",
 )
 register_body("zeroentropy_of_nothing", b'{"query":"x","documents":[]}', 422, path="/v1/models/rerank")

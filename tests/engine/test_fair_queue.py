@@ -68,24 +68,6 @@ def test_a_client_of_a_larger_share_gets_more() -> None:
     assert got["large"] / got["polite"] == pytest.approx(3, rel=0.2)
 
 
-def test_many_small_requests_get_no_more_than_their_part_of_the_time() -> None:
-    """Where a batch has a fixed cost, batches of a row each would take it all, in which the others' rows wait."""
-    queue = queue_of()
-    busy_s = dict.fromkeys(("polite", "greedy"), 0.0)
-    for _ in range(400):
-        queue.put(task_of([1] * BATCH, client=GREEDY))
-    while sum(busy_s.values()) < 12_000:
-        queue.put(task_of([1], client=POLITE))
-        batch = queue.take_batch(BATCH)
-        rows = sum(part.rows for part in batch)
-        seconds = 20 + rows
-        queue.throughput.report(LANE.name, rows, seconds)
-        for part in batch:
-            busy_s[part.task.ticket.client.name] += seconds * part.rows / rows
-
-    assert 0.4 < busy_s["greedy"] / sum(busy_s.values()) < 0.6
-
-
 @given(
     greedy=st.lists(st.integers(1, 20 * BATCH), min_size=1, max_size=20),
     polite=st.integers(1, AHEAD * BATCH),

@@ -213,13 +213,12 @@ class TaskQueue:
     def _hand_out(self, batch: list[AnySlice]) -> list[AnySlice]:
         """Counts a batch as handed out, and returns it."""
         now = self.clock()
-        charge = self.throughput.times_longer(batch[0].task.lane.name, sum(part.rows for part in batch))
         for part in batch:
             part.task.num_taken = part.stop
             part.task.first_taken = part.task.first_taken or now
             line = self._line_of(part.task.ticket.client)
             self._time = max(self._time, line.clock)
-            line.hand_out(part, charge)
+            line.hand_out(part)
         self._remove(lambda task: task.num_taken == len(task.rows))
         return batch
 

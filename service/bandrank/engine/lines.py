@@ -1,9 +1,8 @@
 """The lines in which tasks wait, one for each client, and which of their candidates make the next batch.
 
 Between clients: start-time fair queueing (Goyal et al. 1996). A line's clock is the work that it has been handed, by
-its client's weight, and the line whose clock is least is next. Of a batch that is small, and so takes longer than its
-rows would among others, the work counts as what would take as long. A client that has been away for a while starts some
-work behind the others, so that its requests go first as long as it asks for less than its share.
+its client's weight, and the line whose clock is least is next. A client that has been away for a while starts some work
+behind the others, so that its requests go first as long as it asks for less than its share.
 
 Within a line: a request's turn is the work that the line had been handed when it arrived, plus its own work. A small
 one passes a large one that came before it, and a large one is passed only by those that arrive while the line is handed
@@ -71,15 +70,13 @@ class Line:
         self.rows[task.lane.name] += task.total_rows
         self.cost += task.cost
 
-    def hand_out(self, part: AnySlice, charge: float = 1.0) -> None:
-        """Counts a slice of one of its tasks as handed out. charge: how many times its rows count, for a batch so small
-        that it takes longer than they would among others.
-        """
+    def hand_out(self, part: AnySlice) -> None:
+        """Counts a slice of one of its tasks as handed out."""
         rows = part.rows
         cost = rows * part.task.lane.row_cost
         self._count_out(part.task, rows)
         self._handed_out += cost
-        self.clock += charge * cost / self.weight
+        self.clock += cost / self.weight
 
     def remove(self, ended: Callable[[AnyTask], bool]) -> list[AnyTask]:
         """Removes the tasks that have ended, and returns them."""

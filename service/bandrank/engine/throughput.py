@@ -56,11 +56,6 @@ class Throughput:
         """
         return rows * min(_near(self._row_s.get(lane, {}), batch_rows), default=0.0)
 
-    def times_longer(self, lane: str, rows: float) -> float:
-        """How many times as long a batch of `rows` takes as they would among many others; 1 until both are known."""
-        among_others_s = self.least_seconds(lane, rows)
-        return max(1.0, self.seconds(lane, rows) / among_others_s) if among_others_s else 1.0
-
     def best_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
         """`least_seconds` at the best speed that there ever was."""
         return rows * min(_near(self._best_row_s.get(lane, {}), batch_rows), default=0.0)
