@@ -1,12 +1,16 @@
 """Bodies that would cost a service without bounds gigabytes: refused for little, and in words."""
 
+import json
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.app import assert_error, running_app
 from support.models import as_served, tiny_cross_encoder
 from support.scorers import lookup
 
+from bandrank.api import parsing
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -80,6 +84,19 @@ async def test_a_million_candidates_are_counted(path: str, start: bytes, item: b
 
     message = assert_error(response, 413, "input_too_large")
     assert message == "too many candidates: 1000000 (limit 2048); send fewer, or raise the setting max_candidates"
+
+
+@pytest.mark.parametrize("many_quotes", [0, MB])
+@given(texts=st.lists(st.text('ab,":\\\\{[]}é', max_size=8), max_size=6))
+def test_values_are_counted_outside_of_texts(many_quotes: int, texts: list[str]) -> None:
+    """In both ways of leaving texts out, whatever they have in them."""
+    body = json.dumps([{text: [text]} for text in texts]).encode()
+    commas = max(0, len(texts) - 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parsing, "MANY_QUOTES", many_quotes)
+        outside = parsing._outside_strings(body)
+
+    assert parsing.values_at_most(outside) == commas + len(texts) + parsing.LIST_VALUES * (1 + 2 * len(texts))
 
 
 @pytest.mark.parametrize("text", [b"{[,:", rb"\",\\", rb"\\\"{"])

@@ -4,6 +4,7 @@ from codecs import BOM_UTF8
 from collections.abc import Collection
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from bandrank.errors import InputTooLarge, InvalidInput, UnsupportedMedia
 Kind = TypeVar("Kind")  # a model, or a dataclass
 Json = bytes | bytearray
 
+QUOTE, MANY_QUOTES = ord('"'), 1 << 16
 READERS: dict[type, TypeAdapter[Any]] = {}  # of each kind, which take a while to make
 
 JSON = "application/json"
@@ -90,7 +92,7 @@ def check_values(body: Json, most: int | None = None) -> int:
     most: what `values_at_most` says of its parts. Raises InvalidInput for too many.
     """
     count = values_at_most(body) if most is None else most
-    if count > MAX_VALUES and (count := _num_values(body, count)) > MAX_VALUES:
+    if count > MAX_VALUES and (count := values_at_most(_outside_strings(body))) > MAX_VALUES:
         raise InvalidInput(f"the body has too many JSON values (limit {MAX_VALUES}); send fewer candidates per request")
     return count
 
@@ -98,7 +100,7 @@ def check_values(body: Json, most: int | None = None) -> int:
 def check_fields(body: Json, max_candidates: int) -> None:
     """Raises InvalidInput for a request for a ranking with more fields than `max_candidates` candidates may have."""
     limit = max(FEW_FIELDS, CANDIDATE_FIELDS * max_candidates)
-    if body.count(b":") > limit and ((outside := _outside_strings(body)) is None or outside.count(b":") > limit):
+    if body.count(b":") > limit and _outside_strings(body).count(b":") > limit:
         raise InvalidInput(f"the body has too many fields (limit {limit}); send fewer of each candidate's")
 
 
@@ -145,15 +147,12 @@ def values_at_most(text: Json) -> int:
     return text.count(b",") + text.count(b":") + LIST_VALUES * (text.count(b"[") + text.count(b"{"))
 
 
-def _num_values(body: Json, most: int) -> int:
-    """The number of values in some JSON, without what is in its strings; `most` where that would take long."""
-    outside = _outside_strings(body)
-    return most if outside is None else values_at_most(outside)
-
-
-def _outside_strings(body: Json) -> bytes | None:
-    """Some JSON without its strings; None if there are too many to do it in little time."""
+def _outside_strings(body: Json) -> bytes:
+    """Some JSON without what is in its strings."""
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the other quotes are at the ends of strings
-    if unescaped.count(b'"') > MAX_VALUES:  # half as many strings
-        return None
-    return b" ".join(unescaped.split(b'"')[::2])
+    if unescaped.count(b'"') < MANY_QUOTES:
+        return b" ".join(unescaped.split(b'"')[::2])
+    characters = np.frombuffer(unescaped, np.uint8)  # faster where there are many strings
+    inside = np.bitwise_xor.accumulate((characters == QUOTE).view(np.uint8))
+    outside: bytes = characters[inside == 0].tobytes()
+    return outside
