@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bandrank_bench import machine
+from bandrank_bench.figures import save
 from bandrank_bench.output import bullets, table
 
 ALL = 100  # of a query's candidates; there are no more
@@ -92,5 +92,4 @@ def plot(collections: Sequence[Measured], path: Path) -> None:
     axes.set_xlabel("share of the time that the accurate scorer takes for all candidates")
     axes.set_ylabel("nDCG@10 less the accurate scorer's")
     axes.legend()
-    with rc_context({"svg.fonttype": "none"}):  # letters as letters: a third of the size
-        figure.savefig(path)
+    save(figure, path)

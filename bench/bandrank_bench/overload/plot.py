@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bandrank_bench.figures import save
 from bandrank_bench.overload.experiments import Measured
 from bandrank_bench.overload.summary import Percentiles
 
@@ -28,8 +28,7 @@ def plot(measured: Measured, path: Path) -> None:
         axes.set_xlabel("offered, times the capacity")
         axes.set_xlim(0, None)
         axes.legend()
-    with rc_context({"svg.fonttype": "none"}):  # letters as letters: half the size
-        figure.savefig(path)
+    save(figure, path)
 
 
 def _percentiles(axes: Axes, multiples: list[float], times: list[Percentiles | None], name: str, color: str) -> None:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 # A batch is believed to be at most this many times as slow as those before it, and this many seconds: a pause of the
 # machine says nothing about the batches after it. A lasting change of speed is learnt all the same, in a few batches.
@@ -10,6 +11,14 @@ MAX_SLOWDOWN, MAX_PAUSE_S = 4.0, 0.05
 DECAY = 0.9  # the factor of older batches at each report; about ten batches of a size count
 SIZE = 4  # batches are of one size if none has this many times the rows of another
 NEAR = 2  # sizes: what batches this much smaller show holds for large ones too, but for their fixed cost
+
+
+class _Speed(NamedTuple):
+    """Seconds per row of batches of a size: of late, and the least that it ever was. reported: in monotonic seconds."""
+
+    row_s: float
+    best_row_s: float
+    reported: float
 
 
 class Throughput:
@@ -22,57 +31,52 @@ class Throughput:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sums: dict[tuple[str, int], tuple[float, float]] = {}  # rows and seconds, by lane and size
-        # Their ratios, the least that these ever were, and when; replaced as a whole: others read them meanwhile.
-        self._row_s: dict[str, dict[int, float]] = {}
-        self._best_row_s: dict[str, dict[int, float]] = {}
-        self._reported: dict[str, dict[int, float]] = {}
+        self._speeds: dict[str, dict[int, _Speed]] = {}  # by size; replaced as a whole: others read them meanwhile
 
     def report(self, lane: str, rows: float, seconds: float) -> None:
         """Records that a batch of `rows` took `seconds`; without rows it says nothing."""
         if not rows:
             return
-        known, size = self._row_s.get(lane, {}), _size(rows)
+        known, size = self._speeds.get(lane, {}), _size(rows)
         if known:
             seconds = min(seconds, MAX_SLOWDOWN * self.seconds(lane, rows) + MAX_PAUSE_S)
         old_rows, old_seconds = self._sums.get((lane, size), (0.0, 0.0))
         rows, seconds = DECAY * old_rows + rows, DECAY * old_seconds + seconds
         self._sums[lane, size] = rows, seconds
-        self._row_s[lane] = known | {size: seconds / rows}
-        best = self._best_row_s.get(lane, {})
-        self._best_row_s[lane] = best | {size: min(best.get(size, math.inf), seconds / rows)}
-        self._reported[lane] = self._reported.get(lane, {}) | {size: self._clock()}
+        row_s = seconds / rows
+        best_row_s = min(known[size].best_row_s, row_s) if size in known else row_s
+        self._speeds[lane] = known | {size: _Speed(row_s, best_row_s, self._clock())}
 
     def seconds(self, lane: str, rows: float) -> float:
         """The seconds that `rows` will take, by the batches that are nearest in size; 0 until one was timed."""
-        known = self._row_s.get(lane)
+        known = self._speeds.get(lane)
         if not known:
             return 0.0
         size = _size(rows)
-        return rows * known[min(known, key=lambda each: (abs(each - size), -each))]
+        return rows * known[min(known, key=lambda each: (abs(each - size), -each))].row_s
 
     def least_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
         """The seconds that `rows` take at the best speed of late, as among others in a batch; 0 until a batch was timed
         that is not much smaller than `batch_rows`.
         """
-        return rows * min(_near(self._row_s.get(lane, {}), batch_rows), default=0.0)
+        return rows * min((speed.row_s for speed in self._near(lane, batch_rows)), default=0.0)
 
     def best_seconds(self, lane: str, rows: float, *, batch_rows: float = 0.0) -> float:
         """`least_seconds` at the best speed that there ever was."""
-        return rows * min(_near(self._best_row_s.get(lane, {}), batch_rows), default=0.0)
+        return rows * min((speed.best_row_s for speed in self._near(lane, batch_rows)), default=0.0)
 
     def age_s(self, lane: str, *, batch_rows: float = 0.0) -> float:
         """The seconds since a batch was timed that `least_seconds` goes by; infinity if none was."""
-        return self._clock() - max(_near(self._reported.get(lane, {}), batch_rows), default=-math.inf)
+        return self._clock() - max((speed.reported for speed in self._near(lane, batch_rows)), default=-math.inf)
 
     def total(self, rows_by_lane: Mapping[str, float]) -> float:
         """The seconds that rows of several lanes will take, one lane after the other."""
         return sum(self.seconds(lane, rows) for lane, rows in rows_by_lane.items())
 
-
-def _near(by_size: Mapping[int, float], rows: float) -> list[float]:
-    """The values of sizes that are not much smaller than some rows."""
-    least = _size(rows) - NEAR
-    return [value for size, value in by_size.items() if size >= least]
+    def _near(self, lane: str, rows: float) -> list[_Speed]:
+        """The speeds of batches that are not much smaller than some rows."""
+        least = _size(rows) - NEAR
+        return [speed for size, speed in self._speeds.get(lane, {}).items() if size >= least]
 
 
 def _size(rows: float) -> int:
