@@ -83,7 +83,7 @@ check: $(VENV)/runtime.stamp
 	@BANDRANK_MODEL="$(or $(MODEL),$$BANDRANK_MODEL)" $(VENV)/bin/bandrank check
 
 demo: $(VENV)/dev.stamp
-	@BANDRANK_DEMO_DATA="$${BANDRANK_DEMO_DATA:-$(DATA)}" $(VENV)/bin/python loadtests/demo.py --candidates 20
+	@BANDRANK_DEMO_DATA="$(if $(filter file,$(origin DATA)),$${BANDRANK_DEMO_DATA:-$(DATA)},$(DATA))" $(VENV)/bin/python loadtests/demo.py --candidates 20
 
 test: $(VENV)/dev.stamp programs
 	@$(VENV)/bin/ruff check --no-cache .

@@ -279,12 +279,13 @@ def test_an_error_is_explained_with_the_variable() -> None:
 
 
 def test_help_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each has its flag, its variable and its description."""
+    """Each has its flag, its variable and its description, below the command that was asked."""
     with pytest.raises(SystemExit) as ended:
-        Settings.read(["--help"], environ={})
+        Settings.read(["--help"], environ={}, command="check")
 
     text = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
+    assert text.startswith("usage: bandrank check [")
     assert all(f"{flag(name)} " in text and f"[env: {variable(name)}]" in text for name in NAMES)
     assert all(" ".join(str(field.description).split()) in text for field in Settings.model_fields.values())
 

@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if helped else 2
     try:
         corpus = take_corpus(rest) if command == "precompute" else None
-        settings = Settings.read(rest)
+        settings = Settings.read(rest, command=command)
         logs.configure(settings.log_level, settings.log_format, access_log=settings.access_log)
         limit_threads()
         serves = command in {"serve", "proxy"}

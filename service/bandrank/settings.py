@@ -175,11 +175,13 @@ class Settings(BaseModel):
     """A TOML file of settings, named as here without the prefix and in lower case."""
 
     @classmethod
-    def read(cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ) -> Self:
+    def read(
+        cls, arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ, *, command: str = "serve"
+    ) -> Self:
         """Settings from flags such as `--max-batch-rows`, else the environment, else the file that `config` names.
 
         An empty BANDRANK_* variable counts as not set, as do those that Kubernetes sets; an unknown one is an error, so
-        that misspelt ones are noticed.  Raises BadSetting.
+        that misspelt ones are noticed.  command: of `bandrank`, as the help says.  Raises BadSetting.
         """
         known = {variable(name): name for name in cls.model_fields}
         ours = {
@@ -191,7 +193,7 @@ class Settings(BaseModel):
             raise BadSetting(
                 ", ".join(unknown), f"is not a setting; {_meant(unknown)}`bandrank serve --help` lists them all"
             )
-        flags = CliSettingsSource(_Flags, cli_parse_args=list(arguments))()
+        flags = CliSettingsSource(_Flags, cli_prog_name=f"bandrank {command}", cli_parse_args=list(arguments))()
         given: dict[str, Any] = {known[key]: value for key, value in ours.items() if key in known} | flags
         path = given.get("config")
         try:
@@ -241,7 +243,7 @@ class _Flags(Settings, BaseSettings):
     """Settings of the service, each a flag or an environment variable."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, cli_prog_name="bandrank COMMAND", cli_kebab_case=True, cli_show_env_vars=True
+        env_prefix=PREFIX, cli_kebab_case=True, cli_show_env_vars=True
     )
 
 
