@@ -13,7 +13,9 @@ from typing import Any, Literal
 LogFormat = Literal["text", "json"]
 ACCESS = "bandrank.access"  # the logger of answered requests
 
-request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the request that the current task answers
+# Of the request that the current task answers, and of the trace that it is a part of, if any.
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+trace_id: ContextVar[str] = ContextVar("trace_id", default="")
 
 
 def configure(level: str, log_format: LogFormat, *, access_log: bool = False) -> None:
@@ -26,9 +28,9 @@ def configure(level: str, log_format: LogFormat, *, access_log: bool = False) ->
 
 
 def handler_of(log_format: LogFormat) -> logging.Handler:
-    """A handler that writes records to stderr, each with the id of the request that it belongs to, if any."""
+    """A handler that writes records to stderr, each with the ids of the request and the trace that it belongs to, if any."""
     handler = logging.StreamHandler()
-    handler.addFilter(_add_request_id)
+    handler.addFilter(_add_ids)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     return handler
 
@@ -62,9 +64,10 @@ NO_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 PLAIN = re.compile(r"[\w.:/-]+", re.ASCII)
 
 
-def _add_request_id(record: logging.LogRecord) -> bool:
-    if known := request_id.get():
-        record.request_id = known
+def _add_ids(record: logging.LogRecord) -> bool:
+    for each in (request_id, trace_id):
+        if known := each.get():
+            setattr(record, each.name, known)
     return True
 
 

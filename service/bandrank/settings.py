@@ -242,9 +242,7 @@ class Settings(BaseModel):
 class _Flags(Settings, BaseSettings):
     """Settings of the service, each a flag or an environment variable."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, cli_kebab_case=True, cli_show_env_vars=True
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, cli_kebab_case=True, cli_show_env_vars=True)
 
 
 def public_name(model: str) -> str:

@@ -83,6 +83,37 @@ async def test_the_log_names_the_request_that_failed(capsys: pytest.CaptureFixtu
     assert "request_id=good" not in said
 
 
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "trace"),
+    [
+        (f"00-{TRACE}-00f067aa0ba902b7-01", TRACE),
+        (f"01-{TRACE}-00f067aa0ba902b7-01-later", TRACE),
+        (f"ff-{TRACE}-00f067aa0ba902b7-01", None),
+        (f"00-{TRACE}-00f067aa0ba902b7", None),
+        (f"00-{TRACE.upper()}-00f067aa0ba902b7-01", None),
+        (f"00-{'0' * 32}-00f067aa0ba902b7-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        ("", None),
+    ],
+)
+async def test_the_log_names_the_trace(capsys: pytest.CaptureFixture[str], traceparent: str, trace: str | None) -> None:
+    """Its lines carry the id of the trace that W3C's `traceparent` names, if it is well formed."""
+    handler = handler_of("text")
+    logging.getLogger("bandrank").addHandler(handler)
+    try:
+        async with running_app(Buggy(lookup(), lambda _: None)) as running:
+            answer = await running.client.post("/rerank", json=BUG, headers={"traceparent": traceparent})
+    finally:
+        logging.getLogger("bandrank").removeHandler(handler)
+
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed unexpectedly" in line]
+    own = f" request_id={answer.headers['x-request-id']}"
+    assert line.endswith(f"{own} trace_id={trace}" if trace else own)
+
+
 def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     """The fields of the access log, less the milliseconds."""
     names = ("method", "path", "status", "client", "bytes")

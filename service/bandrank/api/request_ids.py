@@ -1,20 +1,25 @@
-"""An id for each request, which its answer and its lines in the log carry."""
+"""An id for each request, which its answer and its lines in the log carry, and its trace's, which those lines carry."""
 
 import random
 import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bandrank.logs import request_id
+from bandrank.logs import request_id, trace_id
 
 HEADER = b"x-request-id"
 ACCEPTED = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+TRACE_HEADER = b"traceparent"
+# Of any version but 255; later ones may append fields (W3C Trace Context, section 3.2).
+TRACE = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 
 
 class RequestIds:
     """Takes the id over that a request brings in X-Request-Id, or makes one, and adds it to the answer.
 
-    An id that is too long or has other characters than letters, digits, `.`, `_` and `-` is replaced.
+    An id that is too long or has other characters than letters, digits, `.`, `_` and `-` is replaced. The trace that
+    `traceparent` names is taken over for the log; one that is malformed is ignored.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -24,10 +29,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        chosen = id_of(scope)
-        # Not reset: the server logs what the application raises after this has returned, and every request has a task
-        # with a context of its own.
-        request_id.set(chosen.decode())
+        chosen = note_ids(scope)
 
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -37,10 +39,33 @@ class RequestIds:
         await self._app(scope, receive, add)
 
 
+def note_ids(scope: Scope) -> bytes:
+    """Lets the lines that the current task logs carry the ids of the request and of its trace; returns the request's.
+
+    They are not reset: the server logs what the application raises after it has returned, and every request has a task
+    with a context of its own.
+    """
+    chosen = id_of(scope)
+    request_id.set(chosen.decode())
+    trace_id.set(trace_of(scope))
+    return chosen
+
+
 def id_of(scope: Scope) -> bytes:
     """The id that a request brings, if it can be used, or a new one.
 
     New ones are not from the system's randomness: ids are not secret, and a thread that asks for it may lose its turn.
     """
-    brought = next((value for name, value in scope["headers"] if name == HEADER), b"")
+    brought = _header(scope, HEADER)
     return brought if ACCEPTED.fullmatch(brought) else f"{random.getrandbits(128):032x}".encode()
+
+
+def trace_of(scope: Scope) -> str:
+    """The id of the trace that the request is a part of; empty if it names none."""
+    named = TRACE.fullmatch(_header(scope, TRACE_HEADER))
+    return named[1].decode() if named else ""
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    """The first header of that name; empty if there is none."""
+    return next((value for each, value in scope["headers"] if each == name), b"")

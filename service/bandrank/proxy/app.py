@@ -15,10 +15,9 @@ from bandrank.api.access_log import AccessLog
 from bandrank.api.app import RequestMetrics
 from bandrank.api.hardening import HEADERS
 from bandrank.api.keys import Scope as KeyScope
-from bandrank.api.request_ids import id_of
+from bandrank.api.request_ids import note_ids
 from bandrank.api.service import Service
 from bandrank.errors import BadSetting, BandrankError, NotReady, UnknownModel
-from bandrank.logs import request_id
 from bandrank.metrics import CONTENT_TYPE
 from bandrank.proxy.failures import answer_of
 from bandrank.proxy.fetching import Fetching
@@ -114,7 +113,7 @@ class _WithIds:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            request_id.set(id_of(scope).decode("ascii"))
+            note_ids(scope)
         await self._app(scope, receive, send)
 
 
