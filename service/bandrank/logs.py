@@ -28,7 +28,7 @@ def configure(level: str, log_format: LogFormat, *, access_log: bool = False) ->
 
 
 def handler_of(log_format: LogFormat) -> logging.Handler:
-    """A handler that writes records to stderr, each with the ids of the request and the trace that it belongs to, if any."""
+    """A handler that writes records to stderr, each with the ids of the request and of the trace that it belongs to."""
     handler = logging.StreamHandler()
     handler.addFilter(_add_ids)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
