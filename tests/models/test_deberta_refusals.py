@@ -72,11 +72,16 @@ def test_no_kernel_and_no_graph(tmp_path: Path) -> None:
     assert prepared.why_no_kernels == prepared.why_no_graphs() == "the kernels do not compute disentangled attention"
 
 
-def test_a_colbert_that_augments_queries_says_that_it_cannot() -> None:
-    """[MASK] rows are masked as keys, which this attention has no way for."""
-    scorer = ColBERT(replace(tiny_colbert().config, encoder=tiny_deberta_config()))
-    with pytest.raises(NotImplementedError, match="disentangled attention cannot mask single keys"):
-        scorer(score_batch([[9, SEP_ID]], [[[9, SEP_ID]]]))
+def test_a_colbert_whose_queries_mask_keys_is_refused() -> None:
+    """This attention has no way for that; it is said when the model is loaded, not to each request."""
+    with pytest.raises(ValueError, match="disentangled attention cannot mask"):
+        ColBERT(replace(tiny_colbert(attend_to_masks=False).config, encoder=tiny_deberta_config()))
+
+
+def test_a_colbert_whose_queries_mask_none_scores() -> None:
+    """All rows of a query, [MASK] rows too, attend to each other."""
+    scorer = ColBERT(replace(tiny_colbert(attend_to_masks=True).config, encoder=tiny_deberta_config()))
+    assert scorer(score_batch([[9, SEP_ID]], [[[9, SEP_ID]]])).isfinite().all()
 
 
 def test_which_scorers_overflow_float16(tmp_path: Path) -> None:

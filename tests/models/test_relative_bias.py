@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -85,3 +86,9 @@ def test_a_score_in_int8_is_the_same_bits_alone_and_in_company(name: str) -> Non
 
     assert scorer.attention == "CPU kernels"
     assert alone == together
+
+
+def test_sentence_tokens_are_refused() -> None:
+    """They leave gaps in the positions of a candidate's rows, which the CPU kernels take to be consecutive."""
+    with pytest.raises(ValueError, match="sentence_token leaves gaps"):
+        replace(cross_encoder(longformer(4)).config, sentence_token=9)

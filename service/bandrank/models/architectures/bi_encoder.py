@@ -12,7 +12,7 @@ from bandrank.models.architectures.two_towers import LateInteractionScorer
 from bandrank.models.encoders import tower
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.layers.dense import Dense, DenseConfig
-from bandrank.models.layers.pooling import Pooling, pool
+from bandrank.models.layers.pooling import Pooling
 from bandrank.models.layers.precision import in_float32
 from bandrank.models.ragged import Ragged
 from bandrank.models.scorer import LIGHT_ROWS, CandidateSide
@@ -87,7 +87,7 @@ class BiEncoder(LateInteractionScorer):
 
     def encode_candidates(self, tokens: Ragged) -> Ragged:
         """One vector for each candidate, (n, representation_size), of unit length if the similarity is the cosine."""
-        vectors = self.dense(pool(tower.read(self.encoder, tokens), self.config.pooling))
+        vectors = self.dense(tower.read_pooled(self.encoder, tokens, self.config.pooling))
         vectors = normalize(vectors, dim=-1) if self.config.similarity == "cosine" else vectors
         return Ragged(vectors, np.arange(len(tokens) + 1))
 

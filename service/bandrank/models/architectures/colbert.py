@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from bandrank.models.architectures.two_towers import LateInteractionConfig, LateInteractionScorer
 from bandrank.models.encoders import tower
+from bandrank.models.layers.chunked_attention import ChunkedBlock
 from bandrank.models.layers.key_mask import KeyMaskPlan
 from bandrank.models.layers.linear import Linear
 from bandrank.models.layers.maxsim import maxsim
@@ -69,6 +70,9 @@ class ColBERT(LateInteractionScorer):
         local = [window for window in self.encoder.windows if window is not None]
         if config.augment and not config.attend_to_masks and min(local, default=farthest) < farthest:
             raise ValueError(f"[MASK] rows of {config.max_query_tokens} see no token within a window of {min(local)}")
+        first = self.encoder.layer(0)
+        if config.augment and not config.attend_to_masks and isinstance(first, ChunkedBlock):
+            raise ValueError(f"{first.attention} cannot mask [MASK] rows as keys; attend_to_masks needs no masks")
         if config.query_marker is not None:
             self.query_template = replace(self.query_template, prefix=(config.cls_id, config.query_marker))
         if config.candidate_marker is not None:
@@ -113,10 +117,11 @@ class ColBERT(LateInteractionScorer):
         ids = np.full(real.shape, self.config.mask_id)
         ids[real] = queries.values.numpy()
         augmented = Ragged(torch.from_numpy(ids).flatten(), width * np.arange(len(queries) + 1))
-        seen = torch.from_numpy(real | self.config.attend_to_masks).to(self.encoder.device)
-        hidden, positions = tower.embed(self.encoder, augmented)
+        if self.config.attend_to_masks:
+            return Ragged(self._project(tower.read(self.encoder, augmented).values), augmented.cu_seqlens)
+        seen = torch.from_numpy(real).to(self.encoder.device)
         plan = for_windows(self.encoder.windows, partial(KeyMaskPlan.of, seen, self.encoder.dtype))
-        hidden = self.encoder(hidden, positions, plan)
+        hidden = self.encoder(*tower.embed(self.encoder, augmented), plan)
         return Ragged(self._project(hidden), augmented.cu_seqlens)
 
     def _project(self, states: Tensor) -> Tensor:

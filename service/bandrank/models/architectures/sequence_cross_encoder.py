@@ -5,6 +5,7 @@ layers limit what query and [CLS] attend to as well (Warner et al. 2024, arXiv 2
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,8 +13,8 @@ from bandrank.models.architectures.joint import JointConfig, JointScorer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.encoders import tower
 from bandrank.models.layers import passages
-from bandrank.models.layers.pooling import pool
 from bandrank.models.ragged import Ragged
+from bandrank_kernels.arrays import offsets, ranges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +41,20 @@ class SequenceCrossEncoder(JointScorer):
         if len(batch.candidates) == 0:
             return torch.empty(0, device=self.encoder.device)
         parts = passages.split(batch, self.config.max_tokens)
-        states = tower.read(self.encoder, sequences(parts.batch, self.config.cls_id))
-        return parts.best(self.head(pool(states, self.config.pooling)), len(batch.candidates))
+        pooled = tower.read_pooled(self.encoder, sequences(parts.batch, self.config.cls_id), self.config.pooling)
+        return parts.best(self.head(pooled), len(batch.candidates))
 
 
 def sequences(batch: ScoreBatch, cls_id: int) -> Ragged:
     """[CLS], query and candidate of each candidate, in host memory; templates have put [SEP] behind both texts."""
-    cls = torch.tensor([cls_id])
-    pairs = enumerate(batch.candidate_query.tolist())
-    return Ragged.from_tensors(
-        [torch.cat([cls, batch.queries[query], batch.candidates[each]]) for each, query in pairs]
-    )
+    owner, queries, candidates = batch.candidate_query, batch.queries, batch.candidates
+    query_lengths = queries.lengths[owner]
+    cu_seqlens = offsets(1 + query_lengths + candidates.lengths)
+    starts = cu_seqlens[:-1]
+    # Where each id is found in [CLS], all queries, all candidates.
+    source = np.zeros(int(cu_seqlens[-1]), np.int64)
+    source[ranges(starts + 1, query_lengths)] = 1 + ranges(queries.cu_seqlens[:-1][owner], query_lengths)
+    behind = ranges(starts + 1 + query_lengths, candidates.lengths)
+    source[behind] = 1 + len(queries.values) + np.arange(len(behind))
+    ids = torch.cat([torch.tensor([cls_id]), queries.values, candidates.values])
+    return Ragged(ids[torch.from_numpy(source)], cu_seqlens)

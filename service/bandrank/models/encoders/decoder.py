@@ -1,6 +1,7 @@
 """Decoders: states that depend on the tokens before them alone (Qwen2, arXiv 2407.10671; Qwen3, arXiv 2505.09388)."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -82,6 +83,11 @@ class Decoder(nn.Module):
         for layer in self.layers[:-1]:
             hidden = layer(hidden, positions, plan)
         return self.norm(self.layers[-1].forward_last(hidden, positions, plan, last))  # type: ignore[no-any-return]
+
+    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
+        causal = cast("CausalPlan", plan)  # what `plan_texts` gives
+        hidden = self.forward(hidden, positions, causal, layers=slice(None, -1))
+        return self.norm(self.layers[-1].forward_some(hidden, positions, causal, rows))  # type: ignore[no-any-return]
 
     def forward_cls(
         self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, num_candidates: int, *, first: int = 0

@@ -72,6 +72,12 @@ class Encoder(Protocol):
         hidden: the input of layer `first`.
         """
 
+    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
+        """(n, hidden_size) output of the last layer for some rows; it skips what the others alone need.
+
+        hidden: the input of the first layer.  rows: (n,) int64 indices on the device.
+        """
+
     def layer(self, index: int) -> Block:
         """One layer, for architectures that work between layers or copy a layer's weights."""
 

@@ -106,6 +106,10 @@ class Stack(nn.Module):
         hidden = self.forward(hidden, positions, plan, layers=slice(first, -1))
         return self.layer(-1).forward_cls(hidden, positions, plan, num_candidates)
 
+    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
+        hidden = self.forward(hidden, positions, plan, layers=slice(None, -1))
+        return self.layer(-1).forward_some(hidden, positions, plan, rows)
+
     def _in_one(
         self, hidden: Tensor, plan: AttentionPlan, layers: slice, num_candidates: int | None = None
     ) -> Tensor | None:

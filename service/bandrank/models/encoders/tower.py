@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.encoders.protocol import ALL, Encoder
+from bandrank.models.layers.pooling import Pooling, pool, pooled_row
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import indices_within
 from bandrank_kernels.transfer import to_device
@@ -23,3 +24,15 @@ def read(encoder: Encoder, tokens: Ragged, *, token_type: int = 0, layers: slice
     hidden, positions = embed(encoder, tokens, token_type=token_type)
     plan = encoder.plan_texts(tokens.cu_seqlens)
     return Ragged(encoder(hidden, positions, plan, layers=layers), tokens.cu_seqlens)
+
+
+def read_pooled(encoder: Encoder, tokens: Ragged, pooling: Pooling) -> Tensor:
+    """(n, hidden_size) float32 pooled output of the last layer, which skips rows that are not read where one of each
+    text is.
+    """
+    rows = pooled_row(tokens, pooling)
+    if rows is None:
+        return pool(read(encoder, tokens), pooling)
+    hidden, positions = embed(encoder, tokens)
+    (chosen,) = to_device([torch.from_numpy(rows)], encoder.device)
+    return encoder.forward_some(hidden, positions, encoder.plan_texts(tokens.cu_seqlens), chosen).float()

@@ -108,6 +108,13 @@ class Block(nn.Module, ABC):
         attended = self.qkv.project_heads(averaged.transpose(0, 1), value_rows).transpose(0, 1).flatten(1)
         return self._after_attention(attended, hidden[:num_candidates])
 
+    def forward_some(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan, rows: Tensor) -> Tensor:
+        """(n, hidden_size) output of `forward` for some rows; of the others only what these attend to is computed.
+
+        rows: (n,) int64 indices on the device.
+        """
+        return self._after_attention(self.attend(self.project(hidden, positions), positions, plan)[rows], hidden[rows])
+
     @abstractmethod
     def before_attention(self, hidden: Tensor) -> Tensor:
         """(total, hidden_size) rows that are projected to queries, keys and values. hidden: the block's input."""

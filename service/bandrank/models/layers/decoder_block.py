@@ -31,9 +31,14 @@ class DecoderBlock(nn.Module):
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: CausalPlan) -> Tensor:
         """(total, hidden_size) output. hidden: (total, hidden_size).  positions: (total,) int64."""
-        rows = self.attention_norm(hidden)
-        attended = plan.attend_grouped(self._queries(rows, positions), *self._keys_values(rows, positions))
-        return self._after_attention(attended, hidden)
+        return self._after_attention(self._attend(hidden, positions, plan), hidden)
+
+    def forward_some(self, hidden: Tensor, positions: Tensor, plan: CausalPlan, rows: Tensor) -> Tensor:
+        """(n, hidden_size) output of `forward` for some rows.
+
+        rows: (n,) int64 indices on the device.
+        """
+        return self._after_attention(self._attend(hidden, positions, plan)[rows], hidden[rows])
 
     def forward_last(self, hidden: Tensor, positions: Tensor, plan: CausalPlan, last: Tensor) -> Tensor:
         """(n, hidden_size) output of `forward` for the last row of each continuation; of the other rows only keys and
@@ -44,6 +49,11 @@ class DecoderBlock(nn.Module):
         rows = self.attention_norm(hidden)
         queries = self._queries(rows[last], positions[last])
         return self._after_attention(plan.attend_last(queries, *self._keys_values(rows, positions)), hidden[last])
+
+    def _attend(self, hidden: Tensor, positions: Tensor, plan: CausalPlan) -> Tensor:
+        """(total, num_heads, head_dim)."""
+        rows = self.attention_norm(hidden)
+        return plan.attend_grouped(self._queries(rows, positions), *self._keys_values(rows, positions))
 
     def _queries(self, rows: Tensor, positions: Tensor) -> Tensor:
         """(n, num_heads, head_dim)."""

@@ -32,4 +32,6 @@ def feed_forward(up: Linear, down: Linear, rows: Tensor, activation: Activation)
     if activation == "gelu":
         return down(up(rows, "gelu"))  # type: ignore[no-any-return]
     gate, gated = up(rows).chunk(2, -1)
-    return down(GATES[activation](gate) * gated)  # type: ignore[no-any-return]
+    if len(rows) == 1:  # contiguous, for which torch has another GELU, with other bits
+        gate = gate.expand(2, -1)
+    return down(GATES[activation](gate)[: len(rows)] * gated)  # type: ignore[no-any-return]

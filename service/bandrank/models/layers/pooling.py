@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bandrank.models.ragged import Ragged
-from bandrank_kernels.arrays import indices_within
+from bandrank_kernels.arrays import Ints, indices_within
 
 Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
 
@@ -37,3 +37,10 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
     chosen = torch.from_numpy(indices).to(rows.device)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
     return padded[chosen] * (lengths > 0)[:, None]
+
+
+def pooled_row(tokens: Ragged, how: Pooling) -> Ints | None:
+    """(n,) the only row of each sequence that `pool` reads; None if it reads more, or if a sequence is empty."""
+    if how not in ("cls", "last") or not tokens.lengths.all():
+        return None
+    return tokens.cu_seqlens[:-1] if how == "cls" else tokens.cu_seqlens[1:] - 1

@@ -1,0 +1,98 @@
+"""Texts encoded apart: where one row of each is read, the last layer computes no other, and nothing changes."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from support.deberta import tiny_deberta_config
+from support.decoders import tiny_decoder_config
+from support.models import CLS_ID, SEP_ID, random_ids, random_scorer, score_batch, tiny_encoder_config
+from support.modernbert import tiny_encoder_config as tiny_modernbert_config
+from torch import Tensor, nn
+
+from bandrank.models.architectures import BiEncoder
+from bandrank.models.architectures.bi_encoder import BiEncoderConfig
+from bandrank.models.architectures.sequence_cross_encoder import sequences
+from bandrank.models.encoders import tower
+from bandrank.models.encoders.config import EncoderConfig
+from bandrank.models.encoders.mpnet import MpnetConfig
+from bandrank.models.layers.pooling import Pooling, pool
+from bandrank.models.prepared import prepare
+from bandrank.models.ragged import Ragged
+
+LENGTHS = (5, 1, 40, 17, 3)
+CONFIGS: dict[str, Callable[[], EncoderConfig]] = {
+    "bert": tiny_encoder_config,
+    "modernbert": tiny_modernbert_config,
+    "deberta": tiny_deberta_config,
+    "mpnet": lambda: MpnetConfig(**vars(tiny_encoder_config()) | {"num_token_types": 0, "kind": "mpnet"}),
+    "decoder": tiny_decoder_config,
+}
+
+
+def texts(lengths: tuple[int, ...] = LENGTHS) -> Ragged:
+    """Random token ids."""
+    rng = random.Random(0)
+    return Ragged.from_token_ids([random_ids(rng, length)[:length] for length in lengths])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "last", "mean"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [*((kind, torch.float32) for kind in CONFIGS), *((kind, torch.int8) for kind in ("bert", "modernbert", "mpnet"))],
+    ids=str,
+)
+@torch.inference_mode()
+def test_pooled_rows_are_those_of_all(kind: str, pooling: Pooling, dtype: torch.dtype) -> None:
+    """Reading the rows that are pooled is pooling what is read of all rows."""
+    config = BiEncoderConfig(CONFIGS[kind](), CLS_ID, SEP_ID, max_tokens=128)
+    scorer = prepare(random_scorer(BiEncoder(config), 0), device=torch.device("cpu"), dtype=dtype).scorer
+    assert isinstance(scorer, BiEncoder)
+
+    pooled = tower.read_pooled(scorer.encoder, texts(), pooling)
+
+    expected = pool(tower.read(scorer.encoder, texts()), pooling)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(pooled, expected, rtol=0, atol=1e-5 if dtype is torch.float32 else 0.02)
+
+
+@pytest.mark.parametrize(("pooling", "rows"), [("cls", len(LENGTHS)), ("last", len(LENGTHS)), ("mean", sum(LENGTHS))])
+@torch.inference_mode()
+def test_the_last_layer_computes_no_other_rows(pooling: Pooling, rows: int) -> None:
+    """Behind its attention."""
+    encoder = random_scorer(
+        BiEncoder(BiEncoderConfig(tiny_encoder_config(), CLS_ID, SEP_ID, max_tokens=128)), 0
+    ).encoder
+    seen: list[int] = []
+
+    def count(_module: nn.Module, inputs: tuple[Tensor]) -> None:
+        seen.append(len(inputs[0]))
+
+    encoder.layer(-1).down.register_forward_pre_hook(count)
+    tower.read_pooled(encoder, texts(), pooling)
+
+    assert seen == [rows]
+
+
+@torch.inference_mode()
+def test_an_empty_text_has_zeros() -> None:
+    """It has no row to read."""
+    encoder = random_scorer(
+        BiEncoder(BiEncoderConfig(tiny_encoder_config(), CLS_ID, SEP_ID, max_tokens=128)), 0
+    ).encoder
+
+    pooled = tower.read_pooled(encoder, texts((4, 0)), "cls")
+
+    assert pooled[0].any()
+    assert not pooled[1].any()
+
+
+def test_sequences_of_pairs() -> None:
+    """[CLS], the query and a candidate, which may be empty, in the order of the candidates."""
+    queries, candidates = [[7, 8], [], [9]], [[[1], []], [], [[2, 3, 4], [5]]]
+
+    found = sequences(score_batch(queries, candidates), CLS_ID)
+
+    expected = [[CLS_ID, 7, 8, 1], [CLS_ID, 7, 8], [CLS_ID, 9, 2, 3, 4], [CLS_ID, 9, 5]]
+    assert [found[index].tolist() for index in range(len(found))] == expected
