@@ -85,21 +85,6 @@ class NativePlan(AttentionPlan):
 
     def __init__(self, rows: PackedRows, pattern: AttentionPattern) -> None:
         self._rows, self._pattern = rows, pattern
-        cls, candidate = cls_spans(rows), candidate_spans(rows)
-        query = query_spans(rows).take(rows.candidate_query)  # one entry per candidate
-        # In one order for all, so that those of a candidate that see the same rows see that they do.
-        cls_keys = _keys((cls, True), (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate))
-        self._cls_tasks = tasks_of(cls, cls_keys)
-        if pattern.shares_queries:
-            self._query_tasks = tasks_of(query_spans(rows), query_spans(rows))
-        else:
-            seen = _keys((cls, pattern.query_to_cls), (query, True), (candidate, pattern.query_to_candidate))
-            self._query_tasks = tasks_of(query, seen)
-        others = (cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)
-        candidate_keys = _keys(*others, (candidate, pattern.window is None))
-        self._candidate_tasks = tasks_of(candidate, candidate_keys, pattern.window)
-        if not pattern.is_full:
-            self._cls_tasks[:, WINDOW] = 0  # one row, for which there is a faster way than for several
 
     def layer(self, hidden: Tensor, layer: Int8Layer) -> Tensor | None:
         if not self._pattern.shares_queries:
@@ -230,6 +215,37 @@ class NativePlan(AttentionPlan):
         table, pattern = self._pieces
         near = 0 <= pattern.window <= NEAR_ROWS
         return not near and bool((table[:, -1] > PIECE_ROWS).any())
+
+    @cached_property
+    def _spans(self) -> tuple[Spans, Spans, Spans]:
+        """The rows of [CLS], the query and the candidate, one entry for each candidate."""
+        rows = self._rows
+        return cls_spans(rows), query_spans(rows).take(rows.candidate_query), candidate_spans(rows)
+
+    # Keys are in one order for all, so that those of a candidate that see the same rows see that they do.
+
+    @cached_property
+    def _cls_tasks(self) -> Tasks:
+        (cls, query, candidate), pattern = self._spans, self._pattern
+        keys = _keys((cls, True), (query, pattern.cls_to_query), (candidate, pattern.cls_to_candidate))
+        tasks = tasks_of(cls, keys)
+        if not pattern.is_full:
+            tasks[:, WINDOW] = 0  # one row, for which there is a faster way than for several
+        return tasks
+
+    @cached_property
+    def _query_tasks(self) -> Tasks:
+        (cls, query, candidate), pattern = self._spans, self._pattern
+        if pattern.shares_queries:
+            return tasks_of(query_spans(self._rows), query_spans(self._rows))
+        keys = _keys((cls, pattern.query_to_cls), (query, True), (candidate, pattern.query_to_candidate))
+        return tasks_of(query, keys)
+
+    @cached_property
+    def _candidate_tasks(self) -> Tasks:
+        (cls, query, candidate), pattern = self._spans, self._pattern
+        others = (cls, pattern.candidate_to_cls), (query, pattern.candidate_to_query)
+        return tasks_of(candidate, _keys(*others, (candidate, pattern.window is None)), pattern.window)
 
     @cached_property
     def _tasks(self) -> Tasks:
