@@ -54,8 +54,8 @@ class Settings(BaseModel):
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
     """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
     similarity: Similarity = "auto"
-    """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says, or
-    is known of it, else by the cosine, as that library does."""
+    """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says,
+    or is known of it, else by the cosine, as that library does."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
