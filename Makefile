@@ -5,7 +5,7 @@
 #   make test-slow  tests that start, kill and wait for servers and processes (CI runs it too; three minutes)
 #   make test-clients  the client libraries that people use, through their public calls (CI runs it too; about three minutes)
 #   make check    what would be served here, and a self-test
-#   make bench    side by side with other runtimes and services (TEI=URL: with that one too): writes docs/benchmarks*.md (about an hour and a half)
+#   make bench    side by side with other runtimes and services (TEI=URL: with that one too): writes docs/benchmarks.md and the pages on services, families, precomputing and the cascade (about an hour and a half)
 #   make overload  goodput, latency and refusals at up to five times the capacity: writes docs/operations.md (a quarter of an hour)
 #   make gpu-check  all that needs a GPU, in under ten minutes: writes kernels/results or OUT=folder (STAGES=machine,compile: some of it; PYTHON=python3: with that machine's own packages)
 #   make lock     pins what the images install, by hash, and the clients of test-clients (UPGRADE=--upgrade: in the newest versions)

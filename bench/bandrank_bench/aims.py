@@ -24,9 +24,9 @@ class Aim:
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
 
-def aims_table(aims: Iterable[Aim]) -> str:
-    """A Markdown table with a row for each."""
-    return table(["aim", "bound", "measured", "reached"], map(_row, aims))
+def aims_table(aims: Iterable[Aim], name: str = "aim", verdict: str = "reached") -> str:
+    """A Markdown table with a row for each. name, verdict: the heads of its first and its last column."""
+    return table([name, "bound", "measured", verdict], map(_row, aims))
 
 
 def _row(aim: Aim) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 from bandrank_bench.systems import NUM_THREADS, has_native_bf16
 
 ISA = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_int8", "amx_bf16", "arm_bf16")
+# What the CPU kernels choose by, the fastest first.
+NAMES = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX-VNNI", "avx2": "AVX2"}
 PACKAGES = ("bandrank", "torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino")
 
 
@@ -26,6 +29,12 @@ def describe() -> dict[str, str]:
         "system": f"{_os_name()}, Python {platform.python_version()}",
         "versions": ", ".join(f"{name} {number}" for name in PACKAGES if (number := version_of(name))),
     }
+
+
+def with_instructions(title: str, facts: Mapping[str, str]) -> str:
+    """A page's title with the fastest instructions of its machine, by which pages differ. facts: as of `describe`."""
+    had = facts.get("instructions", "").split()
+    return next((f"{title} with {name}" for flag, name in NAMES.items() if flag in had), title)
 
 
 def _cpu_name() -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
+from bandrank_bench.machine import with_instructions
 from bandrank_bench.output import bullets, table
 
 NUM_CANDIDATES = 1000
@@ -53,11 +54,12 @@ def report(
     aims = [(f"{name}, engine", target, ratios.get(name)) for name, target in AIMS.items()]
     aims += [(name, HTTP_AIM, ratios.get(name)) for name in latencies]
     blocks = [
-        "# Benchmarks of scorers that precompute",
-        f"Written by `make bench`. {NUM_CANDIDATES} candidates of mixed length (W1 of [benchmarks.md](benchmarks.md)), "
-        "all cached, a new query each time; one encoder (6 layers, hidden 384) for all; text in, ranking out. "
-        "Interactions have random weights: this compares cost, not quality. Read the ratios; the times belong to the "
-        "machine. In float32, but for the systems that say int8; each beside the cross-encoder of its precision.",
+        with_instructions("# Benchmarks of scorers that precompute", facts),
+        f"Written by `python -m bandrank_bench precomputed --out FILE`. {NUM_CANDIDATES} candidates of mixed length "
+        "(W1 of [benchmarks.md](benchmarks.md)), all cached, a new query each time; one encoder (6 layers, hidden 384) "
+        "for all; text in, ranking out. Interactions have random weights: this compares cost, not quality. Read the "
+        "ratios; the times belong to the machine. In float32, but for the systems that say int8; each beside the "
+        "cross-encoder of its precision.",
         bullets(facts),
         "## Aims",
         table(

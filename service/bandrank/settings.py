@@ -54,8 +54,8 @@ class Settings(BaseModel):
     first_stage_weight: float = Field(default=0.0, ge=0, le=1)
     """Weight of the scores that candidates come with, from 0 to 1, where a request does not say."""
     similarity: Similarity = "auto"
-    """By what a sentence-transformers bi-encoder compares vectors that no module normalises. `auto`: as its folder
-    says, or is known of it, else by the cosine, as that library does."""
+    """How a sentence-transformers bi-encoder without a Normalize module compares vectors. `auto`: as its folder says,
+    or is known of it, else by the cosine, as that library does."""
     models: str = ""
     """Several models instead of one: a TOML file that lists them, or a folder of checkpoints."""
     shadow_model: str = ""
@@ -66,20 +66,21 @@ class Settings(BaseModel):
     shadow_share: float = Field(default=0.01, ge=0, le=1)
     """The part of the requests that the shadow scores; 0: none, and it is not loaded."""
     unknown_model: Literal["default", "refuse"] = "default"
-    """What requests in the dialects of other services get for a model that is not served, such as those services' own:
-    the first model, or 404."""
+    """What requests in the wire formats of other services get for a model that is not served, such as those services'
+    own: the first model, or 404."""
     host: str = "127.0.0.1"  # who starts it in a checkout does not mean to serve the network
     """Address to listen on."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on."""
     keys: str = ""
-    """A TOML file of API keys (docs/security.md); empty: there are none, and who reaches the port may rank."""
+    """A TOML file of API keys (docs/security.md); empty: there are none, and anyone who can reach the port
+    may rank."""
     register_from: Literal["loopback", "anywhere"] = "loopback"
     """Where there are no keys: from where candidates may be registered and deleted."""
     trusted_proxies: str = "127.0.0.1,::1"
-    """Proxies that are believed who their client is: addresses and networks, with commas between them, or `none`."""
+    """Proxies whose X-Forwarded-For is trusted: addresses and networks, with commas between them, or `none`."""
     tls_certificate: str = ""
-    """A PEM file with the certificate, and those that it is signed with, to be reached by HTTPS alone."""
+    """A PEM file with the certificate and its chain; the port then speaks HTTPS only."""
     tls_key: str = ""
     """The PEM file of the certificate's private key, unencrypted."""
     device: str = "auto"
@@ -157,8 +158,8 @@ class Settings(BaseModel):
     proxy_budget_ms: PositiveFloat = 1000.0
     """Milliseconds within which a search is re-ranked, or left in the engine's order, where nothing else is said."""
     proxy_timeout_s: PositiveFloat = 300.0
-    """Seconds in which the search engine says nothing before a request gets 504; half of them before a search to
-    re-rank is sent as it came."""
+    """Seconds of silence from the search engine after which a request gets 504; after half of them a search to be
+    re-ranked is sent again as the client wrote it."""
     proxy_connections: PositiveInt = 128
     """Connections to the search engine; a request that finds none free for five seconds gets 429."""
     proxy_max_response_bytes: PositiveInt = 16 << 20

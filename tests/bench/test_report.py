@@ -1,6 +1,7 @@
 """From canned samples to ratios, aims and tables."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from bandrank_bench.calibrate import Sample
 from bandrank_bench.cpu.agreement import Agreement, Disagreement, check
 from bandrank_bench.cpu.report import Results, json_lines, markdown, table
 from bandrank_bench.cpu.summary import Row, best_peer, judge, speed_up, summarise
+from bandrank_bench.machine import with_instructions
 from bandrank_bench.systems import Scores, System
 from bandrank_bench.workloads import WORKLOADS, Request
 
@@ -125,6 +127,28 @@ def test_the_report_names_machine_ratios_and_what_was_left_out() -> None:
     row = "| **bandrank sparse fp32** | 1 / 1 | 500 | 500.0 [500.0 - 500.0] | 4.00 | 2.00 | 100% | 50% |"
     for expected in ("- CPU: a processor", "fp32 480", row, "- OpenVINO bf16: too slow", "2.0e-06", "no clean sample"):
         assert expected in text
+
+
+@pytest.mark.parametrize("page", ["benchmarks", "benchmarks-amx", "benchmarks-avx2"])
+def test_a_page_is_told_from_those_of_other_machines(page: str) -> None:
+    """By its title; and it names the command that writes it, whatever it is called."""
+    lines = (Path(__file__).resolve().parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    (instructions,) = (line.removeprefix("- instructions: ") for line in lines if line.startswith("- instructions: "))
+    results = Results({"instructions": instructions}, {"fp32": 480e9}, 1.0, [], {}, {WORKLOADS["W1"]: rows()})
+
+    assert markdown(results).splitlines()[:3] == lines[:3]
+
+
+def test_titles_of_pages_differ() -> None:
+    """Those of a processor that has none of these, too."""
+    had = ["avx2 avx512_f avx512_vnni amx_int8", "avx2 avx512_f avx512_vnni", "avx2", "unknown"]
+
+    assert [with_instructions("# Page", {"instructions": each}) for each in had] == [
+        "# Page with AMX",
+        "# Page with AVX-512 VNNI",
+        "# Page with AVX2",
+        "# Page",
+    ]
 
 
 def test_json_lines_hold_every_sample() -> None:

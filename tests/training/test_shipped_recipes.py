@@ -50,6 +50,22 @@ def test_the_default_accurate_scorer_is_trained_for_the_sum_that_is_served(name:
     assert read_recipe(FOLDER / f"{name}.toml").fusion == checkpoint.load_fusion(shipped.FOLDER / "sparse-w4")
 
 
+@pytest.mark.parametrize("name", ["leaf", "mix-b", "broader"])
+def test_what_the_cards_call_unseen_is_left_out(name: str) -> None:
+    """Of the lists that the cards measure on, a training by the recipe sees the domains of half."""
+    without = read_recipe(FOLDER / f"{name}.toml").data.without
+    parts = read_recipe(FOLDER / "mixture.toml", MixtureRecipe).parts
+    seen = {part.name for part in parts if part.domain not in without}
+    lists = read_recipe(FOLDER / "mine-lists.toml", MiningRecipe).sources
+    unseen = {Path(each.collection).name for each in lists} - seen
+
+    assert set(without) <= {part.domain for part in parts}
+    assert (len(parts), len(seen), len(unseen)) == (21, 12, 7)
+    for card in ("mix-b", "sparse-w4"):
+        text = (shipped.FOLDER / card / "README.md").read_text(encoding="utf-8")
+        assert all(collection in text for collection in unseen)
+
+
 @pytest.mark.slow
 def test_the_lines_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a folder of one's own: a checkpoint to serve, added to the same scores as its start, and its measures."""

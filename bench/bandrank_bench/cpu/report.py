@@ -7,6 +7,7 @@ from bandrank_bench.aims import aims_table
 from bandrank_bench.calibrate import TOLERANCE, Sample
 from bandrank_bench.cpu.agreement import Agreement
 from bandrank_bench.cpu.summary import Row, best_peer, judge, speed_up
+from bandrank_bench.machine import with_instructions
 from bandrank_bench.output import bullets, json_line, table
 from bandrank_bench.systems import Precision
 from bandrank_bench.workloads import Workload
@@ -39,9 +40,10 @@ def markdown(results: Results) -> str:
     """The report: machine, aims, one table per workload, agreement of scores, method."""
     aims = judge({workload.name: rows for workload, rows in results.tables.items()})
     blocks = [
-        "# Benchmarks",
-        "Written by `make bench`. One run, one process; the same weights and the same texts for every system; text in, "
-        "scores out, tokenising included. Read the ratios; the times belong to the machine.",
+        with_instructions("# Benchmarks", results.machine),
+        "Written by `python -m bandrank_bench cpu --out FILE`. One run, one process; the same weights and the same "
+        "texts for every system; text in, scores out, tokenising included. Read the ratios; the times belong to the "
+        "machine.",
         bullets(results.machine),
         _ceilings(results),
         "## Aims",

@@ -104,6 +104,7 @@ def test_the_section_has_a_row_for_each_load_and_each_company() -> None:
 
     for expected in (
         "## Overload\n\n6 of 7 aims are reached. Service",
+        "| at most 0 | 3 | no |\n\n| condition under which the figures count | bound | measured | met |",
         "Requests have 10 (80%) or 30 (20%) candidates",
         "| 3 x | 95.0 | 95.0 | 95% | 3,000 | 1,000 | 2,000 | 0 | 75.0 / 150.0 | 1.0 / 5.0 | 1 |",
         "| 5 x | 90.0 | 90.0 | 90% | 5,003 | 1,000 | 4,000 | 2 503, 1 lost |",
