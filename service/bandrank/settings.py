@@ -160,7 +160,8 @@ class Settings(BaseModel):
     """Seconds in which the search engine says nothing before a request gets 504; half of them before a search to
     re-rank is sent as it came."""
     proxy_connections: PositiveInt = 128
-    """Connections to the search engine; a request that finds none free for five seconds gets 429."""
+    """Connections to the search engine, half of them for one client alone; a request that gets none within five seconds
+    gets 429."""
     proxy_max_response_bytes: PositiveInt = 16 << 20
     """Size of an answer whose hits are re-ranked; a larger one keeps the engine's order."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
