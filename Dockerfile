@@ -63,7 +63,7 @@ STOPSIGNAL SIGTERM
 
 # The start period covers a slow first download of a model; a process that ends meanwhile is noticed anyway. http.client,
 # because urllib would send this through a configured proxy; its own certificate need not name the loopback address. It
-# asks where the service listens, which may be `::` alone.
+# asks where the service listens, which may be `::` alone; a proxy first, as it would hand /readyz on to the search engine.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30m --retries=3 \
-    CMD ["python", "-I", "-S", "-c", "import http.client as h, os, ssl, sys; host = os.environ.get('BANDRANK_HOST') or '127.0.0.1'; at = ({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), int(os.environ['BANDRANK_PORT'])); c = h.HTTPSConnection(*at, timeout=4, context=ssl._create_unverified_context()) if os.environ.get('BANDRANK_TLS_CERTIFICATE') else h.HTTPConnection(*at, timeout=4); c.request('GET', '/readyz'); sys.exit(c.getresponse().status != 200)"]
+    CMD ["python", "-I", "-S", "-c", "import http.client as h, os, ssl, sys; host = os.environ.get('BANDRANK_HOST') or '127.0.0.1'; at = ({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), int(os.environ['BANDRANK_PORT'])); c = h.HTTPSConnection(*at, timeout=4, context=ssl._create_unverified_context()) if os.environ.get('BANDRANK_TLS_CERTIFICATE') else h.HTTPConnection(*at, timeout=4); ask = lambda path: [c.request('GET', path), answer := c.getresponse(), answer.read()] and answer.status; status = ask('/_bandrank/readyz'); sys.exit((ask('/readyz') if status == 404 else status) != 200)"]
 CMD ["bandrank", "serve"]

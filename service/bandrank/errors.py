@@ -12,6 +12,7 @@ BandrankError
     UnknownStrategy     404  the model does not have the requested strategy
     UnknownCandidates   404  none of the ids that stand for texts is registered
     Overloaded          429  more work is queued than can be done in time, or the key's rate is used up; try again later
+        ShareUsed       429  the client itself holds all that it may of something that others need, too
     DeadlineExceeded    504  the work was not done in time
     ScoringFailed       500  the model failed; not the client's fault
     BadGateway          502  the search engine behind the proxy ends the connection, or does not answer in HTTP
@@ -98,6 +99,10 @@ class Overloaded(BandrankError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ShareUsed(Overloaded):
+    pass
 
 
 class DeadlineExceeded(BandrankError):

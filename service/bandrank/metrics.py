@@ -250,8 +250,8 @@ class ProxyMetrics:
         )
         self.upstream_failures = counter(
             "proxy_upstream_failures",
-            "Requests that the search engine did not answer.",
-            reason=("unreachable", "timeout", "broken", "busy"),
+            "Requests that the search engine did not answer, or that did not get to it.",
+            reason=("unreachable", "timeout", "broken", "busy", "share"),
         )
 
 

@@ -161,7 +161,8 @@ class Settings(BaseModel):
     """Seconds of silence from the search engine after which a request gets 504; after half of them a search to be
     re-ranked is sent again as the client wrote it."""
     proxy_connections: PositiveInt = 128
-    """Connections to the search engine; a request that finds none free for five seconds gets 429."""
+    """Connections to the search engine, half of them for one client alone; a request that gets none within five seconds
+    gets 429."""
     proxy_max_response_bytes: PositiveInt = 16 << 20
     """Size of an answer whose hits are re-ranked; a larger one keeps the engine's order."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -1,11 +1,8 @@
 """HTTPS: what is served with a certificate, that its connections are bounded too, and files that cannot be used."""
 
 import json
-import re
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.certificates import Certificate, make_certificate
-from support.deploy import ROOT, needs_program, run
+from support.deploy import image_health, needs_program, run
 from support.listening import PATIENCE_S, Listening, ended_with, listening
 from support.tasks import HANG_S
 
@@ -144,23 +141,13 @@ def test_nothing_is_left_of_connections_that_went_away(certificate: Certificate)
 
 def test_the_health_check_of_the_image_speaks_it_too(certificate: Certificate) -> None:
     """It asks by HTTPS where the service is told of a certificate, and by HTTP elsewhere; a dead service fails it."""
-    (line,) = re.findall(r"HEALTHCHECK (?:.*\\\n)+ *CMD (\[.*\])", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
-    python, *arguments = json.loads(line)
-    assert python == "python"
-
-    def status(port: int, **environment: str) -> int:
-        command = [sys.executable, *arguments]
-        return subprocess.run(
-            command, env={"BANDRANK_PORT": str(port), **environment}, capture_output=True, timeout=60, check=False
-        ).returncode
-
     with over_https(certificate) as service:
-        assert status(service.address[1], BANDRANK_TLS_CERTIFICATE=certificate.certificate) == 0
-        assert status(service.address[1]) != 0
+        assert image_health(service.address[1], BANDRANK_TLS_CERTIFICATE=certificate.certificate) == 0
+        assert image_health(service.address[1]) != 0
     with listening() as service:
-        assert status(service.address[1]) == status(service.address[1], BANDRANK_HOST="0.0.0.0") == 0  # noqa: S104
-        assert status(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # where it then listens
-    assert status(service.address[1]) != 0
+        assert image_health(service.address[1]) == image_health(service.address[1], BANDRANK_HOST="0.0.0.0") == 0  # noqa: S104
+        assert image_health(service.address[1], BANDRANK_HOST="127.0.0.2") != 0  # where it then listens
+    assert image_health(service.address[1]) != 0
 
 
 def test_both_files_are_needed(certificate: Certificate) -> None:

@@ -29,6 +29,16 @@ def test_it_is_as_hardened_as_the_service() -> None:
     assert not PROXY.keys() & {"cap_add", "privileged", "devices", "pid", "ipc", "network_mode"}
 
 
+def test_all_containers_fit_on_one_machine() -> None:
+    """None of the compose files publishes a port that another has; a proxy may stand beside any of the examples."""
+    files = [ROOT / "docker-compose.yml", *DEPLOY.rglob("compose*.yml")]
+    services = [service for path in files for service in load_yaml(path)["services"].values()]
+    ports = [port.split("}")[0] for service in services for port in service.get("ports", [])]
+    taken = [port.rpartition(":")[2] for port in ports]
+
+    assert len(set(taken)) == len(taken) > len(files)
+
+
 def test_it_may_wait_for_the_search_engine_when_it_stops() -> None:
     """As long as a request to that may take."""
     assert PROXY["stop_grace_period"] == f"{Settings().proxy_timeout_s + 5:g}s"

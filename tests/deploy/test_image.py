@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.deploy import DEPLOY, ROOT, needs_program, run
+from support.deploy import DEPLOY, ROOT, image_health, needs_program, run
+from support.listening import listening
+from support.proxied import proxied
+from support.scripted_server import scripted_server
 
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CORE: list[str] = PYPROJECT["project"]["dependencies"]
@@ -118,6 +121,18 @@ def test_the_image_installs_by_hash() -> None:
     assert {"--no-deps", "--no-build-isolation"} <= set(ours.split())
     assert set(re.findall(r"COPY deploy/lock/(\S+)\.txt", text)) == {"${LOCK}", "build"}
     assert re.findall(r"ARG LOCK=(.*)", text)[0] in REQUIREMENTS
+
+
+def test_the_health_check_knows_a_proxy() -> None:
+    """It asks the proxy itself, not the search engine behind it, and the service at its own path."""
+    with scripted_server(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n") as engine:
+        with proxied(engine.url) as proxy:
+            assert image_health(proxy.address[1]) == 0
+            proxy.service.drain()
+            assert image_health(proxy.address[1]) != 0
+        assert engine.got == []
+    with listening() as service:
+        assert image_health(service.address[1]) == 0
 
 
 def test_dockerfile_has_no_lint() -> None:

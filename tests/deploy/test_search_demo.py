@@ -192,7 +192,7 @@ class TestElasticsearch:
         section = (DEPLOY / "examples" / "elasticsearch" / "README.md").read_text(encoding="utf-8")
         with Elasticsearch(PASSWORD).serving() as url:
             said = set_up("set_up_elasticsearch.py", url, password_file, bandrank)
-            found = answers(shell_blocks(section)[1], "http://127.0.0.1:9201", url, password_file)
+            found = answers(shell_blocks(section)[1], "http://127.0.0.1:9202", url, password_file)
         before, after = ([hit["_source"]["title"] for hit in answer["hits"]["hits"]] for answer in found)
 
         for titles in (before, after):

@@ -296,15 +296,6 @@ def test_a_query_that_is_nested_deeply(depth: int) -> None:
         assert skipped.marks[0].reason == "unreadable_request"  # noqa: PT017 - it may also be read
 
 
-def test_more_patterns_of_fields_than_can_be_compared() -> None:
-    """They would take a regular expression each."""
-    body = json.dumps(
-        {"query": MATCH, "_source": False, "fields": [f"{number}*" for number in range(100_000)]}
-    ).encode()
-    with pytest.raises(Skipped, match="large_request"):
-        deeper(body)
-
-
 def test_a_large_search_is_read_where_it_is_ascii() -> None:
     """A single wide character, as it is or escaped, would have each of the others take four bytes."""
     text = "man " * (MAX_WIDE_BYTES // 4)

@@ -47,10 +47,10 @@ def _as_new(engine: ScriptedServer) -> None:
     engine.answer = answer(200, HITS)
 
 
-def search(proxy: Proxied) -> httpx.Response:
+def search(proxy: Proxied, **headers: str) -> httpx.Response:
     """The answer to a search that is to be re-ranked."""
     with proxy.client() as client:
-        return client.post("/docs/_search", json=BODY, headers=HEADERS)
+        return client.post("/docs/_search", json=BODY, headers=HEADERS | headers)
 
 
 def assert_the_clients_own(response: httpx.Response, engine: ScriptedServer, reason: str) -> None:
@@ -152,12 +152,13 @@ def test_an_engine_that_is_not_reached() -> None:
 
 
 def test_an_engine_whose_connections_are_all_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client hears so, and the request is counted with those that the engine did not answer."""
+    """Other clients hear so, and their requests are counted with those that the engine did not answer."""
     monkeypatch.setattr("bandrank.proxy.upstream.CONNECT_S", 0.1)
     with scripted_server(held=True) as engine, proxied(engine.url, proxy_connections=1) as proxy:
         with socket.create_connection(proxy.address, timeout=HANG_S) as connection:
             connection.sendall(b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n")
             assert engine.arrived.wait(HANG_S)
-            assert search(proxy).status_code == 429
+            assert search(proxy, **{"x-forwarded-for": "192.0.2.1"}).status_code == 429
+        assert proxy.count("proxy_upstream_failures", reason="busy") == 1
         assert proxy.count("proxy_requests", outcome="unanswered") == 1
         assert len(engine.got) == 1

@@ -1,6 +1,8 @@
 """The repository's deployable files, and the programs that check them."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,16 @@ def needs_program(name: str, package: str) -> str:
     if path is None:
         pytest.skip(f"{name} is not installed ({package})")
     return path
+
+
+def image_health(port: int, **environment: str) -> int:
+    """The exit status of the image's health check, with which a container is healthy (0) or not."""
+    (line,) = re.findall(r"HEALTHCHECK (?:.*\\\n)+ *CMD (\[.*\])", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    python, *arguments = json.loads(line)
+    assert python == "python"
+    environment["BANDRANK_PORT"] = str(port)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode
 
 
 def load_yaml(path: Path) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def create_app(service: Service) -> FastAPI:
                 methods.setdefault(route.path, set()).update(route.methods or ())
     add_handlers(app, _error_body)
     app.state.methods = methods
-    app.add_middleware(Paced, pace=service.pace, probes=["/healthz", "/readyz"])
+    probes = ["/healthz", "/readyz", "/_bandrank/readyz"]  # the last is for the image's health check: a proxy's
+    app.add_middleware(Paced, pace=service.pace, probes=probes)
     app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
     return app
 

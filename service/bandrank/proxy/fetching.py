@@ -82,7 +82,9 @@ class Fetching:
             content_length=b"%d" % len(body) if body else None,
             content_type=(first(client.headers, b"content-type") or b"application/json") if body else None,
         )
-        exchange = self._upstream.exchange(client.method, target, headers, body, timeout_s=self._deeper_s)
+        exchange = self._upstream.exchange(
+            client.method, target, headers, body, client=client.sender, timeout_s=self._deeper_s
+        )
         try:
             async with exchange as answer:
                 check_status(answer.status)

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from bandrank.api.service import Service
 from bandrank.engine.memory import Account
-from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded
+from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded, ShareUsed
 from bandrank.proxy.downstream import Downstream
 from bandrank.proxy.failures import answer_of
 from bandrank.proxy.fetching import OK
@@ -60,7 +60,8 @@ class Forwarding:
             pass
         except Exception as error:
             if isinstance(error, BadGateway | GatewayTimeout | Overloaded):
-                marks = [Mark(Outcome.UNANSWERED)]
+                # Of what a client asks beyond its share nobody has to be told that the engine does not answer.
+                marks = [] if isinstance(error, ShareUsed) else [Mark(Outcome.UNANSWERED)]
             elif not isinstance(error, BandrankError):
                 log.exception("a request failed unexpectedly")
             if not client.started:  # else it is cut short, which closes the connection, so that the client can tell
@@ -111,7 +112,8 @@ class Forwarding:
         A failure to re-rank is none where this search has no hits either.
         """
         headers = to_upstream(client.headers, host=self._upstream.host, client=client.address)
-        async with self._upstream.exchange(client.method, client.target, headers, client.stream()) as answer:
+        exchange = self._upstream.exchange(client.method, client.target, headers, client.stream(), client=client.sender)
+        async with exchange as answer:
             if answer.status != OK:
                 marks = [ENGINE_ERROR if mark.outcome is Outcome.FAILED else mark for mark in marks]
             asked = any(mark != PASSED for mark in marks)

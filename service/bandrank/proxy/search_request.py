@@ -5,10 +5,10 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
+from bandrank.proxy.field_patterns import WILDCARD, not_asked_for
 from bandrank.proxy.headers import first
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
@@ -22,7 +22,8 @@ ALL = "_all"  # the one word for indices that begins with an underscore
 JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 DEFAULT_SIZE = 10
 MAX_WIDE_BYTES = 4 << 20  # of a body beyond ASCII: in memory, one wide character makes all others take four bytes each
-MAX_PATTERNS = 16 << 10  # characters of all: each is made an expression, to be matched with the names of fields
+MAX_PARAMETERS = 1024  # of a query string
+MAX_PATTERNS, MAX_PATTERN_CHARACTERS = 1024, 8 << 10  # of fields: each is compared with all names of the wish
 BY_SCORE = ("_score", {"_score": "desc"}, {"_score": {"order": "desc"}})
 SOURCE_FILTERS = frozenset({"_source", "_source_includes", "_source_excludes", "stored_fields"})
 PAGING = frozenset({"search_after", "pit", "slice"})
@@ -96,7 +97,10 @@ def read_search(
     page_in_body: whether the deeper search says there which hits it wants, since it has no query string of its own.
     Raises Skipped for a search whose hits cannot be put in another order, or not without changing what they mean.
     """
-    given = {_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in query_string.split(b"&")}
+    parameters = query_string.split(b"&")
+    if len(parameters) > MAX_PARAMETERS:
+        raise Skipped(SkipReason.LARGE_REQUEST)
+    given = {_name(part): unquote_plus(part.partition(b"=")[2].decode("latin-1")) for part in parameters}
     text, members = _members(body)
     fields = {part.key: part.value for part in members}
     _check_order(given, fields)
@@ -107,12 +111,11 @@ def read_search(
         raise Skipped(SkipReason.BEYOND_DEPTH)
     if query is None:
         query = given["q"] if given.get("q", "").strip() else _query_text(fields)
-    kept = [part for part in query_string.split(b"&") if part and _name(part) not in {"from", "size"}]
+    kept = [part for part in parameters if part and _name(part) not in {"from", "size"}]
     target_query = b"&".join([*kept, b"from=0", b"size=%d" % wish.depth])
     added: list[str] = []
     if given.keys() & SOURCE_FILTERS or "stored_fields" in fields or fields.get("_source", True) is not True:
-        covered = _asked_for(given, fields)
-        added = [name for name in wish.fields if not any(fnmatchcase(name, pattern) for pattern in covered)]
+        added = not_asked_for(wish.fields, _asked_for(given, fields))
     edits = [_more_fields(text, members, added)] if added else []
     if page_in_body:
         edits += _whole_page(text, members, wish.depth)
@@ -167,19 +170,20 @@ def _number(given: dict[str, str], fields: dict[str, Any], name: str, default: i
     return int(value)
 
 
-def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> list[str]:
+def _asked_for(given: dict[str, str], fields: dict[str, Any]) -> set[str]:
     """The names and patterns that the client asks for in the `fields` of hits. Raises Skipped."""
-    names = [name for key in ("docvalue_fields", "stored_fields") for name in given.get(key, "").split(",")]
+    names = {name for key in ("docvalue_fields", "stored_fields") for name in given.get(key, "").split(",")}
     scripts = fields.get("script_fields")
-    names += scripts if isinstance(scripts, dict) else ()
+    names.update(scripts if isinstance(scripts, dict) else ())
     for key in ("fields", "docvalue_fields", "stored_fields"):
         asked = fields.get(key) or []
         for each in asked if isinstance(asked, list) else [asked]:
             name = each.get("field") if isinstance(each, dict) else each
             if not isinstance(name, str) or isinstance(name, Number):
                 raise Skipped(SkipReason.UNREADABLE_REQUEST)
-            names.append(name)
-    if sum(map(len, names)) + len(names) > MAX_PATTERNS:
+            names.add(name)
+    patterns = [name for name in names if WILDCARD in name]
+    if len(patterns) > MAX_PATTERNS or sum(map(len, patterns)) > MAX_PATTERN_CHARACTERS:
         raise Skipped(SkipReason.LARGE_REQUEST)
     return names
 

@@ -14,14 +14,16 @@ from urllib.parse import urlsplit
 
 import httpcore2
 
-from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded, Unreachable
+from bandrank.engine.clients import Client
+from bandrank.errors import BadGateway, BadSetting, GatewayTimeout, InvalidInput, Overloaded, ShareUsed, Unreachable
 from bandrank.metrics import Metrics
+from bandrank.proxy.engine_places import EnginePlaces
 from bandrank.proxy.headers import Headers
 from bandrank.settings import Settings
 
 log = logging.getLogger(__name__)
 
-CONNECT_S = 5.0  # to get a free connection, and to open one
+CONNECT_S = 5.0  # to get a place among those who have connections, and to open one
 KEEP_ALIVE_S = 30.0
 STATUSES = range(200, 600)
 
@@ -70,6 +72,7 @@ class Upstream:
             max_connections=settings.proxy_connections,
             keepalive_expiry=KEEP_ALIVE_S,
         )
+        self._places = EnginePlaces(settings.proxy_connections)
         self._failures = metrics.proxy.upstream_failures
         self._reached = True
 
@@ -86,11 +89,13 @@ class Upstream:
         headers: Headers,
         body: AsyncIterable[bytes] | bytes,
         *,
+        client: Client,
         timeout_s: float | None = None,
     ) -> AsyncIterator[UpstreamAnswer]:
         """The answer to a request, whose body is sent as it comes. When the block ends, the connection is kept if all
         of the answer was read, else closed.
 
+        client: whose share of the connections it takes one of.
         timeout_s: for which the upstream may say and take nothing; None for that of the settings.
         Raises BadGateway, GatewayTimeout, Overloaded and InvalidInput, also while the parts are read, and what `body`
         raises; Unreachable and Overloaded before the upstream has heard of the request.
@@ -101,14 +106,19 @@ class Upstream:
         url = httpcore2.URL(scheme=at.scheme, host=at.host, port=at.port, target=self._address.prefix + target)
         request = httpcore2.Request(method, url, headers=headers, content=body, extensions={"timeout": timeouts})
         with self._explained():
-            response = await self._pool.handle_async_request(request)
+            await self._places.take(client, patience_s=CONNECT_S)
         try:
-            if response.status not in STATUSES:
-                raise BadGateway(f"the search engine answered with status {response.status}")
-            self._notice(reached=True)
-            yield UpstreamAnswer(response.status, response.headers, self._parts(response))
+            with self._explained():
+                response = await self._pool.handle_async_request(request)
+            try:
+                if response.status not in STATUSES:
+                    raise BadGateway(f"the search engine answered with status {response.status}")
+                self._notice(reached=True)
+                yield UpstreamAnswer(response.status, response.headers, self._parts(response))
+            finally:
+                await response.aclose()
         finally:
-            await response.aclose()
+            self._places.leave(client)
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -121,12 +131,12 @@ class Upstream:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turns the client library's errors into ours. Their own words are for the log, as they may name addresses."""
+        """Counts failures, and turns the client library's errors into ours. Their own words may name addresses."""
         try:
             yield
-        except httpcore2.PoolTimeout as error:
-            self._failures.labels("busy").inc()
-            raise Overloaded("all connections to the search engine are in use", retry_after_s=1.0) from error
+        except Overloaded as error:
+            self._failures.labels("share" if isinstance(error, ShareUsed) else "busy").inc()
+            raise
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
             self._failures.labels("unreachable").inc()
             self._notice(reached=False, error=error)
