@@ -2,11 +2,13 @@
 
 Run as `python -m bandrank_bench services`. infinity comes from a virtual environment of its own, which
 `make .venv-infinity/stamp` makes; TEI is one that runs already, with whatever weights it was given. It takes some
-twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.
+twenty minutes. The samples go to a file beside the page, with the suffix
+.jsonl.gz.
 """
 
 import argparse
 import asyncio
+import gzip
 import random
 import signal
 import sys
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = match.play()
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(markdown(results, plan), encoding="utf-8")
-    args.out.with_suffix(".jsonl").write_text(json_lines(results), encoding="utf-8")
+    args.out.with_suffix(".jsonl.gz").write_bytes(gzip.compress(json_lines(results).encode(), mtime=0))
     say(f"wrote {args.out}")
     return 0
 

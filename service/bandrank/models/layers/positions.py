@@ -1,10 +1,12 @@
 """Rotary positions (Su et al. 2021, arXiv 2104.09864)."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+MAX_TABLES = 32  # of a megabyte or a few: two bases in a ModernBERT, one in others, and lengths by powers of two
 CPU_BLOCK_ROWS = 128  # rows that are turned at once on a CPU, so that what is between the operations stays in the cache
 
 
@@ -27,18 +29,40 @@ class Rotary:
         """
         if torch.is_grad_enabled() or qkv.device.type != "cpu":
             return torch.cat([self.turn_heads(qkv[:, :2].flatten(1, 2), positions).view_as(qkv[:, :2]), qkv[:, 2:]], 1)
+        cos, sin = self._turns(qkv.shape[-1], positions)
         for start in range(0, len(qkv), CPU_BLOCK_ROWS):
             block = slice(start, start + CPU_BLOCK_ROWS)
             heads = qkv[block, :2]
-            heads.copy_(self.turn_heads(heads.flatten(1, 2), positions[block]).view_as(heads))
+            heads.copy_(_turned(heads.flatten(1, 2), cos[block], sin[block]).view_as(heads))
         return qkv
 
     def turn_heads(self, heads: Tensor, positions: Tensor) -> Tensor:
         """(total, n, head_dim) the same for n heads of queries or keys. heads: (total, n, head_dim)."""
-        size = heads.shape[-1]
+        return _turned(heads, *self._turns(heads.shape[-1], positions))
+
+    def _turns(self, size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(total, 1, size / 2) cosines and sines of the angles of a head of that size; on a CPU from a table."""
+        if torch.is_grad_enabled() or positions.device.type != "cpu" or not len(positions):
+            angles = self.angles(size, positions)[:, None]
+            return angles.cos(), angles.sin()
+        cos, sin = _table(self, size, 1 << int(positions.max()).bit_length())
+        return cos[positions, None], sin[positions, None]
+
+    def angles(self, size: int, positions: Tensor) -> Tensor:
+        """(total, size / 2) by which the pairs of a head of that size are turned."""
         # In this order of operations, as the models were trained: at position 8,000 another rounding turns visibly.
-        frequencies = 1.0 / self.base ** (torch.arange(0, size, 2, device=heads.device) / size) / self.factor
-        angles = (positions[:, None] * frequencies)[:, None]  # (total, 1, head_dim / 2)
-        cos, sin = angles.cos(), angles.sin()
-        left, right = heads.float().chunk(2, -1)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1).to(heads.dtype)
+        frequencies = 1.0 / self.base ** (torch.arange(0, size, 2, device=positions.device) / size) / self.factor
+        return positions[:, None] * frequencies
+
+
+@lru_cache(maxsize=MAX_TABLES)
+def _table(rotary: Rotary, size: int, count: int) -> tuple[Tensor, Tensor]:
+    """(count, size / 2) cosines and sines at the first positions, which layers and batches share on a CPU."""
+    angles = rotary.angles(size, torch.arange(count))
+    return angles.cos(), angles.sin()
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """(total, n, head_dim) turned heads. cos, sin: (total, 1, head_dim / 2)."""
+    left, right = heads.float().chunk(2, -1)
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], -1).to(heads.dtype)
