@@ -116,7 +116,7 @@ class PreparedScorer:
 
     def why_no_graphs(self) -> str | None:
         """The reason, as a clause, why batches are launched kernel by kernel; None if CUDA graphs replay them. The
-        answer changes when a capture fails.
+        answer changes when a capture fails, and when a later one succeeds.
         """
         return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
