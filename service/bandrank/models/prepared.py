@@ -137,7 +137,7 @@ class PreparedScorer:
 
     @property
     def overlaps(self) -> bool:
-        """Whether `begin` only queues work for the device, so that the caller is free while it computes."""
+        """Whether `begin` returns before the scores are computed, so that the caller is free meanwhile."""
         if self.device.type == "cuda":
             # Without graphs, stored representations are not copied from pinned memory.
             return not self.scorer.precomputes or self.why_no_graphs() is None
