@@ -58,7 +58,8 @@ class GraphDevice(Protocol):
         """Enqueues a copy on the current stream."""
 
     def capture(self, call: Callable[[], Tensor]) -> Captured:
-        """Records the launches of `call`, which must not depend on numbers on the device or allocate memory itself.
+        """Records the launches of `call`, which must not depend on numbers on the device, nor allocate memory except
+        through torch.
 
         Raises RuntimeError if that cannot be captured, torch.OutOfMemoryError among others.
         """
@@ -100,13 +101,17 @@ class CudaGraphs:
     def capture(self, call: Callable[[], Tensor]) -> Captured:
         graph = torch.cuda.CUDAGraph()
         self._capturing.wait_stream(torch.cuda.current_stream())
-        # The outer context restores the current stream, which a failed capture does not.
-        with torch.cuda.stream(self._capturing):
-            call()  # loads kernels and makes libraries allocate workspaces, neither of which can be captured
-            # Other threads may go on using CUDA meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"):
-                output = call()
-        torch.cuda.current_stream().wait_stream(self._capturing)
+        try:
+            # This context restores the current stream, which a failed capture does not.
+            with torch.cuda.stream(self._capturing):
+                call()  # loads kernels and makes libraries allocate workspaces, neither of which can be captured
+                # Other threads may go on using CUDA meanwhile.
+                with torch.cuda.graph(
+                    graph, pool=self._pool, stream=self._capturing, capture_error_mode="thread_local"
+                ):
+                    output = call()
+        finally:  # what an interrupted call has launched still reads its inputs
+            torch.cuda.current_stream().wait_stream(self._capturing)
         return Captured(output, graph.replay, graph.reset)
 
     def graph_bytes(self) -> int:

@@ -1,10 +1,13 @@
 """A batch starts on a GPU without waiting for the work that the GPU is busy with."""
 
 import random
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 import torch
 from support.models import random_ids, random_scorer, vocab_size
+from support.modernbert import tiny_sequence_cross_encoder
 from support.on_gpu import GPU, awaiting_nothing, needs_gpu
 from support.tokenizer import CLS_ID, SEP_ID
 
@@ -13,22 +16,39 @@ from bandrank.engine.tasks import Task, TaskSlice
 from bandrank.models.architectures.cross_encoder import CrossEncoder, CrossEncoderConfig
 from bandrank.models.encoders.config import EncoderConfig
 from bandrank.models.ids import RaggedIds
-from bandrank.models.layers.patterns import sparse
+from bandrank.models.layers.patterns import FULL, longformer, sparse
 from bandrank.models.prepared import prepare
 from bandrank.models.ragged import Ragged
+from bandrank.models.scorer import Scorer
+from bandrank_kernels.windowed_attention import AttentionPattern
 
 ENCODER = EncoderConfig(vocab_size(), 64, 2, 2, 256, 128)
 LONG, SHORT = 200, 20  # the long one is scored in passages
 
 
+def cross_encoder(pattern: AttentionPattern) -> Scorer:
+    """A random one."""
+    config = CrossEncoderConfig(ENCODER, CLS_ID, SEP_ID, pattern=pattern, max_tokens=128, max_query_tokens=32)
+    return random_scorer(CrossEncoder(config), 0)
+
+
 @needs_gpu
-def test_a_batch_starts_while_the_gpu_is_busy() -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cross_encoder(sparse(window=4)),
+        lambda: cross_encoder(FULL),  # in plain torch, as those that follow
+        lambda: cross_encoder(longformer(window=4)),
+        lambda: tiny_sequence_cross_encoder(max_tokens=128),
+    ],
+    ids=["sparse", "full", "longformer", "ModernBERT"],
+)
+def test_a_batch_starts_while_the_gpu_is_busy(make: Callable[[], Scorer]) -> None:
     """Launched or replayed, the scores are those of an idle GPU."""
     rng = random.Random(1)
-    config = CrossEncoderConfig(ENCODER, CLS_ID, SEP_ID, pattern=sparse(window=4), max_tokens=128, max_query_tokens=32)
     candidates = [random_ids(rng, length) for length in (SHORT, LONG, SHORT)]
     for graphs in (False, True):
-        scorer = prepare(random_scorer(CrossEncoder(config), 0), device=GPU, dtype=torch.float16, graphs=graphs)
+        scorer = prepare(make(), device=GPU, dtype=torch.float16, graphs=graphs)
         lane = ScoreLane("score", scorer, Ragged.from_ids)
         assert lane.overlaps
         task = Task(lane, np.array(random_ids(rng, 5), np.int32), RaggedIds.of(candidates), [1.0] * 3, 0.0, 1.0)

@@ -207,6 +207,14 @@ def test_stored_representations_keep_the_exact_gelu(device: RecordingDevice) -> 
     assert not any(layer._gelu_in_product for layer in copy.modules() if isinstance(layer, Linear))
 
 
+def test_nothing_is_folded_that_is_not_used(device: RecordingDevice) -> None:
+    """The last layer of a query's rows reads more than [CLS]."""
+    copy = MixEncoder(mix_encoder("c").config)
+    prepare(copy, device=CPU, dtype=torch.float32, graphs=device)
+
+    assert copy.encoder.layer(-1)._folded is None
+
+
 MISTAKES = [
     # States of rows that the query does not use, as keys or in its mean; rows of other batches among its keys.
     Mistake("used-rows", "states"),

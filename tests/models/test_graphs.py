@@ -12,6 +12,7 @@ from emulation.graphs import ExactProducts, RecordingDevice, Running
 from support.graph_lab import ALIKE, SMALL, Lab, expected, is_right, launched, packed, plan_of, scorer, serve_from
 from support.layouts import CPU
 from support.models import loaded, random_ids, random_scorer, score_batch
+from support.tasks import Clock
 from torch import Tensor
 
 from bandrank import assembly
@@ -221,16 +222,16 @@ def test_a_large_batch_is_left_to_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "remedy"),
+    ("error", "how_long", "remedy"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory"), "a lower max_batch_rows"),
-        (RuntimeError("operation not permitted\nmore"), "report it"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "for a minute", "a lower max_batch_rows"),
+        (RuntimeError("operation not permitted\nmore"), "until the service is restarted", "report it"),
     ],
 )
 def test_a_capture_that_fails_costs_no_request(
-    error: RuntimeError, remedy: str, caplog: pytest.LogCaptureFixture
+    error: RuntimeError, how_long: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line says so and what to do; nothing is captured any more, what was captured is used."""
+    """One line says so and what to do; nothing is captured for that long, what was captured is used."""
     lab = Lab.of()
     lab.score(ALIKE[0])
     lab.device.fails = error
@@ -239,11 +240,44 @@ def test_a_capture_that_fails_costs_no_request(
         assert is_right(lab.score(batch), launched(batch))
 
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert remedy in record.message
+    assert f"kernel by kernel {how_long}: {remedy}" in record.message
     assert "set cuda_graphs to off" in record.message
     assert lab.runner.obstacle is not None
     assert str(error).splitlines()[0] in lab.runner.obstacle
     assert (len(lab.runner), lab.device.captures, lab.device.replays) == (1, 2, 2)
+
+
+def test_a_capture_for_which_memory_was_short_is_tried_again() -> None:
+    """A minute later, and a minute after each that fails again; then nothing stands in the way any more."""
+    clock = Clock()
+    lab = Lab.of(clock=clock)
+    lab.device.fails = torch.OutOfMemoryError("CUDA out of memory")
+    seen = []
+    for now in (0.0, 59.0, 60.0, 119.0):
+        clock.now = now
+        assert is_right(lab.score(ALIKE[0]), expected(0))
+        seen.append(lab.device.captures)
+    assert seen == [1, 1, 2, 2]
+    assert lab.runner.obstacle is not None
+
+    clock.now, lab.device.fails = 120.0, None
+    for number in (0, 1):
+        assert is_right(lab.score(ALIKE[number]), expected(number))
+    assert (lab.runner.obstacle, len(lab.runner), lab.device.captures, lab.device.replays) == (None, 1, 3, 2)
+
+
+def test_a_capture_that_failed_otherwise_is_not_tried_again() -> None:
+    """It would fail each time, also one for which memory was short before."""
+    clock = Clock()
+    lab = Lab.of(clock=clock)
+    for now, error in ((0.0, torch.OutOfMemoryError("CUDA out of memory")), (60.0, RuntimeError("not permitted"))):
+        clock.now, lab.device.fails = now, error
+        lab.score(ALIKE[0])
+    clock.now, lab.device.fails = 1e9, None
+
+    assert is_right(lab.score(ALIKE[0]), expected(0))
+    assert lab.device.captures == 2
+    assert "not permitted" in (lab.runner.obstacle or "")
 
 
 def test_memory_that_is_short_within_a_failed_capture_is_what_is_told() -> None:

@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 from support.models import random_ids, score_batch, tiny_encoder_config
+from support.on_gpu import BUSY_CYCLES, GPU, OBSTACLE
 from support.tokenizer import CLS_ID, SEP_ID
 from torch import Tensor
 from torch.nn.functional import gelu
@@ -20,10 +21,8 @@ from bandrank.models.layers.packing import PackedTokens, pack
 from bandrank.models.layers.patterns import sparse
 from bandrank.models.packed_buckets import PackedBuckets
 from bandrank.models.prepared import prepare
-from bandrank_kernels.launch import cuda_obstacle
+from bandrank_kernels.graphs import CudaGraphs
 
-GPU = torch.device("cuda", 0)
-OBSTACLE = cuda_obstacle(GPU) if torch.cuda.is_available() else "torch sees no GPU"
 pytestmark = pytest.mark.skipif(OBSTACLE is not None, reason=str(OBSTACLE))
 
 SHAPES = [[9] * 13, [75, 0, 1, 2, 0, 0, 40, 1], [10] * 12, [300, 40], [60] * 50, [7] * 15]
@@ -117,6 +116,23 @@ def test_a_failed_capture_leaves_the_stream_and_the_device_as_they_were(
     assert torch.cuda.current_stream(GPU) == before
     assert runner.obstacle is not None
     assert torch.equal(scores(runner, 0), expected[0])
+
+
+def test_a_warm_up_that_fails_has_read_its_inputs_before_they_are_written_again() -> None:
+    """What it launched before runs on another stream, late."""
+    inputs = torch.zeros(9, device=GPU)
+    seen = torch.ones_like(inputs)
+
+    def fails() -> Tensor:
+        torch.cuda._sleep(BUSY_CYCLES)
+        seen.copy_(inputs)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        CudaGraphs(GPU).capture(fails)
+    inputs.fill_(1)
+
+    assert not seen.any()
 
 
 def test_gelu_within_a_product_is_its_tanh_form() -> None:

@@ -41,19 +41,22 @@ def test_they_overrule_the_tokenizer(tmp_path: Path, settings: dict[str, Any]) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "typed"),
+    ("kind", "theirs", "typed"),
     [
-        ("BertTokenizer", True),
-        ("DistilBertTokenizer", False),
-        ("TokenizersBackend", False),  # of transformers 5, for tokenizers without a class of their own
-        (None, True),
+        ("BertTokenizer", True, True),
+        ("DistilBertTokenizer", False, False),
+        ("TokenizersBackend", False, False),  # of transformers 5, for tokenizers without a class of their own
+        ("PreTrainedTokenizerFast", False, True),  # the same of transformers 4, which did hand types out
+        (None, True, True),
     ],
 )
-def test_types_that_the_class_of_a_tokenizer_hands_out(tmp_path: Path, kind: str | None, *, typed: bool) -> None:
+def test_types_that_the_class_of_a_tokenizer_hands_out(
+    tmp_path: Path, kind: str | None, *, theirs: bool, typed: bool
+) -> None:
     """Whatever types its template has; a list of inputs says more than the class."""
     folder = save_cross_encoder(tmp_path)
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": kind} if kind else {})
-    assert ("token_type_ids" in AutoTokenizer.from_pretrained(folder)("a", "b")) == typed
+    assert ("token_type_ids" in AutoTokenizer.from_pretrained(folder)("a", "b")) == theirs
 
     assert load_model(str(folder)).scorer.config.token_types == typed
     edit_json(folder / "tokenizer_config.json", {"model_input_names": ["input_ids", "token_type_ids"]})

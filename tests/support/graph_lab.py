@@ -2,7 +2,8 @@
 
 import random
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import ModuleType
@@ -91,6 +92,7 @@ class Lab:
         window: int | None = 4,
         max_rows: int = MAX_ROWS,
         max_graphs: int = MAX_GRAPHS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> "Lab":
         device = RecordingDevice(running)
         plan_class = house["bandrank_kernels.windowed_attention.cuda.plan"].CudaPlan
@@ -101,7 +103,7 @@ class Lab:
         packing = house["bandrank.models.packed_buckets"]
         packing.Capacity = house[MODULES[0]].Capacity
         buckets = packing.PackedBuckets(scorer(window).compute, plan, max_rows=max_rows)
-        runner = house["bandrank.models.graphs"].GraphRunner(buckets, device, max_graphs=max_graphs)
+        runner = house["bandrank.models.graphs"].GraphRunner(buckets, device, max_graphs=max_graphs, clock=clock)
         return cls(device, runner, window)
 
     def score(self, batch: PackedTokens) -> Tensor:

@@ -76,14 +76,9 @@ class BlockChunk(Piece):
 
 
 def plan_blocks(
-    rows: PackedRows,
-    pattern: AttentionPattern,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    first_row: int | None = None,
+    rows: PackedRows, pattern: AttentionPattern, dtype: torch.dtype, *, first_row: int | None = None
 ) -> list[BlockChunk]:
-    """Chunks of blocks that cover all candidate rows. The pattern's window is finite.
+    """Chunks of blocks that cover all candidate rows, in host memory. The pattern's window is finite.
 
     first_row: where candidate rows start, if not behind [CLS] and query rows.
     """
@@ -115,8 +110,8 @@ def plan_blocks(
         bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
         return BlockChunk(
             first_row=first_row + int(firsts[0]),
-            key_index=torch.from_numpy(np.concatenate(keys, 1)).to(device),
-            bias=bias[:, None].to(device),
+            key_index=torch.from_numpy(np.concatenate(keys, 1)),
+            bias=bias[:, None],
         )
 
     return [

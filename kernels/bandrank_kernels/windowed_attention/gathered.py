@@ -113,17 +113,18 @@ class ClsGroup(Piece):
         rows.index_add_(0, self.group.key_index.view(-1), key_value)
 
 
-def plan_groups(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> list[SequenceGroup]:
-    """Groups that cover all sequences with at least one query row. Sequence i attends from queries[i] to keys[i]."""
+def plan_groups(queries: Spans, keys: Spans, dtype: torch.dtype) -> list[SequenceGroup]:
+    """Groups that cover all sequences with at least one query row, in host memory: sequence i attends from queries[i]
+    to keys[i].
+    """
     attending = np.flatnonzero(queries.totals)
     queries, keys = queries.take(attending), keys.take(attending)
     return [
-        _plan_group(queries.take(which), keys.take(which), device=device, dtype=dtype)
-        for which in like_lengths(keys.totals, MAX_GROUP_ROWS)
+        _plan_group(queries.take(which), keys.take(which), dtype) for which in like_lengths(keys.totals, MAX_GROUP_ROWS)
     ]
 
 
-def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: torch.dtype) -> SequenceGroup:
+def _plan_group(queries: Spans, keys: Spans, dtype: torch.dtype) -> SequenceGroup:
     query_index, query_real = queries.lay_out()
     key_index, key_real = keys.lay_out()
     bias = None
@@ -133,9 +134,9 @@ def _plan_group(queries: Spans, keys: Spans, *, device: torch.device, dtype: tor
         ]
     indices = np.flatnonzero(query_real)
     return SequenceGroup(
-        query_index=torch.from_numpy(query_index).to(device),
-        key_index=torch.from_numpy(key_index).to(device),
-        key_bias=None if bias is None else bias.to(device),
-        out_rows=torch.from_numpy(query_index.reshape(-1)[indices]).to(device),
-        out_indices=torch.from_numpy(indices).to(device),
+        query_index=torch.from_numpy(query_index),
+        key_index=torch.from_numpy(key_index),
+        key_bias=bias,
+        out_rows=torch.from_numpy(query_index.reshape(-1)[indices]),
+        out_indices=torch.from_numpy(indices),
     )

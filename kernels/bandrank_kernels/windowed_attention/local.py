@@ -11,7 +11,7 @@ from bandrank_kernels.dispatch import Backend, choose_backend
 from bandrank_kernels.windowed_attention.banded import plan_blocks
 from bandrank_kernels.windowed_attention.native import attend_tasks, tasks_of
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
+from bandrank_kernels.windowed_attention.pieces import attend_pieces, on_device, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.reference import attend_masked, dense_mask
 from bandrank_kernels.windowed_attention.rows import PackedRows
@@ -46,7 +46,7 @@ class LocalPlan(_TextsPlan):
 
     def __init__(self, cu_seqlens: Offsets, window: int, *, device: torch.device, dtype: torch.dtype) -> None:
         rows, pattern = _as_candidates(cu_seqlens, window)
-        self._pieces = plan_blocks(rows, pattern, device=device, dtype=dtype, first_row=0)
+        self._pieces = on_device(plan_blocks(rows, pattern, dtype, first_row=0), device)
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_pieces(self._pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))

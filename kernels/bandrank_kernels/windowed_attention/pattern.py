@@ -27,7 +27,9 @@ class AttentionPattern:
 
     @classmethod
     def sparse(cls, window: int | None) -> Self:
-        """The sparse cross-encoder's pattern, the only fused one: query rows see neither [CLS] nor candidates."""
+        """The sparse cross-encoder's pattern, the only fused one: candidate rows see a window, [CLS] and the query;
+        query rows see neither [CLS] nor candidates.
+        """
         return cls(window, query_to_cls=False, query_to_candidate=False)
 
     @property

@@ -8,13 +8,15 @@ layer keeps nothing but its inputs for the backward pass.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
+
+from bandrank_kernels.transfer import to_device
 
 PART_SCORES = 1 << 21  # that are differentiated together, so that they stay in a CPU's cache
 MAX_SCORES = 1 << 24  # of one attention, of which the closed form of the gradients holds four copies
@@ -22,6 +24,7 @@ MAX_SCORES = 1 << 24  # of one attention, of which the closed form of the gradie
 Sources = tuple[Tensor, Tensor]  # of queries, and of keys and values
 
 
+@dataclass(frozen=True)
 class Piece(ABC):
     """Some rows of the result, with the rows that they depend on."""
 
@@ -52,6 +55,9 @@ class Piece(ABC):
     @abstractmethod
     def add(self, query: Tensor, key_value: Tensor, sources: Sources) -> None:
         """Adds `query` and `key_value` to the rows of the sources that `gather` reads."""
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,16 @@ class Heads:
     def _num_scores(self) -> int:
         """Of one attention."""
         return math.prod(self.query.shape[1:3]) * self.key.shape[2]
+
+
+def on_device(pieces: Sequence[AnyPiece], device: torch.device) -> list[AnyPiece]:
+    """The pieces with their tensors, which are in host memory, on `device`: in one transfer that is not waited for."""
+    if device.type == "cpu":
+        return list(pieces)
+    named = [{field.name: getattr(piece, field.name) for field in fields(piece)} for piece in pieces]
+    tables = [{name: value for name, value in each.items() if isinstance(value, Tensor)} for each in named]
+    there = iter(to_device([table for each in tables for table in each.values()], device))
+    return [replace(piece, **{name: next(there) for name in each}) for piece, each in zip(pieces, tables, strict=True)]
 
 
 def attend_pieces(pieces: Sequence[Piece], out: Tensor, queries: Tensor, key_values: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The backend in plain torch, for CPU and GPU: few large calls, memory linear in rows."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from bandrank_kernels.windowed_attention.banded import BlockChunk, plan_blocks
 from bandrank_kernels.windowed_attention.gathered import ClsGroup, SequenceGroup, plan_groups
 from bandrank_kernels.windowed_attention.pattern import AttentionPattern
-from bandrank_kernels.windowed_attention.pieces import attend_pieces, split
+from bandrank_kernels.windowed_attention.pieces import attend_pieces, on_device, split
 from bandrank_kernels.windowed_attention.plan import AttentionPlan
 from bandrank_kernels.windowed_attention.rows import PackedRows
 from bandrank_kernels.windowed_attention.spans import Spans, candidate_spans, cls_spans, query_spans
@@ -38,20 +39,20 @@ class VectorizedPlan(AttentionPlan):
             query_rows = query
             query_keys = keys(query, cls=(cls, pattern.query_to_cls), candidate=(candidate, pattern.query_to_candidate))
 
-        def groups(queries: Spans, seen: Spans) -> list[SequenceGroup]:
-            return plan_groups(queries, seen, device=device, dtype=dtype)
-
-        self.cls_groups = plan_cls_groups(rows, pattern, device=device, dtype=dtype)
-        self.pieces: list[SequenceGroup | BlockChunk]
+        cls_groups = _cls_groups(rows, pattern, dtype)
+        others: list[SequenceGroup | BlockChunk] = []
         if pattern.is_full:
             sequence = cls.join(query).join(candidate)
-            self.pieces = [*groups(sequence, sequence)]
-            return
-        self.pieces = [*self.cls_groups, *groups(query_rows, query_keys)]
-        if pattern.window is None:
-            self.pieces += groups(candidate, candidate_keys)
+            others += plan_groups(sequence, sequence, dtype)
         else:
-            self.pieces += plan_blocks(rows, pattern, device=device, dtype=dtype)
+            others += plan_groups(query_rows, query_keys, dtype)
+            if pattern.window is None:
+                others += plan_groups(candidate, candidate_keys, dtype)
+            else:
+                others += plan_blocks(rows, pattern, dtype)
+        together = on_device([*cls_groups, *others], device)
+        self.cls_groups = cast("list[SequenceGroup]", together[: len(cls_groups)])
+        self.pieces = together[len(cls_groups) :] if pattern.is_full else together
 
     def attend(self, qkv: Tensor) -> Tensor:
         return attend_pieces(self.pieces, qkv.new_empty(qkv.shape[0], *qkv.shape[2:]), *split(qkv))
@@ -64,12 +65,16 @@ def plan_cls_groups(
     rows: PackedRows, pattern: AttentionPattern, *, device: torch.device, dtype: torch.dtype
 ) -> list[SequenceGroup]:
     """Groups that cover the [CLS] rows of all candidates."""
+    return on_device(_cls_groups(rows, pattern, dtype), device)
+
+
+def _cls_groups(rows: PackedRows, pattern: AttentionPattern, dtype: torch.dtype) -> list[SequenceGroup]:
     keys = cls = cls_spans(rows)
     if pattern.cls_to_query:
         keys = keys.join(query_spans(rows).take(rows.candidate_query))
     if pattern.cls_to_candidate:
         keys = keys.join(candidate_spans(rows))
-    return plan_groups(cls, keys, device=device, dtype=dtype)
+    return plan_groups(cls, keys, dtype)
 
 
 def attend_cls_groups(groups: Sequence[SequenceGroup], query: Tensor, rows: Tensor, scale: float) -> Tensor:

@@ -7,7 +7,9 @@ A comment that is a name behind an @ marks a line into which a test puts mistake
 """
 
 import logging
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 # Usual requests of a cross-encoder have 138 of them. A graph takes some hundred kilobytes of the driver's memory
 # (estimated).
 MAX_GRAPHS = 256
+RETRY_S = 60.0  # until a capture is tried again for which memory was short
 
 Batch = TypeVar("Batch")
 
@@ -48,12 +51,20 @@ class GraphRunner(Generic[Batch]):
     """Scores batches by buckets, with CUDA graphs where they can be captured; for inference only.
 
     It may be called from several threads and streams; batches are computed one after the other.
-    obstacle: the reason why no more graphs are captured, or None.  graph_bytes: device memory that the graphs hold.
+    obstacle: the reason why no graphs are captured at present, or None.  graph_bytes: device memory that the graphs
+    hold.
     """
 
-    def __init__(self, buckets: Buckets[Batch], device: GraphDevice, *, max_graphs: int = MAX_GRAPHS) -> None:
+    def __init__(
+        self,
+        buckets: Buckets[Batch],
+        device: GraphDevice,
+        *,
+        max_graphs: int = MAX_GRAPHS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """max_graphs: the most graphs that are kept; the least recently used one is dropped first."""
-        self._buckets, self._device, self._max_graphs = buckets, device, max_graphs
+        self._buckets, self._device, self._max_graphs, self._clock = buckets, device, max_graphs, clock
         self._graphs: OrderedDict[Hashable, _Bucket] = OrderedDict()
         self._lock = threading.Lock()
         with device.active():
@@ -61,6 +72,7 @@ class GraphRunner(Generic[Batch]):
             self._inputs = device.buffer(buckets.num_bytes)
             self._idle = device.event()  # recorded behind the last batch, when its inputs and outputs are free again
         self.obstacle: str | None = None
+        self._retry_at = math.inf
         self.graph_bytes = 0
 
     def __len__(self) -> int:
@@ -107,7 +119,7 @@ class GraphRunner(Generic[Batch]):
             self._refill(fitted, bucket.inputs)  # @refill
             return bucket
         fresh = self._uncaptured(fitted)
-        if self.obstacle is not None:
+        if self.obstacle is not None and self._clock() < self._retry_at:
             return fresh
         self._make_room()
         try:
@@ -115,6 +127,7 @@ class GraphRunner(Generic[Batch]):
         except RuntimeError as error:  # the batch is still computed without a graph
             self._give_up(error)
             return fresh
+        self.obstacle = None
         self._graphs[fitted.bucket] = _replayed(fresh.inputs, captured)
         self.graph_bytes = self._device.graph_bytes()
         log.info("captured a CUDA graph", extra={"bucket": str(fitted.bucket)})
@@ -135,12 +148,20 @@ class GraphRunner(Generic[Batch]):
             self._graphs.popitem(last=False)[1].release()
 
     def _give_up(self, error: RuntimeError) -> None:
-        """Stops capturing, since each attempt would delay a request; graphs that exist are still replayed."""
+        """Stops capturing, since each attempt delays a request, for good unless memory was short; graphs that exist are
+        still replayed.
+        """
         self.obstacle = f"capture failed ({type(error).__name__}: {str(error).splitlines()[0]})"
-        remedy = "a lower max_batch_rows leaves more memory" if _is_out_of_memory(error) else "report it"
+        if _is_out_of_memory(error):
+            self._retry_at = self._clock() + RETRY_S
+            how_long, remedy = "for a minute", "a lower max_batch_rows leaves more memory"
+        else:
+            self._retry_at = math.inf
+            how_long, remedy = "until the service is restarted", "report it"
         log.warning(
-            "a CUDA graph could not be captured; batches of new sizes are launched kernel by kernel until the service "
-            "is restarted: %s, or set cuda_graphs to off",
+            "a CUDA graph could not be captured; batches of new sizes are launched kernel by kernel %s: %s, or set "
+            "cuda_graphs to off",
+            how_long,
             remedy,
             exc_info=error,
         )

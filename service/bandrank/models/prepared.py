@@ -116,7 +116,7 @@ class PreparedScorer:
 
     def why_no_graphs(self) -> str | None:
         """The reason, as a clause, why batches are launched kernel by kernel; None if CUDA graphs replay them. The
-        answer changes when a capture fails.
+        answer changes when a capture fails, and when a later one succeeds.
         """
         return self.replay if isinstance(self.replay, str) else self.replay.obstacle
 
@@ -137,7 +137,7 @@ class PreparedScorer:
 
     @property
     def overlaps(self) -> bool:
-        """Whether `begin` only queues work for the device, so that the caller is free while it computes."""
+        """Whether `begin` returns before the scores are computed, so that the caller is free meanwhile."""
         if self.device.type == "cuda":
             # Without graphs, stored representations are not copied from pinned memory.
             return not self.scorer.precomputes or self.why_no_graphs() is None

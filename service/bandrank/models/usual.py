@@ -8,7 +8,7 @@ import numpy as np
 from bandrank_kernels.arrays import offsets
 from bandrank_kernels.windowed_attention import PackedRows, row_buckets
 
-# The longest queries and the most candidates of a bucket: queries of up to 30 tokens, of 17 to 128 candidates.
+# The longest queries and the most candidates of a bucket: queries of up to 30 tokens, with 17 to 128 candidates.
 QUERY_ROWS, CANDIDATES = (15, 31), (32, 64, 128)
 SHORTEST, LONGEST = 32, 256  # mean lengths of candidates, in tokens
 

@@ -7,7 +7,7 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -38,7 +38,6 @@ from bandrank_kernels.windowed_attention.vectorized import attend_cls_groups, pl
 
 log = logging.getLogger(__name__)
 
-CPU = torch.device("cpu")
 Run = Callable[[Launch, torch.device], None]
 Key = tuple[torch.dtype, int, int]  # dtype, heads, and numbers of a head or columns of a row
 Scratch = dict[str, Tensor]  # device memory of a plan's launches, by the names of their arguments
@@ -171,12 +170,7 @@ class CudaPlan(AttentionPlan):
     @cached_property
     def _cls_groups(self) -> list[SequenceGroup]:
         """Groups for `attend_cls` in plain torch, copied when first used: with kernels, training alone needs them."""
-        groups = plan_cls_groups(self._rows, self._pattern, device=CPU, dtype=self._dtype)
-        tables = [_tensors(group) for group in groups]
-        moved = iter(to_device([tensor for named in tables for tensor in named.values()], self._device))
-        return [
-            replace(group, **{name: next(moved) for name in named}) for group, named in zip(groups, tables, strict=True)
-        ]
+        return plan_cls_groups(self._rows, self._pattern, device=self._device, dtype=self._dtype)
 
     @cached_property
     def _gradient_tables(self) -> tuple[GradientTables, list[Tensor]]:
@@ -240,11 +234,6 @@ def _whole(tensor: Tensor) -> Tensor:
     if tensor.is_contiguous() and tensor.data_ptr() % VECTOR_BYTES == 0:
         return tensor
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _tensors(group: SequenceGroup) -> dict[str, Tensor]:
-    named = {field.name: getattr(group, field.name) for field in fields(group)}
-    return {name: value for name, value in named.items() if value is not None}
 
 
 class _Attend(torch.autograd.Function):

@@ -14,6 +14,7 @@ from torch import Tensor
 from bandrank.models.architectures.joint import JointConfig, JointScorer
 from bandrank.models.batch import ScoreBatch
 from bandrank.models.layers import passages
+from bandrank.models.layers.execution import Execution
 from bandrank.models.layers.lexical import Lexical, LexicalConfig
 from bandrank.models.layers.packing import PackedInputs, PackedTokens, pack
 from bandrank.models.layers.patterns import FULL
@@ -70,6 +71,11 @@ class CrossEncoder(JointScorer):
         self.attention, self.shares_queries = config.pattern, config.pattern.shares_queries
         self.candidate_template = replace(self.candidate_template, sentence_token=config.sentence_token)
         self.lexical = Lexical(config.lexical, config.encoder.vocab_size) if config.lexical is not None else None
+
+    def prepare_for(self, execution: Execution) -> None:
+        """Prepares the last layer, of which [CLS] alone is read."""
+        if execution.graphs:
+            self.encoder.layer(-1).fold()
 
     def facts(self, text_of: Callable[[Sequence[int]], str]) -> dict[str, str]:
         """The facts of any scorer that reads query and candidate together, and the pattern."""

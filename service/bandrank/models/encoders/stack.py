@@ -55,8 +55,6 @@ class Stack(nn.Module):
 
     def prepare_for(self, execution: Execution) -> None:
         self.execution = execution
-        if execution.graphs:
-            self.layer(-1).fold()
 
     def plan(self, rows: PackedRows, pattern: AttentionPattern, capacity: Capacity | None = None) -> AttentionPlan:
         def plan_for(window: int | None) -> AttentionPlan:

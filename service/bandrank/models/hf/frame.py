@@ -12,6 +12,8 @@ from bandrank.models.hf.files import load_tokenizer
 
 # Classes of tokenizers that hand out no token types where their files do not say what they do: TokenizersBackend is
 # what transformers 5 makes of a tokenizer without a class of its own. Others do, or have one type in their templates.
+# So does PreTrainedTokenizerFast, the name that transformers 4 saved for such a tokenizer: it handed types out, and the
+# model was trained with them, although transformers 5 reads the same folder without.
 UNTYPED = {"DistilBertTokenizer", "DistilBertTokenizerFast", "TokenizersBackend"}
 
 

@@ -1,4 +1,4 @@
-"""Gemma as transformers saves it: Qwen's layers with a GELU; weights of norms are less by one, embeddings unscaled."""
+"""Gemma as transformers saves it: Qwen's layers with a GELU; norm weights are stored less one, embeddings unscaled."""
 
 from typing import Any
 

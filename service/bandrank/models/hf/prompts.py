@@ -14,7 +14,10 @@ QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus") 
 def wordings(library: Mapping[str, Any]) -> tuple[Wording, Wording]:
     """The words around a query, in which the task is an instruction, and those before a document.
 
-    The prompt that `default_prompt_name` names is for all texts where neither side has one of its own.
+    The prompt that `default_prompt_name` names is for all texts where neither side has one of its own. Both departures
+    from sentence-transformers are on purpose, since a folder's author wrote the prompts to be used: beside a prompt
+    "passage" without a "document", its encode_document takes an empty "document"; and with no prompt but the default
+    one, encode_query and encode_document use none.
     Raises ValueError for a prompt that is not a text.
     """
     prompts = library.get("prompts") or {}

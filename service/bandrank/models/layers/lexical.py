@@ -15,6 +15,7 @@ from bandrank.models.batch import ScoreBatch
 from bandrank.models.ragged import Ragged
 from bandrank.models.words import MAX_WEIGHT, PIECES, Words
 from bandrank_kernels.arrays import Ints, indices_within
+from bandrank_kernels.transfer import to_device
 
 Floats = npt.NDArray[np.float32]
 QUERY_FEATURES, EVIDENCE = 3, 3
@@ -49,7 +50,7 @@ class Lexical(nn.Module):
 
     Evidence is BM25 as a share of the most that the query could get, the share of the query's pieces that are there,
     each weighed by its rarity, and 1. A query's features are 1, its length and the rarity of its pieces, so that a long
-    request weighs words otherwise than a few keywords.
+    request weighs words differently from a few keywords.
 
     idf: (vocab_size,) the weights of word pieces, 0 for special tokens.  gate: (3, 3), which starts at zero.
     """
@@ -66,9 +67,8 @@ class Lexical(nn.Module):
     def forward(self, batch: ScoreBatch) -> Tensor:
         """(C,) float32 what is added to each candidate's score. Candidates are token ids, or have words."""
         queries, evidence = self.evidence(batch)
-        device = self.gate.device
-        both = torch.from_numpy(np.stack([queries[batch.candidate_query], evidence])).to(device, non_blocking=True)
-        return self.weigh(both[0], both[1])
+        host = [torch.from_numpy(each) for each in (queries[batch.candidate_query], evidence)]
+        return self.weigh(*to_device(host, self.gate.device))
 
     def weigh(self, queries: Tensor, evidence: Tensor) -> Tensor:
         """(C,) float32 what evidence adds, on the gate's device.

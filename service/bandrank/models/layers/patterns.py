@@ -5,11 +5,7 @@ from dataclasses import replace
 from bandrank_kernels.windowed_attention import AttentionPattern
 
 FULL = AttentionPattern()
-
-
-def sparse(window: int | None) -> AttentionPattern:
-    """The paper's pattern: candidates attend to a window, [CLS] and the query; the query only to itself."""
-    return AttentionPattern(window=window, query_to_cls=False, query_to_candidate=False)
+sparse = AttentionPattern.sparse  # the paper's own
 
 
 def longformer(window: int) -> AttentionPattern:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from bandrank.models.ragged import Ragged
 from bandrank_kernels.arrays import Ints, indices_within
+from bandrank_kernels.transfer import to_device
 
 Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
 
@@ -18,13 +19,13 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
     An empty sequence gives zeros.
     """
     rows = states.values.float()
-    lengths = torch.from_numpy(states.lengths).to(rows.device)
+    tables = [torch.from_numpy(table) for table in (states.lengths, _numbers(states, how))]
+    lengths, numbers = to_device(tables, rows.device)
     if how in ("mean", "mean_sqrt_len", "weighted_mean"):
         owner = torch.repeat_interleave(lengths, output_size=len(rows))
         total = lengths.clamp(min=1).float()
         if how == "weighted_mean":
-            weights = torch.from_numpy(indices_within(states.lengths) + 1).to(rows.device)
-            rows, total = rows * weights[:, None], total * (total + 1) / 2
+            rows, total = rows * numbers[:, None], total * (total + 1) / 2
         elif how == "mean_sqrt_len":
             total = total.sqrt()
         sums = rows.new_zeros(len(states), rows.shape[1]).index_add_(0, owner, rows)
@@ -32,15 +33,20 @@ def pool(states: Ragged, how: Pooling) -> Tensor:
     if how == "max":
         best = torch.segment_reduce(rows, "max", lengths=lengths, initial=-torch.inf, unsafe=True)
         return best.masked_fill((lengths == 0)[:, None], 0.0)
-    # An empty sequence at an end starts one past it.
-    indices = states.cu_seqlens[:-1] if how == "cls" else states.cu_seqlens[1:] - 1
-    chosen = torch.from_numpy(indices).to(rows.device)
     padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-    return padded[chosen] * (lengths > 0)[:, None]
+    return padded[numbers] * (lengths > 0)[:, None]
 
 
 def pooled_row(tokens: Ragged, how: Pooling) -> Ints | None:
     """(n,) the only row of each sequence that `pool` reads; None if it reads more, or if a sequence is empty."""
     if how not in ("cls", "last") or not tokens.lengths.all():
         return None
-    return tokens.cu_seqlens[:-1] if how == "cls" else tokens.cu_seqlens[1:] - 1
+    return _numbers(tokens, how)
+
+
+def _numbers(states: Ragged, how: Pooling) -> Ints:
+    """The number of each row in its sequence, for "weighted_mean"; or the row of each sequence that is chosen."""
+    if how == "weighted_mean":
+        return indices_within(states.lengths) + 1
+    # An empty sequence at an end starts one past it.
+    return states.cu_seqlens[:-1] if how == "cls" else states.cu_seqlens[1:] - 1
