@@ -61,6 +61,7 @@ class Service:
         self.created = int(time.time())
         self.draining = False
         self._passed = False  # the last self-test, while requests are taken
+        self._testing: asyncio.Task[str | None] | None = None  # the last self-test that probes wait for
         self._said_not_ready = False
         self.stopping = False
         for model in self.models.by_name.values():
@@ -178,13 +179,19 @@ class Service:
         )
 
     async def _why_not_ready(self) -> str | None:
-        """As `why_not_ready`. Runs a self-test unless a batch was scored within FRESH_S."""
+        """As `why_not_ready`. Runs a self-test, or awaits one under way, unless a batch was scored in FRESH_S."""
         if (reason := self.why_not_alive()) is not None:
             return reason
         if self.draining or not self._scores:
             return STOPPING
         if all(engine.scored_within(FRESH_S) for engine in self.models.engines):
             return None
+        if self._testing is None or self._testing.done():
+            self._testing = asyncio.create_task(self._why_test_fails())
+        return await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+
+    async def _why_test_fails(self) -> str | None:
+        """None if a self-test succeeds, else the reason."""
         try:
             await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
         except TimeoutError:
