@@ -1,5 +1,6 @@
 """Sources of the candidates that a scorer reads: token ids made on request, or representations from a cache."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +27,7 @@ DECAY = 0.9  # the factor of older candidates at each request; about ten request
 # What is encoded ahead at a time: as much as is expected to take PART_OF_TIME of a request's time, and at most
 # ROWS_AT_ONCE, which fill a GPU's batch twice.
 PART_OF_TIME, ROWS_AT_ONCE = 0.25, 1 << 16
+HASHED_AT_ONCE = 1 << 20  # characters, before others have their turn
 
 
 @dataclass(frozen=True)
@@ -256,11 +258,17 @@ class RepresentationSource:
         representation with requests that read all of it.
         """
         limit = self._tokenizer.candidate_limit(0, reach)
-        if limit >= self._tokenizer.candidate_limit(0):
-            return [digest(text) for text in texts]
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
-        pairs = zip(texts, tokens.candidates.lengths, strict=True)
-        return [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
+        lengths = [0] * len(texts)
+        if limit < self._tokenizer.candidate_limit(0):
+            tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
+            lengths = tokens.candidates.lengths.tolist()
+        keys: list[bytes] = []
+        for part in runs_within([*map(len, texts)], HASHED_AT_ONCE):
+            pairs = zip(texts[part], lengths[part], strict=True)
+            keys += [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
+            if part.stop < len(texts):
+                await asyncio.sleep(0)
+        return keys
 
     async def _payloads(
         self, keys: Sequence[bytes], texts: Sequence[str], reach: Reach, ticket: Ticket, recorder: Recorder
