@@ -55,14 +55,19 @@ class CandidateRegistry:
     max_resolved_bytes: int = 64 << 20
 
     async def register(
-        self, texts: Mapping[str, str], *, client: Client = ITSELF, stopping: Callable[[], bool] = lambda: False
+        self,
+        texts: Mapping[str, str],
+        *,
+        client: Client = ITSELF,
+        stopping: Callable[[], bool] = lambda: False,
+        on_encoded: Callable[[int], None] = lambda _: None,
     ) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
-        stopping: whether no more should be encoded, as asked between two parts.  Returns how many representations had
-        to be computed; the others were cached. After an error some texts may be registered, and what was encoded is
-        kept, so that a second call gets further. Raises what `CandidateStore.put_many` and
-        `RepresentationSource.encode_ahead` raise.
+        stopping: whether no more should be encoded, as asked between two parts.  on_encoded: told how many were, after
+        each part.  Returns how many representations had to be computed; the others were cached. After an error some
+        texts may be registered, and what was encoded is kept, so that a second call gets further. Raises what
+        `CandidateStore.put_many` and `RepresentationSource.encode_ahead` raise.
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
@@ -72,7 +77,11 @@ class CandidateRegistry:
             async with engine.admitted():
                 for part in parts:
                     computed += await source.encode_ahead(
-                        distinct[part], client=client, timeout_s=engine.request_timeout_s, stopping=stopping
+                        distinct[part],
+                        client=client,
+                        timeout_s=engine.request_timeout_s,
+                        stopping=stopping,
+                        on_encoded=on_encoded,
                     )
         return computed
 

@@ -181,14 +181,20 @@ class RepresentationSource:
         return self._sourced(NO_IDS, 0, payloads, self._tokenizer.unread_tokens(texts), misses)
 
     async def encode_ahead(
-        self, texts: Sequence[str], *, client: Client, timeout_s: float, stopping: Callable[[], bool] = lambda: False
+        self,
+        texts: Sequence[str],
+        *,
+        client: Client,
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+        on_encoded: Callable[[int], None] = lambda _: None,
     ) -> int:
         """Puts the representations of texts into the cache, some at a time; returns how many it lacked.
 
         timeout_s: for those that are encoded at a time, which are expected to take a part of it; a single text, until
         the scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
-        stopping: whether no more should be encoded, as asked between two parts.  Raises NotReady then, and what
-        `fetch` raises.
+        stopping: whether no more should be encoded, as asked between two parts.  on_encoded: told how many were, after
+        each part.  Raises NotReady if it is stopped, and what `fetch` raises.
         """
         self._queue.check_open()
         read = {digest(text): text for text in self._tokenizer.readable(texts)}
@@ -208,6 +214,7 @@ class RepresentationSource:
             part = missing[start : start + num_texts]
             await self.cache.compute_missing(part, encode, client, wait_for_room=True)
             start += num_texts
+            on_encoded(len(part))
         return len(missing)
 
     async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
