@@ -35,7 +35,7 @@ class Service:
     """The served models; made before the server listens, closed after it has answered its last request.
 
     any_model: whether the default model stands in for one that is not served, where a dialect allows that.
-    draining: whether it was told to stop, and still answers.  stopping: whether streams of lines are to end.
+    draining: whether it was told to stop, and still answers.  stopping: whether registrations are to end.
     """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
@@ -94,7 +94,7 @@ class Service:
         log.info("stopping: /readyz fails, requests are still answered")
 
     def stop(self) -> None:
-        """Ends streams of lines, which may come for hours, from now on; other requests are answered."""
+        """Ends registrations, which may go on for hours, from now on; other requests are answered."""
         self.stopping = True
 
     async def why_not_ready(self) -> str | None:
