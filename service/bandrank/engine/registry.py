@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.clients import ITSELF, Client
-from bandrank.engine.engine import Engine
 from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
@@ -73,8 +72,9 @@ class CandidateRegistry:
         distinct = list(dict.fromkeys(texts.values()))
         parts = list(runs_within([*map(len, distinct)], CHARACTERS_AT_ONCE, max_items=LOOKED_UP_AT_ONCE))
         computed = 0
-        for source, engine in self._sources.items():
-            async with engine.admitted():
+        engine = self.models.engine
+        async with engine.admitted():
+            for source in self._sources:
                 for part in parts:
                     computed += await source.encode_ahead(
                         distinct[part],
@@ -145,10 +145,8 @@ class CandidateRegistry:
         return len(self._sources)
 
     @property
-    def _sources(self) -> dict[RepresentationSource, Engine]:
-        return {
-            stage.scorer.source: model.engine
-            for model in self.models.by_name.values()
-            for stage in model.stages
-            if isinstance(stage.scorer.source, RepresentationSource)
-        }
+    def _sources(self) -> list[RepresentationSource]:
+        """That of each scorer once, though models may share it."""
+        stages = [stage for model in self.models.by_name.values() for stage in model.stages]
+        sources = dict.fromkeys(stage.scorer.source for stage in stages)
+        return [source for source in sources if isinstance(source, RepresentationSource)]

@@ -223,19 +223,19 @@ def observe(rankings: Sequence[Ranking], metrics: Metrics) -> None:
 
 
 class Models:
-    """The served models; the first one is the default."""
+    """The served models, over one engine; the first one is the default."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.default = models[0]
         self.by_name = {model.name: model for model in models}
-        self.engines = list(dict.fromkeys(model.engine for model in models))
+        self.engine = self.default.engine
         # Names go before aliases, and the aliases of the first models before those of later ones.
         aliases = {alias: model for model in reversed(models) for alias in model.aliases}
         self._by_alias = dict.fromkeys(NO_NAMES, self.default) | aliases | self.by_name
 
     async def close(self) -> None:
         """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
-        await asyncio.gather(*(engine.close() for engine in self.engines))
+        await self.engine.close()
 
     def find(self, name: str | None, *, or_default: bool = False) -> ServedModel:
         """The model of a name or an alias; the default one for None and NO_NAMES.
