@@ -58,9 +58,7 @@ async def test_several_queries_are_one_request_in_the_metrics() -> None:
         took_s = time.monotonic() - started
 
     def value(name: str, **labels: str) -> float:
-        found = model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels)
-        assert found is not None
-        return found
+        return model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels) or 0.0
 
     names = ["tokenize_seconds", "queue_seconds", "score_seconds"]
     assert [value(f"{name}_count") for name in names] == [1, 1, 1]

@@ -2,18 +2,21 @@
 
 import asyncio
 import random
+import time
 
 import pytest
+import torch
 from support.replica import CODEC, Replica, payload_of, replica, texts_of
-from support.scorers import encoded_lookup
-from support.serving import served
-from support.tasks import until
+from support.scorers import encoded_lookup, word_id
+from support.serving import ranked, served
+from support.tasks import HANG_S, until
 
 from bandrank.engine import sources
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.engine.options import Options
 from bandrank.errors import ScoringFailed
+from bandrank.models.ragged import Ragged
 from bandrank.models.texts import WHOLE, Reach
 
 pytestmark = pytest.mark.anyio
@@ -166,5 +169,28 @@ async def test_large_texts_are_hashed_some_at_a_time(monkeypatch: pytest.MonkeyP
         counting.cancel()
 
     assert [candidate.index for candidate in ranking.candidates] == [0, 2, 1, 3]
-    assert len(hashed_in) == 4
-    assert len({*hashed_in}) == 4
+    assert len(hashed_in) == len({*hashed_in}) == 4
+
+
+async def test_no_text_gets_the_representation_of_another_after_a_failure() -> None:
+    """Though the event loop hears of it when the scoring thread is through with the request."""
+    scores = {"man": 1.0, "she": 2.0, "you": 3.0, "he": 4.0}
+    loop, well = asyncio.get_running_loop(), False
+
+    def hold_the_loop() -> None:
+        while 0 < model.engine.worker.stuck_s < HANG_S:
+            time.sleep(0.001)
+
+    def choke(tokens: Ragged) -> None:
+        first = [int(tokens[index][0]) for index in range(len(tokens))]
+        if not well and (len(first) == 4 or word_id("she") in first):
+            if len(first) == 1:
+                loop.call_soon_threadsafe(hold_the_loop)
+            raise torch.OutOfMemoryError("too large")
+
+    async with served(encoded_lookup(choke, **scores)) as model:
+        with pytest.raises(ScoringFailed):
+            await model.rank("who", [*scores])
+        well = True
+
+        assert ranked(await model.rank("who", [*scores])) == [(3, 4.0), (2, 3.0), (1, 2.0), (0, 1.0)]
