@@ -143,7 +143,7 @@ def serve(loaded: Sequence[LoadedScorers], settings: Settings, *, proxy: bool = 
     for number in STOPS:
         signal.signal(number, stop)
     serving = assemble(loaded, settings, on_death=on_death)
-    limits, metrics = ConnectionLimits(settings.max_connections), serving.models.default.engine.metrics
+    limits, metrics = ConnectionLimits(settings.max_connections), serving.models.engine.metrics
     connections = Connections(limits, metrics, outgoing=settings.proxy_connections if proxy else 0)
     service = Service(serving, settings)
     longest_s = max(settings.request_timeout_s, settings.proxy_timeout_s if proxy else 0)  # of a request
@@ -204,7 +204,7 @@ def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
         tell("shadow", f"{shadow.name}, of {settings.shadow_share:.3g} of the requests")
     tell("keys", "none" if keys is None else ", ".join(keys))
     tell("TLS", "none" if tls is None else settings.tls_certificate)
-    tell("device", ", ".join(describe(engine.device) for engine in serving.models.engines))
+    tell("device", describe(serving.models.engine.device))
     tell("dtype", ", ".join(sorted({str(model.dtype) for model in models.values()})))
     for name, scorer in stages.items():
         tell(f"{name} model", f"{scorer.name} ({scorer.prepared.scorer.architecture})")
@@ -215,10 +215,9 @@ def check(loaded: Sequence[LoadedScorers], settings: Settings) -> int:
 
     async def test() -> None:
         try:
-            for engine in serving.models.engines:
-                if engine.redis is not None:
-                    await engine.redis.check()
-                    tell("redis", "answers")
+            if (redis := serving.models.engine.redis) is not None:
+                await redis.check()
+                tell("redis", "answers")
             for model in models.values():
                 await model.self_test()
         finally:
@@ -258,9 +257,8 @@ def precompute(path: Path, loaded: Sequence[LoadedScorers], settings: Settings) 
     async def run() -> Precomputed:
         serving = assemble(loaded, settings)
         try:
-            for engine in serving.models.engines:  # a write that fails does not say why
-                if engine.redis is not None:
-                    await engine.redis.check()
+            if (redis := serving.models.engine.redis) is not None:
+                await redis.check()  # a write that fails does not say why
             return await precompute_corpus(path, serving.registry)
         finally:
             await serving.models.close()

@@ -80,7 +80,6 @@ class Metrics:
             reason=("cancelled", "expired", "cut"),
         )
         self.failed_batches = counter("failed_batches", "Batches that raised an error and were retried in parts.")
-        self._queues: list[tuple[Callable[[], float], Callable[[], float]]] = []
         self.waiting_tokens = gauge("waiting_tokens", "Rows that wait to be scored.")
         self.waiting_tasks = gauge("waiting_tasks", "Requests that wait to be scored, in whole or in part.")
 
@@ -145,12 +144,6 @@ class Metrics:
         """Makes a scrape read the device's memory, in bytes, by each kind of DEVICE_MEMORY."""
         for kind in DEVICE_MEMORY:
             self._device_memory.labels(kind).set_function(memory[kind])
-
-    def watch_queue(self, waiting_rows: Callable[[], float], waiting_tasks: Callable[[], float]) -> None:
-        """Makes a scrape add what these count to what is queued."""
-        self._queues.append((waiting_rows, waiting_tasks))
-        self.waiting_tokens.set_function(lambda: sum(rows() for rows, _ in self._queues))
-        self.waiting_tasks.set_function(lambda: sum(tasks() for _, tasks in self._queues))
 
     def declare_stage(self, name: str) -> None:
         """Puts the series of a stage at 0, before its first request."""

@@ -64,7 +64,7 @@ class LoadedScorers:
 
 @dataclass(frozen=True)
 class Serving:
-    """The served models, over engines that have been started, and the candidates that requests may name.
+    """The served models, over an engine that has been started, and the candidates that requests may name.
 
     shadow: the model that scores the sampled requests, served or not; None if there is none.
     """

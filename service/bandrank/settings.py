@@ -108,8 +108,8 @@ class Settings(BaseModel):
     hang_timeout_s: PositiveFloat = 120.0
     """Seconds of a batch after which the scoring thread counts as hung: probes fail, and the process ends."""
     max_connections: PositiveInt = 1024
-    """Open connections, half of them from one address; beyond that the one that is silent for longest is closed, and
-    only probes are answered."""
+    """Open connections, half of them from one address; beyond that the connection that has been silent for longest
+    makes room; where none is silent, a further one gets answers to probes alone."""
     max_candidates: PositiveInt = 2048
     """Candidates in a request; one with more gets 413."""
     max_body_bytes: PositiveInt = 16 << 20

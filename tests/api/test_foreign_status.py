@@ -1,6 +1,7 @@
 """What clients of other services ask before they send anything."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,8 @@ from support.keys import KEYS, write_keys
 from support.scorers import Gate, WatchedScorer, lookup
 from support.tasks import until
 
+from bandrank.api.addresses import client_at
+from bandrank.api.pace import QUANTUM_S
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +35,21 @@ async def test_probes_are_answered_without_a_key(tmp_path: Path) -> None:
             assert_error(await running.client.get(path), 401, "unauthorized")
             answer = await running.client.get(path, headers={"Authorization": f"Bearer {KEYS['rank']}"})
             assert isinstance(answer.json(), dict)
+
+
+@pytest.mark.parametrize("path", [*LIVE, *READY])
+async def test_probes_do_not_wait_for_work(path: str) -> None:
+    """Of an address from which much has come at once."""
+    client = client_at(("127.0.0.1", 1))
+    async with running_app(lookup()) as running:
+        work = [asyncio.ensure_future(running.service.pace.run(client, time.sleep, 2 * QUANTUM_S)) for _ in range(20)]
+        await asyncio.sleep(0)
+        answer = await running.client.get(path)
+        done = sum(each.done() for each in work)
+        await asyncio.gather(*work)
+
+    assert answer.is_success
+    assert done < len(work)
 
 
 async def test_a_service_that_stops_is_alive_and_not_ready() -> None:

@@ -11,6 +11,7 @@ from support.app import assert_error, running_app
 from support.scorers import LookupScorer, encoded_lookup, lookup
 
 from bandrank.api import candidate_lines
+from bandrank.engine.cache.representations import RepresentationCache
 from bandrank.engine.registry import CandidateRegistry
 from bandrank.errors import Overloaded, TooSlow
 from bandrank.settings import Settings
@@ -184,6 +185,28 @@ async def test_a_stop_does_not_wait_for_a_stream_that_waits_for_room(monkeypatch
 
     assert refused == [256]
     assert "(the first 256 lines are registered)" in assert_error(response, 503, "not_ready")
+
+
+async def test_what_was_encoded_before_a_stream_waits_for_room_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is tried again, it is found in the cache."""
+    compute_missing = RepresentationCache.compute_missing
+    calls = 0
+
+    async def refuse_the_second(*args: Any, **kwargs: Any) -> dict[bytes, bytes]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Overloaded("others go before", retry_after_s=0.0)
+        return await compute_missing(*args, **kwargs)
+
+    monkeypatch.setattr(RepresentationCache, "compute_missing", refuse_the_second)
+    monkeypatch.setattr("bandrank.engine.sources.ROWS_AT_ONCE", 8)
+    lines = [line(f"{number}", f"man {number}") for number in range(10)]
+    async with running_app(encoded_lookup(man=1.0)) as running:
+        response = await running.client.put("/candidates", content=stream(*lines), headers=NDJSON)
+
+    assert response.json() == {"registered": 10, "encoded": 10, "num_errors": 0, "errors": []}
+    assert calls > 2
 
 
 async def test_a_failure_midway_says_what_is_stored() -> None:

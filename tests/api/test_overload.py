@@ -12,6 +12,7 @@ from support.scorers import Gate, WatchedScorer, lookup
 from support.server import Scrape
 from support.tasks import until
 
+from bandrank.api import service as service_module
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -120,6 +121,24 @@ async def test_a_service_that_stops_is_503() -> None:
         seen = Scrape((await client.get("/metrics")).text)
     assert seen.value("bandrank_requests_total", status="503") == 1
     assert seen.value("bandrank_request_seconds_count") == 0
+
+
+async def test_probes_of_an_idle_service_share_a_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many at once do not overload it; that the first of them hangs up does not matter to the others."""
+    monkeypatch.setattr(service_module, "FRESH_S", -1.0)  # nothing was scored a moment ago
+    scorer, gate = gated()
+    async with running_app(scorer) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        first = asyncio.create_task(running.service.why_not_ready())
+        await asyncio.to_thread(gate.wait_for_batch)
+        others = [asyncio.create_task(running.service.why_not_ready()) for _ in range(200)]
+        await asyncio.sleep(0)
+        first.cancel()
+        gate.let_through(300)
+
+        assert await asyncio.gather(*others) == [None] * 200
+        assert first.cancelled()
+        assert (await running.scrape()).value("bandrank_batch_tasks_sum") == 2  # that of the start, and one
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

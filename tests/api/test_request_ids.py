@@ -7,8 +7,9 @@ import httpx
 import pytest
 from support.app import ask_and_hang_up, running_app
 from support.scorers import WatchedScorer, lookup
+from support.stderr import logging_to_stderr
 
-from bandrank.logs import ACCESS, handler_of
+from bandrank.logs import ACCESS
 
 pytestmark = pytest.mark.anyio
 
@@ -65,17 +66,13 @@ async def test_every_answer_carries_an_id() -> None:
 
 async def test_the_log_names_the_request_that_failed(capsys: pytest.CaptureFixture[str]) -> None:
     """The line of an unexpected error carries the id of its request, and not that of another at the same time."""
-    handler = handler_of("text")
-    logging.getLogger("bandrank").addHandler(handler)
-    try:
-        async with running_app(Buggy(lookup(), lambda _: None)) as running:
+    async with running_app(Buggy(lookup(), lambda _: None)) as running:
 
-            async def ask(name: str, body: object) -> httpx.Response:
-                return await running.client.post("/rerank", json=body, headers={"X-Request-Id": name})
+        async def ask(name: str, body: object) -> httpx.Response:
+            return await running.client.post("/rerank", json=body, headers={"X-Request-Id": name})
 
+        with logging_to_stderr():
             await asyncio.gather(ask("good", BODY), ask("bad", BUG), ask("good", BODY))
-    finally:
-        logging.getLogger("bandrank").removeHandler(handler)
     said = capsys.readouterr().err
 
     (line,) = [line for line in said.splitlines() if "failed unexpectedly" in line]
@@ -101,13 +98,9 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 )
 async def test_the_log_names_the_trace(capsys: pytest.CaptureFixture[str], traceparent: str, trace: str | None) -> None:
     """Its lines carry the id of the trace that W3C's `traceparent` names, if it is well formed."""
-    handler = handler_of("text")
-    logging.getLogger("bandrank").addHandler(handler)
-    try:
-        async with running_app(Buggy(lookup(), lambda _: None)) as running:
+    async with running_app(Buggy(lookup(), lambda _: None)) as running:
+        with logging_to_stderr():
             answer = await running.client.post("/rerank", json=BUG, headers={"traceparent": traceparent})
-    finally:
-        logging.getLogger("bandrank").removeHandler(handler)
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "failed unexpectedly" in line]
     own = f" request_id={answer.headers['x-request-id']}"

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from fastapi import FastAPI
 from support.app import RunningApp, assert_error, running_app
+from support.poison import fails
 from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
+from support.stderr import logging_to_stderr
 from support.tasks import HANG_S, until
 
 from bandrank.api import service as service_module
@@ -129,6 +131,29 @@ async def test_a_shadow_that_breaks_breaks_nothing_else(monkeypatch: pytest.Monk
     assert (put.status_code, statuses, ready.status_code) == (200, [200] * 3, 200)
     assert scrape.value("bandrank_shadow_failed_total", **LABELS) == 3
     assert scrape.value("bandrank_requests_total", status="500") == 0
+
+
+async def test_the_log_names_the_request_that_a_shadow_could_not_score(capsys: pytest.CaptureFixture[str]) -> None:
+    """By its ids, though it waited behind a sample of another trace."""
+    gate = Gate()
+    gate.let_through()  # for the self-test of the start
+
+    def watch(batch: ScoreBatch) -> None:
+        gate(batch)
+        fails(batch)
+
+    async with running_app(lookup(), shadow=WatchedScorer(lookup(), watch), settings=ALL) as running:
+        await asyncio.to_thread(gate.wait_for_batch)
+        with logging_to_stderr():
+            for number, text in enumerate(("man", "p")):
+                trace = f"00-{number + 1:032x}-{1:016x}-01"
+                headers = {"X-Request-Id": f"request-{number}", "traceparent": trace}
+                await running.client.post("/rerank", json={"query": "who", "candidates": [text]}, headers=headers)
+            gate.let_through(2)
+            await nothing_pends(running)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "the shadow failed" in line]
+
+    assert line.endswith(f" request_id=request-1 trace_id={2:032x}")
 
 
 async def test_a_shadow_that_cannot_score_is_noticed_at_the_start() -> None:

@@ -4,7 +4,7 @@ Redis does it hold up anybody.
 
 import asyncio
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import cast
 
 import pytest
@@ -59,18 +59,55 @@ async def test_what_is_deleted_or_replaced_makes_room(text: str) -> None:
     await store.put_many({"id": "man" * 600})
 
 
+async def turns_during(work: Awaitable[object]) -> int:
+    """How many turns the event loop had until this was done."""
+    doing = asyncio.ensure_future(work)
+    turns = 0
+    while not doing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await doing
+    return turns
+
+
 async def test_many_deletions_leave_turns_to_others() -> None:
     """The event loop has a turn after each few hundred of them."""
     store = CandidateStore(None, max_bytes=2**40)
     await fill(store, "man")
     deletion = asyncio.ensure_future(store.delete_many([f"{number}" for number in range(2 * COUNT)]))
-    turns = 0
-    while not deletion.done():
-        turns += 1
-        await asyncio.sleep(0)
 
+    assert await turns_during(deletion) >= 2 * COUNT / ENTRIES_AT_ONCE
     assert await deletion == COUNT
-    assert turns >= 2 * COUNT / ENTRIES_AT_ONCE
+
+
+async def test_many_registrations_leave_turns_to_others() -> None:
+    """As many as deletions; what is registered before there is no more room stays."""
+    texts = {f"{number}": "man" for number in range(COUNT)}
+    store, small = CandidateStore(None, max_bytes=2**40), CandidateStore(None, max_bytes=100_000)
+
+    assert await turns_during(store.put_many(texts)) >= COUNT / ENTRIES_AT_ONCE
+    assert await store.get_many([*texts]) == ["man"] * COUNT
+    with pytest.raises(StoreFull):
+        await small.put_many(texts)
+    assert await small.delete_many([*texts]) == 2 * ENTRIES_AT_ONCE
+
+
+async def test_large_texts_leave_turns_to_others() -> None:
+    """One after each MiB; what cannot be held ends the call before the next one."""
+    store, held = CandidateStore(None, max_bytes=2**40), list[int]()
+    texts = {f"{number}": "\u0436" * READ_AT_ONCE for number in range(10)}
+    await store.put_many(texts)
+
+    def hold(size: int) -> None:
+        held.append(size)
+        if len(held) > 12:
+            raise InputTooLarge("no room")
+
+    assert await turns_during(store.get_many([*texts, "unknown"], hold)) >= 10
+    assert held == [2 * READ_AT_ONCE] * 10
+    with pytest.raises(InputTooLarge):
+        await store.get_many([*texts], hold)
+    assert len(held) == 13
 
 
 class Redis:

@@ -120,7 +120,8 @@ async def test_auto_within_a_budget_is_what_fits() -> None:
         assert (ample.strategy, ample.degraded) == ("accurate", False)
         assert (tight.strategy, tight.degraded) == ("cascade", True)
         assert order(tight) == ["she", "you", "he", "man", "no", "is"]
-        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 1
+        await model.rank_each([(query, WORDS) for query in ("who", "he", "she")], budget_s=1e-6)
+        assert model.engine.metrics.registry.get_sample_value("bandrank_degraded_total") == 2  # in requests
 
 
 async def test_a_budget_that_runs_out_takes_what_is_scored_by_then() -> None:

@@ -154,23 +154,48 @@ def test_a_failed_batch_holds_no_memory_during_its_retry() -> None:
     assert task.future.result(timeout=0) == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_the_rest_of_a_task_that_fails_is_not_computed() -> None:
+    """Where a batch is tried again in parts, those that come after the failure are left out."""
+    device = Device()
+
+    def choke(slices: Sequence[AnySlice]) -> None:
+        if len(slices[0]) > 1 or slices[0].start == 1:
+            raise torch.OutOfMemoryError("too large")
+
+    device.on_begin = choke
+    task = task_of([1.0] * 4, lane=device.lane("gpu"))
+    work_off(open_queue(task), max_batch_rows=4)
+
+    assert device.events == ["begin gpu 4", "begin gpu 2", "begin gpu 1", "end gpu 1", "begin gpu 1"]
+    assert task.done_so_far == [0.0]
+    assert isinstance(task.future.exception(timeout=0), ScoringFailed)
+
+
 @given(
-    shapes=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2), st.booleans()), min_size=1, max_size=8),
+    shapes=st.lists(
+        st.integers(1, 6).flatmap(
+            lambda size: st.tuples(st.just(size), st.integers(0, 2), st.none() | st.integers(0, size - 1))
+        ),
+        min_size=1,
+        max_size=8,
+    ),
     budget=st.integers(1, 8),
     at_the_end=st.booleans(),
     error=st.sampled_from([RuntimeError, torch.OutOfMemoryError]),
 )
 def test_every_task_gets_its_own_results_or_its_own_failure(
-    shapes: list[tuple[int, int, bool]], budget: int, at_the_end: bool, error: type[Exception]
+    shapes: list[tuple[int, int, int | None]], budget: int, at_the_end: bool, error: type[Exception]
 ) -> None:
-    """This holds however batches overlap, and whether they fail when started or when awaited."""
+    """This holds however batches overlap, whichever candidate of a task cannot be scored, and whether its batch fails
+    when started or when awaited. What is done of a failed task are its leading results: they are kept by their places.
+    """
     device = Device()
     lanes = device.lane("gpu"), device.lane("gpu2"), device.lane("cpu", overlaps=False)
     tasks = [task_of([1.0] * size, lane=lanes[lane]) for size, lane, _ in shapes]
-    bad = [task for task, (_, _, poisoned) in zip(tasks, shapes, strict=True) if poisoned]
+    bad = {task: index for task, (_, _, index) in zip(tasks, shapes, strict=True) if index is not None}
 
     def choke(slices: Sequence[AnySlice]) -> None:
-        if any(part.task in bad and part.stop == len(part.task.candidates) for part in slices):
+        if any(part.task in bad and part.start <= bad[part.task] < part.stop for part in slices):
             raise error("poison")
 
     if at_the_end:
@@ -182,6 +207,7 @@ def test_every_task_gets_its_own_results_or_its_own_failure(
     for task in tasks:
         if task in bad:
             assert isinstance(task.future.exception(timeout=0), ScoringFailed)
+            assert task.done_so_far == [float(index) for index in range(bad[task])][: len(task.done_so_far)]
         else:
             assert task.future.result(timeout=0) == [float(index) for index in range(len(task.candidates))]
 

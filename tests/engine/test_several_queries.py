@@ -1,6 +1,7 @@
 """Several queries in one request: they are admitted, refused and ended together."""
 
 import asyncio
+import time
 
 import pytest
 from support.scorers import Gate, WatchedScorer, encoded_lookup, lookup
@@ -42,6 +43,30 @@ async def test_the_queries_of_one_request_may_fill_the_room_of_their_client() ->
         gate.let_through(7)
 
         assert [ranked(ranking) for ranking in (await first, *await several)] == [[(0, 1.0)]] * 7
+
+
+async def test_several_queries_are_one_request_in_the_metrics() -> None:
+    """Its candidates add up; a step takes as long as any of the queries is in it, and not as long as all together."""
+    gate = Gate()
+    async with served(WatchedScorer(lookup(man=1.0), gate)) as model:
+        started = time.monotonic()
+        asking = asyncio.ensure_future(model.rank_each([(f"who {number}", ["man", "she"]) for number in range(20)]))
+        await asyncio.to_thread(gate.wait_for_batch)
+        await asyncio.sleep(0.2)
+        gate.let_through(20)
+        await asking
+        took_s = time.monotonic() - started
+
+    def value(name: str, **labels: str) -> float:
+        return model.engine.metrics.registry.get_sample_value(f"bandrank_{name}", labels) or 0.0
+
+    names = ["tokenize_seconds", "queue_seconds", "score_seconds"]
+    assert [value(f"{name}_count") for name in names] == [1, 1, 1]
+    assert all(value(f"{name}_sum") <= took_s for name in names)
+    assert value("score_seconds_sum") >= 0.2
+    assert (value("candidates_total"), value("stage_candidates_total", stage="accurate")) == (40, 40)
+    assert (value("stages_total", stage="accurate"), value("stage_seconds_count", stage="accurate")) == (1, 1)
+    assert 0.2 <= value("stage_seconds_sum", stage="accurate") <= took_s
 
 
 async def test_one_query_that_fails_ends_those_of_the_same_request() -> None:

@@ -11,6 +11,7 @@ from support.tasks import until
 from bandrank.engine.clients import SHADOW, Client
 from bandrank.engine.turns import Turns
 from bandrank.engine.waiting import WaitingClients
+from bandrank.errors import Overloaded
 
 pytestmark = pytest.mark.anyio
 
@@ -86,3 +87,20 @@ async def test_the_tokenizer_is_shared_by_clients() -> None:
     await tokenise(POLITE)
     assert order.index("polite") <= before + 1
     await asyncio.gather(*greedy)
+
+
+async def test_a_refusal_of_the_tokenizer_says_when_there_will_be_room() -> None:
+    """The client that has 400 of 1000 characters waiting may have 500 once nobody else has any: of 150 more 50 have to
+    be tokenised before, and of 300 more 200.
+    """
+    turns, told = Turns(1, max_size=1000), list[float]()
+    async with turns.slot(GREEDY, 0.0, 10):
+        await asyncio.sleep(0.01)  # from here on the speed is known
+    with turns.admit(GREEDY, 400):
+        for size in (150, 300):
+            with pytest.raises(Overloaded, match="400 characters wait") as refusal, turns.admit(GREEDY, size):
+                pass
+            told.append(refusal.value.retry_after_s)
+
+    assert told[1] == pytest.approx(4 * told[0])
+    assert told[0] >= 0.05

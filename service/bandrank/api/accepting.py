@@ -16,7 +16,7 @@ AT_ONCE = 16  # a few milliseconds, as long as other work may begin in a round
 
 
 class AcceptingServer(uvicorn.Server):
-    """Listens on every socket as many times as connections are taken from it in a round."""
+    """Listens on every socket AT_ONCE times over, so that a round takes that many connections from it."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

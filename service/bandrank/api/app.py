@@ -20,6 +20,7 @@ from bandrank.api.description import anywhere, overview
 from bandrank.api.dialects import DIALECTS
 from bandrank.api.error_bodies import AnyErrorBody, ErrorBody, OpenAIErrorBody
 from bandrank.api.failures import CLIENT_GONE, add_handlers, path_of
+from bandrank.api.only_probes import PROBES
 from bandrank.api.pace import Paced
 from bandrank.api.page.router import page_router
 from bandrank.api.plain_paths import PlainPaths
@@ -68,8 +69,7 @@ def create_app(service: Service) -> FastAPI:
                 methods.setdefault(route.path, set()).update(route.methods or ())
     add_handlers(app, _error_body)
     app.state.methods = methods
-    probes = ["/healthz", "/readyz", "/_bandrank/readyz"]  # the last is for the image's health check: a proxy's
-    app.add_middleware(Paced, pace=service.pace, probes=probes)
+    app.add_middleware(Paced, pace=service.pace, probes=PROBES)
     app.add_middleware(RequestMetrics, metrics=service.metrics, paths=[*methods, OPENAPI_PATH])
     return app
 

@@ -106,7 +106,7 @@ class _Upload:
         texts = {candidate.id: candidate.whole for candidate in self._queued}  # the last one of an id counts
         while True:
             try:
-                self.answer.encoded += await self._service.registry.register(texts, client=self._client)
+                await self._service.registry.register(texts, client=self._client, on_encoded=self._count)
                 break
             except Overloaded as error:
                 if self._service.stopping:
@@ -116,6 +116,9 @@ class _Upload:
         self._lines_done, self._errors_done = self._num_lines, self.answer.num_errors
         self._queued, self._queued_bytes = [], 0
         self._since = time.monotonic()
+
+    def _count(self, encoded: int) -> None:
+        self.answer.encoded += encoded  # also before an error: the next try finds these in the cache
 
     async def _wait(self, seconds: float) -> None:
         """Returns after some seconds, or soon after the service was told to stop."""

@@ -26,7 +26,7 @@ class InfinityHealth(BaseModel):
 
 
 class InfinityStats(BaseModel):
-    """What the engine of a model has to do, which it may share with others; counted in rows, which are mostly tokens.
+    """What the engine has to do, for all models; counted in rows, which are mostly tokens.
 
     queue_absolute: rows that wait.  queue_fraction: the part of those that may.  batch_size: rows scored at once.
     results_pending: requests that are admitted and not answered.
@@ -124,7 +124,7 @@ async def infinity_health(service: ServiceOfApp) -> InfinityHealth:
 
 @answers_get(router, "/infinity/models", **FOR_RANKERS)
 async def infinity_models(service: ServiceOfApp) -> InfinityModels:
-    """Lists the names that requests may give in `model`, and how busy the engines of these models are."""
+    """Lists the names that requests may give in `model`, and how busy the service is."""
     return InfinityModels(
         data=[
             InfinityModel(

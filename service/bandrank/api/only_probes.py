@@ -8,15 +8,19 @@ from bandrank.api.access_log import AccessLog
 from bandrank.api.request_ids import RequestIds
 
 PROBES = frozenset(
-    {"/healthz", "/readyz", "/metrics"}
-    | {"/_bandrank/healthz", "/_bandrank/readyz", "/_bandrank/metrics"}  # of the proxy
+    {"/healthz", "/readyz"}
+    | {"/_bandrank/healthz", "/_bandrank/readyz"}  # of the proxy
     | {"/health", "/ping", "/v1/health/live", "/v1/health/ready", "/.well-known/live", "/.well-known/ready"}
     | {"/infinity/health"}
 )
+ANSWERED = PROBES | {"/metrics", "/_bandrank/metrics"}  # these take milliseconds each, and begin in their turn
 
 
 class OnlyProbes:
-    """Answers probes, and everything else with 503. on_refusal: called for each of these, which nobody else counts."""
+    """Answers probes and scrapes, and everything else with 503.
+
+    on_refusal: called for each of the refused, which nobody else counts.
+    """
 
     def __init__(self, app: ASGIApp, *, on_refusal: Callable[[], None]) -> None:
         self._app = app
@@ -24,10 +28,10 @@ class OnlyProbes:
         self._refusal = RequestIds(AccessLog(refuse))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        probe = scope["type"] != "http" or scope["path"] in PROBES
-        if not probe:
+        answered = scope["type"] != "http" or scope["path"] in ANSWERED
+        if not answered:
             self._on_refusal()
-        await (self._app if probe else self._refusal)(scope, receive, send)
+        await (self._app if answered else self._refusal)(scope, receive, send)
 
 
 async def refuse(_: Scope, __: Receive, send: Send) -> None:

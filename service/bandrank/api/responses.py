@@ -19,7 +19,8 @@ class JsonInParts(Response):
     """JSON that has been written already.
 
     The server holds what a client has not read yet; so a large body goes to it part by part, and the request lasts,
-    with the memory that it holds, until the client has taken all but the last part.  when_sent: called then.
+    with the memory that it holds, until the client has taken all but the last part, or has hung up.  when_sent: called
+    then, in either case.
     """
 
     media_type = "application/json"

@@ -35,7 +35,7 @@ class Service:
     """The served models; made before the server listens, closed after it has answered its last request.
 
     any_model: whether the default model stands in for one that is not served, where a dialect allows that.
-    draining: whether it was told to stop, and still answers.  stopping: whether streams of lines are to end.
+    draining: whether it was told to stop, and still answers.  stopping: whether registrations are to end.
     """
 
     def __init__(self, serving: Serving, settings: Settings) -> None:
@@ -44,7 +44,8 @@ class Service:
         self.max_body_bytes, self.max_candidates = settings.max_body_bytes, settings.max_candidates
         self.max_line_bytes, self.max_answer_bytes = settings.max_line_bytes, settings.max_answer_bytes
         self.any_model = settings.unknown_model == "default"
-        self.metrics = self.models.default.engine.metrics
+        self.engine = self.models.engine
+        self.metrics = self.engine.metrics
         self.memory = Memory(settings.max_in_flight_bytes, self.metrics)
         self.admission = Admission(settings, self.metrics)
         self.pace = Pace()
@@ -61,21 +62,20 @@ class Service:
         self.created = int(time.time())
         self.draining = False
         self._passed = False  # the last self-test, while requests are taken
+        self._testing: asyncio.Task[str | None] | None = None  # the last self-test that probes wait for
         self._said_not_ready = False
         self.stopping = False
         for model in self.models.by_name.values():
             dtype = str(model.dtype).removeprefix("torch.")
-            self.metrics.build_info.labels(__version__, model.name, str(model.engine.device), dtype).set(1)
+            self.metrics.build_info.labels(__version__, model.name, str(self.engine.device), dtype).set(1)
         self.metrics.ready.set_function(self._is_ready)  # nobody may ask /readyz
         self.metrics.watch_device(
             {
-                "allocated": lambda: self._on_cards(torch.cuda.memory_allocated),
-                "peak": lambda: self._on_cards(torch.cuda.max_memory_allocated),
-                "reserved": lambda: self._on_cards(torch.cuda.memory_reserved),
-                "graphs": lambda: sum(
-                    scorer.prepared.graph_bytes for engine in self.models.engines for scorer in engine.text_scorers
-                ),
-                "total": lambda: self._on_cards(lambda card: torch.cuda.get_device_properties(card).total_memory),
+                "allocated": lambda: self._on_card(torch.cuda.memory_allocated),
+                "peak": lambda: self._on_card(torch.cuda.max_memory_allocated),
+                "reserved": lambda: self._on_card(torch.cuda.memory_reserved),
+                "graphs": lambda: sum(scorer.prepared.graph_bytes for scorer in self.engine.text_scorers),
+                "total": lambda: self._on_card(lambda card: torch.cuda.get_device_properties(card).total_memory),
             }
         )
 
@@ -93,7 +93,7 @@ class Service:
         log.info("stopping: /readyz fails, requests are still answered")
 
     def stop(self) -> None:
-        """Ends streams of lines, which may come for hours, from now on; other requests are answered."""
+        """Ends registrations, which may go on for hours, from now on; other requests are answered."""
         self.stopping = True
 
     async def why_not_ready(self) -> str | None:
@@ -110,11 +110,10 @@ class Service:
 
     def why_not_alive(self) -> str | None:
         """None if the process can go on, else why it has to be restarted."""
-        for engine in self.models.engines:
-            if engine.worker.died:
-                return "the scoring thread is dead; restart the service"
-            if engine.hung:
-                return f"the scoring thread has hung for {engine.worker.stuck_s:.0f} s; restart the service"
+        if self.engine.worker.died:
+            return "the scoring thread is dead; restart the service"
+        if self.engine.hung:
+            return f"the scoring thread has hung for {self.engine.worker.stuck_s:.0f} s; restart the service"
         return None
 
     async def until_hung(self) -> str:
@@ -122,19 +121,17 @@ class Service:
 
         A process that was paused, as by `docker pause`, finds that much time has passed; its thread did not run either.
         """
-        while not any(engine.hung for engine in self.models.engines):
+        while not self.engine.hung:
             looked = time.monotonic()
             await asyncio.sleep(LOOK_S)
             if time.monotonic() - looked > LOOK_S + PAUSED_S:
-                for engine in self.models.engines:
-                    engine.running_since = engine.clock()
+                self.engine.running_since = self.engine.clock()
         return self.why_not_alive() or "the scoring thread hung; restart the service"
 
     def abandon(self, reason: str) -> None:
         """Tells every request, those to come too, that none is scored any more, and why."""
         self._passed = False
-        for engine in self.models.engines:
-            engine.worker.abandon(reason)
+        self.engine.worker.abandon(reason)
 
     async def watch(self) -> None:
         """Ends the process if the scoring thread hangs: no request could be answered any more, and no thread can be
@@ -147,8 +144,7 @@ class Service:
         last.daemon = True
         last.start()
         await asyncio.sleep(LAST_WORDS_S)  # for probes, which say so too
-        for engine in self.models.engines:
-            engine.worker.on_death()
+        self.engine.worker.on_death()
 
     def when_answered(self, call: Call, answer: Answer) -> None:
         """What follows a request when its answer has been sent; called by what answers it."""
@@ -164,27 +160,26 @@ class Service:
 
     def _is_ready(self) -> bool:
         """Whether requests are taken and scored, as far as is known without a self-test."""
-        return self._passed and self.why_not_alive() is None and self._scores
+        return self._passed and self.why_not_alive() is None and self.engine.worker.alive
 
-    @property
-    def _scores(self) -> bool:
-        """Whether the scoring threads run."""
-        return all(engine.worker.alive for engine in self.models.engines)
-
-    def _on_cards(self, count: Callable[[torch.device], int]) -> int:
-        """The sum of a count over the GPUs in use."""
-        return sum(
-            count(device) for device in {engine.device for engine in self.models.engines} if device.type == "cuda"
-        )
+    def _on_card(self, count: Callable[[torch.device], int]) -> int:
+        """A count of the GPU in use; 0 on a CPU."""
+        return count(self.engine.device) if self.engine.device.type == "cuda" else 0
 
     async def _why_not_ready(self) -> str | None:
-        """As `why_not_ready`. Runs a self-test unless a batch was scored within FRESH_S."""
+        """As `why_not_ready`. Runs a self-test, or awaits one under way, unless a batch was scored in FRESH_S."""
         if (reason := self.why_not_alive()) is not None:
             return reason
-        if self.draining or not self._scores:
+        if self.draining or not self.engine.worker.alive:
             return STOPPING
-        if all(engine.scored_within(FRESH_S) for engine in self.models.engines):
+        if self.engine.scored_within(FRESH_S):
             return None
+        if self._testing is None or self._testing.done():
+            self._testing = asyncio.create_task(self._why_test_fails())
+        return await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+
+    async def _why_test_fails(self) -> str | None:
+        """None if a self-test succeeds, else the reason."""
         try:
             await asyncio.wait_for(self._self_test(), SELF_TEST_TIMEOUT_S)
         except TimeoutError:

@@ -200,7 +200,7 @@ class TaskQueue:
         with self._changed:
             self._refusal = refusal or NotReady(STOPPING)
             for task in self._remove(lambda task: refusal is not None or task.ticket.client.background):
-                task.finish(type(self._refusal)(str(self._refusal)))
+                task.finish(self._refusal.saying(str(self._refusal)))
             self._changed.notify_all()
 
     # The lock is held by callers of what follows.

@@ -35,28 +35,19 @@ class CandidateStore:
 
         After an error some of the texts may be registered, each of them whole.
         """
-        if self._redis is not None:
-            num_stored = 0
-            for part in parts(texts):  # so that the event loop is not held up by the keys of all of them
-                num_set = await self._redis.set_many({_key(name): part[name].encode() for name in part}, ttl_s=None)
-                num_stored += num_set
-                if num_set < len(part):
-                    stored = f"Redis stored {num_stored} of {len(texts)} candidates"
-                    if self._redis.full:
-                        raise StoreFull(
-                            f"{stored} and is full; delete some, or ask the operator to give it more memory"
-                        )
-                    raise NotReady(f"{stored}; send them again")
-            return
-        size = self._bytes + sum(_size(name, text) for name, text in texts.items())
-        size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)
-        if size > self._max_bytes:
-            raise StoreFull(
-                f"registered candidates would take {size} bytes (limit {self._max_bytes}); delete some, or ask the "
-                "operator to change the setting redis_url or candidate_store_bytes"
-            )
-        self._texts.update(texts)
-        self._bytes = size
+        num_stored = 0
+        for part in parts(texts):  # so that the event loop is not held up by all of them
+            if self._redis is None:
+                self._remember(part)
+                await asyncio.sleep(0)
+                continue
+            num_set = await self._redis.set_many({_key(name): part[name].encode() for name in part}, ttl_s=None)
+            num_stored += num_set
+            if num_set < len(part):
+                stored = f"Redis stored {num_stored} of {len(texts)} candidates"
+                if self._redis.full:
+                    raise StoreFull(f"{stored} and is full; delete some, or ask the operator to give it more memory")
+                raise NotReady(f"{stored}; send them again")
 
     async def get_many(self, ids: Sequence[str], hold: Callable[[int], None] = lambda _: None) -> list[str | None]:
         """The text of each id, None where it is not registered. Raises NotReady if Redis does not answer.
@@ -65,7 +56,10 @@ class CandidateStore:
         """
         if self._redis is None or not ids:
             texts = [self._texts.get(name) for name in ids]
-            hold(sum(len(text.encode()) for text in texts if text is not None))
+            for part in runs_within([len(text or "") for text in texts], READ_AT_ONCE):
+                hold(sum(len(text.encode()) for text in texts[part] if text is not None))
+                if part.stop < len(texts):
+                    await asyncio.sleep(0)
             return texts
         values = await self._values(self._redis, [_key(name) for name in ids], hold)
         texts = [None if value is None else _decode(value) for value in values]
@@ -106,6 +100,17 @@ class CandidateStore:
             else:
                 raise NotReady(f"Redis does not answer: {deleted} candidates were deleted; send the ids again")
         return deleted
+
+    def _remember(self, texts: Mapping[str, str]) -> None:
+        size = self._bytes + sum(_size(name, text) for name, text in texts.items())
+        size -= sum(_size(name, self._texts[name]) for name in texts if name in self._texts)
+        if size > self._max_bytes:
+            raise StoreFull(
+                f"registered candidates would take {size} bytes (limit {self._max_bytes}); delete some, or ask the "
+                "operator to change the setting redis_url or candidate_store_bytes"
+            )
+        self._texts.update(texts)
+        self._bytes = size
 
     def _forget(self, ids: Sequence[str]) -> int:
         texts = [(name, self._texts.pop(name)) for name in dict.fromkeys(ids) if name in self._texts]

@@ -57,9 +57,13 @@ class Shares:
         """How much the client holds."""
         return self._held.get(client, 0.0)
 
+    def excess(self, client: Client, amount: float) -> float:
+        """How much the client has to release before it may hold `amount` more; 0 or less if it may at once."""
+        return excess(client, amount, held=self.held_by(client), free=self.total - self.held)
+
     def fits(self, client: Client, amount: float) -> bool:
         """Whether the client may hold `amount` more."""
-        return excess(client, amount, held=self.held_by(client), free=self.total - self.held) <= 0
+        return self.excess(client, amount) <= 0
 
     def hold(self, client: Client, amount: float) -> None:
         """Counts `amount` more as held by the client, whether it fits or not."""

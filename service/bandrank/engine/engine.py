@@ -87,7 +87,8 @@ class Engine:
             clock=clock,
             on_drop=lambda reason: self.metrics.dropped_tasks.labels(reason).inc(),
         )
-        self.metrics.watch_queue(lambda: self.queue.waiting_rows, lambda: self.queue.waiting_tasks)
+        self.metrics.waiting_tokens.set_function(lambda: self.queue.waiting_rows)
+        self.metrics.waiting_tasks.set_function(lambda: self.queue.waiting_tasks)
         self.worker = ScoringWorker(
             self.queue,
             max_batch_rows=max_batch_rows,

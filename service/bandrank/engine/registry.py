@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from bandrank.engine.candidates import CandidateStore
 from bandrank.engine.clients import ITSELF, Client
-from bandrank.engine.engine import Engine
 from bandrank.engine.memory import Account
 from bandrank.engine.served import Models
 from bandrank.engine.sources import RepresentationSource
@@ -55,24 +54,34 @@ class CandidateRegistry:
     max_resolved_bytes: int = 64 << 20
 
     async def register(
-        self, texts: Mapping[str, str], *, client: Client = ITSELF, stopping: Callable[[], bool] = lambda: False
+        self,
+        texts: Mapping[str, str],
+        *,
+        client: Client = ITSELF,
+        stopping: Callable[[], bool] = lambda: False,
+        on_encoded: Callable[[int], None] = lambda _: None,
     ) -> int:
         """Stores texts by id, and encodes them for every scorer that precomputes.
 
-        stopping: whether no more should be encoded, as asked between two parts.  Returns how many representations had
-        to be computed; the others were cached. After an error some texts may be registered, and what was encoded is
-        kept, so that a second call gets further. Raises what `CandidateStore.put_many` and
-        `RepresentationSource.encode_ahead` raise.
+        stopping: whether no more should be encoded, as asked between two parts.  on_encoded: told how many were, after
+        each part.  Returns how many representations had to be computed; the others were cached. After an error some
+        texts may be registered, and what was encoded is kept, so that a second call gets further. Raises what
+        `CandidateStore.put_many` and `RepresentationSource.encode_ahead` raise.
         """
         await self.store.put_many(texts)
         distinct = list(dict.fromkeys(texts.values()))
         parts = list(runs_within([*map(len, distinct)], CHARACTERS_AT_ONCE, max_items=LOOKED_UP_AT_ONCE))
         computed = 0
-        for source, engine in self._sources.items():
-            async with engine.admitted():
+        engine = self.models.engine
+        async with engine.admitted():
+            for source in self._sources:
                 for part in parts:
                     computed += await source.encode_ahead(
-                        distinct[part], client=client, timeout_s=engine.request_timeout_s, stopping=stopping
+                        distinct[part],
+                        client=client,
+                        timeout_s=engine.request_timeout_s,
+                        stopping=stopping,
+                        on_encoded=on_encoded,
                     )
         return computed
 
@@ -136,10 +145,8 @@ class CandidateRegistry:
         return len(self._sources)
 
     @property
-    def _sources(self) -> dict[RepresentationSource, Engine]:
-        return {
-            stage.scorer.source: model.engine
-            for model in self.models.by_name.values()
-            for stage in model.stages
-            if isinstance(stage.scorer.source, RepresentationSource)
-        }
+    def _sources(self) -> list[RepresentationSource]:
+        """That of each scorer once, though models may share it."""
+        stages = [stage for model in self.models.by_name.values() for stage in model.stages]
+        sources = dict.fromkeys(stage.scorer.source for stage in stages)
+        return [source for source in sources if isinstance(source, RepresentationSource)]

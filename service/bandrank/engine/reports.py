@@ -1,6 +1,7 @@
 """Reports of what an answer cost: each step with its start, the source of metrics, response fields and traces."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -57,6 +58,17 @@ class StageReport:
     def seconds(self, step: str) -> float:
         """The seconds that a step took; 0 if the stage has no such step."""
         return sum((span.seconds for span in self.spans if span.name == step), 0.0)
+
+
+def covered_s(times: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of these lasted, as the queries of a request are answered side by side. times: starts and
+    ends.
+    """
+    seconds, until = 0.0, -math.inf
+    for start, end in sorted(times):
+        seconds += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return seconds
 
 
 @dataclass

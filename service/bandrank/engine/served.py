@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import torch
 
@@ -15,6 +16,7 @@ from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage, Passage
 from bandrank.engine.policy import AUTO, Plan, make_plan, strategies
 from bandrank.engine.ranking import Ranking, Stage, run_plan
+from bandrank.engine.reports import StageReport, covered_s
 from bandrank.engine.submit import timeout
 from bandrank.engine.tasks import AnyLane
 from bandrank.engine.text_scorer import CAUTION
@@ -90,8 +92,7 @@ class ServedModel:
         async with self.engine.admitted():
             rankings = await self._rank(asked, client, strategy, budget_s, options=options, passages=passages)
         if not client.background:
-            for ranking in rankings:
-                observe(ranking, self.engine.metrics)
+            observe(rankings, self.engine.metrics)
         return rankings
 
     async def locate(
@@ -198,37 +199,43 @@ class ServedModel:
         return expected
 
 
-def observe(ranking: Ranking, metrics: Metrics) -> None:
-    """Adds the reports of an answered request to the metrics."""
-    reports = ranking.reports
+def observe(rankings: Sequence[Ranking], metrics: Metrics) -> None:
+    """Adds the reports of an answered request to the metrics. rankings: one for each of its queries."""
+    by_stage: defaultdict[str, list[StageReport]] = defaultdict(list)
+    for ranking in rankings:
+        for report in ranking.reports:
+            by_stage[report.stage].append(report)
+    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for stage, reports in by_stage.items():
+        for span in chain.from_iterable(report.spans for report in reports):
+            spans[span.name].append((span.start, span.end))
+        metrics.stages.labels(stage).inc()
+        metrics.stage_candidates.labels(stage).inc(sum(report.num_candidates for report in reports))
+        metrics.stage_seconds.labels(stage).observe(covered_s([(report.start, report.end) for report in reports]))
+        metrics.truncated_tokens.inc(sum(report.truncated_tokens for report in reports))
+        metrics.cache_candidates.labels("hit").inc(sum(report.cache_hits for report in reports))
+        metrics.cache_candidates.labels("miss").inc(sum(report.cache_misses for report in reports))
     for step, seconds in metrics.step_seconds.items():
-        seconds.observe(sum(report.seconds(step) for report in reports))
-    metrics.candidates.inc(len(ranking.candidates))
-    metrics.tokens.inc(ranking.num_tokens)
-    metrics.degraded.inc(ranking.degraded)
-    for report in reports:
-        metrics.stages.labels(report.stage).inc()
-        metrics.stage_candidates.labels(report.stage).inc(report.num_candidates)
-        metrics.stage_seconds.labels(report.stage).observe(report.total_s)
-        metrics.truncated_tokens.inc(report.truncated_tokens)
-        metrics.cache_candidates.labels("hit").inc(report.cache_hits)
-        metrics.cache_candidates.labels("miss").inc(report.cache_misses)
+        seconds.observe(covered_s(spans[step]))
+    metrics.candidates.inc(sum(len(ranking.candidates) for ranking in rankings))
+    metrics.tokens.inc(sum(ranking.num_tokens for ranking in rankings))
+    metrics.degraded.inc(any(ranking.degraded for ranking in rankings))
 
 
 class Models:
-    """The served models; the first one is the default."""
+    """The served models, over one engine; the first one is the default."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self.default = models[0]
         self.by_name = {model.name: model for model in models}
-        self.engines = list(dict.fromkeys(model.engine for model in models))
+        self.engine = self.default.engine
         # Names go before aliases, and the aliases of the first models before those of later ones.
         aliases = {alias: model for model in reversed(models) for alias in model.aliases}
         self._by_alias = dict.fromkeys(NO_NAMES, self.default) | aliases | self.by_name
 
     async def close(self) -> None:
         """Admits no more requests; returns when those admitted are answered and what they computed is stored."""
-        await asyncio.gather(*(engine.close() for engine in self.engines))
+        await self.engine.close()
 
     def find(self, name: str | None, *, or_default: bool = False) -> ServedModel:
         """The model of a name or an alias; the default one for None and NO_NAMES.

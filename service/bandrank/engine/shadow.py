@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from bandrank import logs
 from bandrank.engine.agreement import agreement
 from bandrank.engine.calls import Answer, Call, rank_resolved
 from bandrank.engine.clients import SHADOW
@@ -21,7 +22,6 @@ from bandrank.engine.options import Options
 from bandrank.engine.ranking import Ranking
 from bandrank.engine.served import ServedModel
 from bandrank.errors import DeadlineExceeded, InputTooLarge, NotReady, Overloaded, UnknownStrategy
-from bandrank.logs import request_id as logged_request_id
 from bandrank.metrics import SHADOW_CUTOFFS, Metrics
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class Sample:
     """An answered request that the shadow is to score. options: of the request.  account: holds its texts."""
 
     request_id: str
+    trace_id: str
     query: str
     strategy: str
     options: Options
@@ -92,7 +93,8 @@ class Shadow:
         except Overloaded:
             self._count_drop(answer, "memory")
         else:
-            self._put(Sample(request_id, call.query, call.strategy, call.options, answer, account))
+            sample = Sample(request_id, logs.trace_id.get(), call.query, call.strategy, call.options, answer, account)
+            self._put(sample)
 
     async def close(self) -> None:
         """Gives up what is pending, without waiting for it, and takes no more."""
@@ -121,7 +123,8 @@ class Shadow:
 
     async def _score(self, sample: Sample) -> None:
         """Scores a sample and observes how far the rankings agree, or counts why there is nothing to observe."""
-        logged_request_id.set(sample.request_id)
+        logs.request_id.set(sample.request_id)  # the task has the ids of the first request that it was begun for
+        logs.trace_id.set(sample.trace_id)
         answer = sample.answer
         strategy = self._strategy or sample.strategy
         try:

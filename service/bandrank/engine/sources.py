@@ -1,5 +1,6 @@
 """Sources of the candidates that a scorer reads: token ids made on request, or representations from a cache."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +27,7 @@ DECAY = 0.9  # the factor of older candidates at each request; about ten request
 # What is encoded ahead at a time: as much as is expected to take PART_OF_TIME of a request's time, and at most
 # ROWS_AT_ONCE, which fill a GPU's batch twice.
 PART_OF_TIME, ROWS_AT_ONCE = 0.25, 1 << 16
+HASHED_AT_ONCE = 1 << 20  # characters, before others have their turn
 
 
 @dataclass(frozen=True)
@@ -179,14 +181,20 @@ class RepresentationSource:
         return self._sourced(NO_IDS, 0, payloads, self._tokenizer.unread_tokens(texts), misses)
 
     async def encode_ahead(
-        self, texts: Sequence[str], *, client: Client, timeout_s: float, stopping: Callable[[], bool] = lambda: False
+        self,
+        texts: Sequence[str],
+        *,
+        client: Client,
+        timeout_s: float,
+        stopping: Callable[[], bool] = lambda: False,
+        on_encoded: Callable[[int], None] = lambda _: None,
     ) -> int:
         """Puts the representations of texts into the cache, some at a time; returns how many it lacked.
 
         timeout_s: for those that are encoded at a time, which are expected to take a part of it; a single text, until
         the scorer's speed is known. So what was encoded before an error is kept, and the next call gets further.
-        stopping: whether no more should be encoded, as asked between two parts.  Raises NotReady then, and what
-        `fetch` raises.
+        stopping: whether no more should be encoded, as asked between two parts.  on_encoded: told how many were, after
+        each part.  Raises NotReady if it is stopped, and what `fetch` raises.
         """
         self._queue.check_open()
         read = {digest(text): text for text in self._tokenizer.readable(texts)}
@@ -206,6 +214,7 @@ class RepresentationSource:
             part = missing[start : start + num_texts]
             await self.cache.compute_missing(part, encode, client, wait_for_room=True)
             start += num_texts
+            on_encoded(len(part))
         return len(missing)
 
     async def represent_queries(self, queries: Sequence[str], *, ticket: Ticket) -> Sourced[list[Payload]]:
@@ -256,11 +265,17 @@ class RepresentationSource:
         representation with requests that read all of it.
         """
         limit = self._tokenizer.candidate_limit(0, reach)
-        if limit >= self._tokenizer.candidate_limit(0):
-            return [digest(text) for text in texts]
-        tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
-        pairs = zip(texts, tokens.candidates.lengths, strict=True)
-        return [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
+        lengths = [0] * len(texts)
+        if limit < self._tokenizer.candidate_limit(0):
+            tokens = await self._tokenizer.tokenize("", texts, client=ticket.client, options=Options(reach))
+            lengths = tokens.candidates.lengths.tolist()
+        keys: list[bytes] = []
+        for part in runs_within([*map(len, texts)], HASHED_AT_ONCE):
+            pairs = zip(texts[part], lengths[part], strict=True)
+            keys += [digest(text) if length < limit else cut_digest(text, limit) for text, length in pairs]
+            if part.stop < len(texts):
+                await asyncio.sleep(0)
+        return keys
 
     async def _payloads(
         self, keys: Sequence[bytes], texts: Sequence[str], reach: Reach, ticket: Ticket, recorder: Recorder

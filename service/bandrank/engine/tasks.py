@@ -31,7 +31,7 @@ class Task(Generic[Candidates, Result]):
     rows: how many rows each candidate takes.  arrived, first_taken: monotonic seconds.  ticket: that of its request.
     future: the results in the order of the candidates; cancelling it abandons the task.
     num_taken: how many candidates batches have taken, in order.  done_so_far: the leading candidates' results, as
-    batches end in order.
+    batches end in order, and none is added once the task is settled.
     """
 
     lane: "Lane[Candidates, Result]"
@@ -65,7 +65,11 @@ class Task(Generic[Candidates, Result]):
         return self.total_rows * self.lane.row_cost
 
     def add_results(self, results: Sequence[Result]) -> None:
-        """Adds the results of the next candidates; the last ones complete the task."""
+        """Adds the results of the next candidates; the last ones complete the task. A task that is settled gets none:
+        where it has failed, those of the candidates before these are missing.
+        """
+        if self.future.done():
+            return
         self.done_so_far.extend(results)
         if len(self.done_so_far) == len(self.candidates):
             self.finish(self.done_so_far)

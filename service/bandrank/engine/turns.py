@@ -42,8 +42,8 @@ class Turns:
         if client.background:
             yield math.inf
             return
-        if not sizes.fits(client, size):
-            seconds = self._speed.seconds(LANE, size)
+        if (excess := sizes.excess(client, size)) > 0:
+            seconds = self._speed.seconds(LANE, excess)
             raise Overloaded(
                 f"{sizes.held:.0f} characters wait to be tokenised; try again in {seconds:.1f} s",
                 retry_after_s=min(seconds, MAX_RETRY_AFTER_S),

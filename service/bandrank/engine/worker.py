@@ -193,8 +193,9 @@ class ScoringWorker:
                 part.task.add_results(result)
 
     def _run_now(self, slices: Sequence[AnySlice]) -> None:
-        """Runs a part of a failed batch; no other batch is handed out meanwhile."""
-        self._finish(_Batch(slices, self._clock()).begin())
+        """Runs a part of a failed batch, without the tasks that are settled; no other batch is handed out meanwhile."""
+        if wanted := [part for part in slices if not part.task.future.done()]:
+            self._finish(_Batch(wanted, self._clock()).begin())
 
     def _retry(self, slices: Sequence[AnySlice], error: Exception) -> None:
         out_of_memory = is_out_of_memory(error)

@@ -11,11 +11,13 @@ import torch
 from redis.crc import key_slot
 from support.redis_server import RedisServer, redis_server
 from support.replica import CODEC, FINGERPRINT, SIZE, payload_of, replica, texts_of
+from support.stderr import logging_to_stderr
 
 from bandrank.engine.cache import representations
 from bandrank.engine.cache.codec import RepresentationCodec
 from bandrank.engine.cache.keys import digest, redis_keys
 from bandrank.engine.cache.representations import Rescue
+from bandrank.logs import request_id, trace_id
 from bandrank.models.ragged import Ragged
 
 pytestmark = pytest.mark.anyio
@@ -134,6 +136,28 @@ async def test_metrics_count_reads_and_writes(server: RedisServer) -> None:
         assert second.sample("redis_errors_total", operation="get") == 0
         assert second.sample("cache_memory_entries") == 11
         assert second.sample("redis_breaker_state") == 0
+
+
+async def test_no_request_is_named_where_what_many_computed_is_not_stored(
+    server: RedisServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The request that happened to be the first is no more to blame than the others."""
+
+    async def ask() -> bool:
+        request_id.set("first")
+        trace_id.set("first of its trace")
+        return await one.store(["a"])
+
+    server.do("CONFIG", "SET", "maxmemory", 1)
+    try:
+        async with replica(server.url) as one:
+            with logging_to_stderr():
+                assert not await asyncio.create_task(ask())
+    finally:
+        server.do("CONFIG", "SET", "maxmemory", 0)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "refuses to store" in line]
+
+    assert "first" not in line
 
 
 async def test_keys_spread_over_the_slots_of_a_cluster(server: RedisServer) -> None:

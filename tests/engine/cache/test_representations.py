@@ -2,14 +2,22 @@
 
 import asyncio
 import random
+import time
 
 import pytest
+import torch
 from support.replica import CODEC, Replica, payload_of, replica, texts_of
-from support.tasks import until
+from support.scorers import encoded_lookup, word_id
+from support.serving import ranked, served
+from support.tasks import HANG_S, until
 
-from bandrank.engine.cache.keys import digest
+from bandrank.engine import sources
+from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
+from bandrank.engine.options import Options
 from bandrank.errors import ScoringFailed
+from bandrank.models.ragged import Ragged
+from bandrank.models.texts import WHOLE, Reach
 
 pytestmark = pytest.mark.anyio
 
@@ -134,3 +142,55 @@ async def test_two_caches_share_the_gauges() -> None:
 
         assert one.sample("cache_memory_entries") == 4
         assert one.sample("cache_memory_bytes") == 2 * size
+
+
+@pytest.mark.parametrize("reach", [WHOLE, Reach(tokens=2)], ids=["whole", "cut"])
+async def test_large_texts_are_hashed_some_at_a_time(monkeypatch: pytest.MonkeyPatch, reach: Reach) -> None:
+    """The event loop has a turn after each few of them, as they may be 64 MiB in all."""
+    hashed_in: list[int] = []
+    turn = 0
+
+    def watched(text: str, *more: int) -> bytes:
+        hashed_in.append(turn)
+        return cut_digest(text, *more) if more else digest(text)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(sources, "HASHED_AT_ONCE", 10)
+    monkeypatch.setattr(sources, "digest", watched)
+    monkeypatch.setattr(sources, "cut_digest", watched)
+    async with served(encoded_lookup(man=1.0)) as model:
+        counting = asyncio.ensure_future(count_turns())
+        ranking = await model.rank("who", ["man", "she he he", "man he you he", "you"], options=Options(reach))
+        counting.cancel()
+
+    assert [candidate.index for candidate in ranking.candidates] == [0, 2, 1, 3]
+    assert len(hashed_in) == len({*hashed_in}) == 4
+
+
+async def test_no_text_gets_the_representation_of_another_after_a_failure() -> None:
+    """Though the event loop hears of it when the scoring thread is through with the request."""
+    scores = {"man": 1.0, "she": 2.0, "you": 3.0, "he": 4.0}
+    loop, well = asyncio.get_running_loop(), False
+
+    def hold_the_loop() -> None:
+        while 0 < model.engine.worker.stuck_s < HANG_S:
+            time.sleep(0.001)
+
+    def choke(tokens: Ragged) -> None:
+        first = [int(tokens[index][0]) for index in range(len(tokens))]
+        if not well and (len(first) == 4 or word_id("she") in first):
+            if len(first) == 1:
+                loop.call_soon_threadsafe(hold_the_loop)
+            raise torch.OutOfMemoryError("too large")
+
+    async with served(encoded_lookup(choke, **scores)) as model:
+        with pytest.raises(ScoringFailed):
+            await model.rank("who", [*scores])
+        well = True
+
+        assert ranked(await model.rank("who", [*scores])) == [(3, 4.0), (2, 3.0), (1, 2.0), (0, 1.0)]

@@ -153,10 +153,9 @@ class RepresentationCache:
     def _keep(self, payloads: Mapping[bytes, bytes]) -> None:
         if payloads:
             self._mean_bytes = max(sum(map(len, payloads.values())) / len(payloads), KEPT_SIZE * self._mean_bytes)
-        entries, size = len(self._memory), self._memory.num_bytes
-        self._memory.put_many(payloads)
-        self._metrics.cache_memory_entries.inc(len(self._memory) - entries)  # two caches may share the gauges
-        self._metrics.cache_memory_bytes.inc(self._memory.num_bytes - size)
+        entries = len(self._memory)
+        self._metrics.cache_memory_bytes.inc(self._memory.put_many(payloads))  # two caches may share the gauges
+        self._metrics.cache_memory_entries.inc(len(self._memory) - entries)
 
     def _count(self, tier: str, outcomes: Mapping[str, int]) -> None:
         for outcome, count in outcomes.items():

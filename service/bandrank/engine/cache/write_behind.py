@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextvars import Context
 
 from bandrank.engine.cache.redis_client import RedisClient, parts
 from bandrank.metrics import Metrics
@@ -46,7 +47,8 @@ class WriteBehind:
                 self._pending[key] = value
                 self._resize(len(key) + len(value))
         if self._pending and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._drain())
+            # In a context of its own: it writes what many requests computed, and logs under the id of none of them.
+            self._task = asyncio.create_task(self._drain(), context=Context())
 
     async def put_all(self, entries: Mapping[bytes, bytes]) -> None:
         """Queues entries as there comes room for them; drops them only while Redis does not answer."""
