@@ -59,14 +59,33 @@ void try_layers(int64_t rows, int64_t size, int64_t inner) {
     std::vector<float> wide(rows * (inner + 1)), strided = floats(rows * (size + 3));
     bandrank_linear(strided.data(), size + 3, rows, &odd.weights, 1, wide.data());
     keep(wide);
-    PostNorm block{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
-                   {norm.data(), nullptr, 1e-12f}};
-    bandrank_post_norm(x.data(), hidden.data(), rows, &block, result.data());
-    keep(result);
+    Product both(2 * inner, size);  // of a gated unit
+    const Norm with_bias{norm.data(), norm.data(), 1e-12f}, without{norm.data(), nullptr, 1e-12f};
+    for (int64_t unit : {PLAIN_GELU, GEGLU, SWIGLU}) {
+        const Weights* first = unit == PLAIN_GELU ? &up.weights : &both.weights;
+        PostNorm post{&out.weights, first, &down.weights, unit, with_bias, without};
+        bandrank_post_norm(x.data(), hidden.data(), rows, &post, result.data());
+        keep(result);
+        for (const Norm& final : {without, Norm{}}) {
+            PreNorm pre{&out.weights, first, &down.weights, unit, without, final};
+            bandrank_pre_norm(x.data(), hidden.data(), rows, &pre, result.data());
+            keep(result);
+        }
+    }
     std::vector<float> transposed = padded_floats(size, inner + 1, padded(inner + 1));
     std::vector<float> bias = padded_floats(1, inner + 1, padded(inner + 1));
     bandrank_dense(x.data(), rows, size, transposed.data(), bias.data(), inner + 1, wide.data());
     keep(wide);
+}
+
+void try_turn(int64_t heads, int64_t head_dim, int64_t rows) {
+    const int64_t stride = heads * head_dim + 5, half = head_dim / 2;
+    std::vector<float> x = floats(rows ? (rows - 1) * stride + heads * head_dim : 0);
+    std::vector<int64_t> positions(rows);
+    for (int64_t row = 0; row < rows; ++row) positions[row] = row * 3 % 7;
+    std::vector<float> cosines = floats(7 * half), sines = floats(7 * half);
+    bandrank_turn(x.data(), stride, rows, heads, head_dim, positions.data(), cosines.data(), sines.data());
+    keep(x);
 }
 
 void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t window) {
@@ -103,7 +122,7 @@ struct SmallLayer {
     static constexpr int64_t size = 32;
     Product qkv{3 * size, size, 16}, out{size, size}, up{48, size}, down{size, 48};
     std::vector<float> norm = floats(size);
-    PostNorm rest{&out.weights, &up.weights, &down.weights, {norm.data(), norm.data(), 1e-12f},
+    PostNorm rest{&out.weights, &up.weights, &down.weights, PLAIN_GELU, {norm.data(), norm.data(), 1e-12f},
                   {norm.data(), nullptr, 1e-12f}};
 };
 
@@ -181,6 +200,8 @@ int main(int argc, char**) {
         try_layers(rows, 16, 16);
         try_layers(rows, 48, 80);
     }
+    for (int64_t head_dim : {2, 16, 24, 32, 64, 100})
+        for (int64_t rows : {0, 1, 9}) try_turn(2, head_dim, rows);
     for (int64_t head_dim : {16, 32, 240, 256})
         for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 75, 128})
             for (int64_t window : {0, 1, 4, 37, 500}) try_attention(2, head_dim, count, window);

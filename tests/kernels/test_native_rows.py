@@ -8,7 +8,7 @@ from support.native import each_variant, needs_native
 from torch import Tensor
 from torch.nn import functional
 
-from bandrank_kernels.native.tensors import Dense, Int8Weights, PostNorm, Split, linear
+from bandrank_kernels.native.tensors import Dense, Int8Weights, Norm, PostNorm, PreNorm, Split, Unit, linear, turn
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 ROWS = [1, 5, 6, 7, 95, 96, 97, 200]  # around a tile and a block
@@ -160,26 +160,84 @@ def test_a_layer_needs_whole_registers() -> None:
         Int8Weights.pack(torch.zeros(8, 20, dtype=torch.int8), torch.ones(8), None)
 
 
+def acted(x: Tensor, unit: Unit) -> Tensor:
+    """What is between the two products of a feed-forward half."""
+    if unit is Unit.GELU:
+        return functional.gelu(x)
+    gate, gated = x.chunk(2, 1)
+    return (functional.gelu(gate) if unit is Unit.GEGLU else functional.silu(gate)) * gated
+
+
+def normed(x: Tensor, norm: Norm | None) -> Tensor:
+    """Torch's LayerNorm, or `x` without one."""
+    if norm is None:
+        return x
+    weight, bias, eps = norm
+    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+def assert_in_turn(block: PostNorm | PreNorm, expected: Tensor, attended: Tensor, hidden: Tensor) -> None:
+    """The same sums, and the same bits alone; a number on the border of two steps may fall to either side."""
+    actual = block(attended, hidden)
+    wrong = (actual - expected).abs() / expected.std()
+    assert wrong.mean() < 0.003
+    assert wrong.max() < 0.05
+    assert torch.equal(block(attended[-1:], hidden[-1:])[0], actual[-1])
+
+
+@pytest.mark.parametrize("unit", Unit)
 @pytest.mark.parametrize("rows", ROWS)
-def test_the_block_behind_attention_is_its_layers_in_turn(rows: int) -> None:
-    """The same sums as its layers and norms one by one, to the rounding of a norm."""
+def test_a_block_behind_attention_is_its_layers_in_turn(rows: int, unit: Unit) -> None:
+    """The same sums as its layers and norms one by one, to the rounding of a norm; norms before or behind."""
     size, inner = 48, 192
-    out, up, down = int8_layer(size, size)[0], int8_layer(size, inner, seed=3)[0], int8_layer(inner, size, seed=5)[0]
-    norms = [(some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2)]
+    raised = inner if unit is Unit.GELU else 2 * inner
+    out, up, down = int8_layer(size, size)[0], int8_layer(size, raised, seed=3)[0], int8_layer(inner, size, seed=5)[0]
+    first, second = ((some(size, seed=7 + i).abs(), some(size, seed=9 + i), 1e-12) for i in range(2))
+    unbiased = first[0], None, 1e-5
     attended, hidden = some(rows, size, seed=11), some(rows, size, seed=12)
+    summed = linear(attended, out) + hidden
 
-    def normed(x: Tensor, norm: tuple[Tensor, Tensor, float]) -> Tensor:
-        weight, bias, eps = norm
-        return functional.layer_norm(x, (size,), weight, bias, eps)
+    state = normed(summed, first)
+    expected = normed(linear(acted(linear(state, up), unit), down) + state, second)
+    assert_in_turn(PostNorm(out, up, down, unit, first, second), expected, attended, hidden)
+    for final in (None, second):
+        expected = normed(linear(acted(linear(normed(summed, unbiased), up), unit), down) + summed, final)
+        assert_in_turn(PreNorm(out, up, down, unit, unbiased, final), expected, attended, hidden)
 
-    state = normed(linear(attended, out) + hidden, norms[0])
-    expected = normed(linear(linear(state, up, gelu=True), down) + state, norms[1])
-    actual = PostNorm(out, up, down, *norms)(attended, hidden)
 
-    # A number on the border of two steps may fall to either side.
-    assert ((actual - expected).abs() < 1e-4).double().mean() > 0.97
-    assert (actual - expected).abs().max() < 0.05
-    assert torch.equal(PostNorm(out, up, down, *norms)(attended[-1:], hidden[-1:])[0], actual[-1])
+@pytest.mark.parametrize("unit", [Unit.GEGLU, Unit.SWIGLU])
+def test_a_gate_over_the_whole_range(unit: Unit) -> None:
+    """Gates come from the bias, and what they let through is one: the block gives the gates' values and its input."""
+    gates = torch.tensor([-1e30, -200, -100, -20, -5, -1, -1e-3, 0, 1e-3, 1, 5, 20, 100, 200, 3, -3])
+    size = len(gates)
+    nothing = torch.zeros(2 * size, size, dtype=torch.int8)
+    up = Int8Weights.pack(nothing, torch.ones(2 * size), torch.cat([gates, torch.ones(size)]))
+    zero = Int8Weights.pack(nothing[:size], torch.ones(size), None)
+    one = Int8Weights.pack(torch.eye(size, dtype=torch.int8), torch.ones(size), None)
+    norm = torch.ones(size), None, 1e-5
+
+    (values,) = PreNorm(zero, up, one, unit, norm, None)(torch.zeros(1, size), torch.zeros(1, size))
+
+    (expected,) = acted(torch.cat([gates, torch.ones(size)])[None], unit)
+    torch.testing.assert_close(values, expected, rtol=0, atol=201 / 255)  # half a step of the row's 255, and GELU's own
+
+
+@pytest.mark.parametrize("head_dim", [2, 16, 24, 64])
+def test_heads_are_turned_in_place(head_dim: int) -> None:
+    """Numbers i and i + head_dim / 2 of queries and keys, not of values, for positions in any order."""
+    angles = torch.rand(900, head_dim // 2) * 100
+    positions = torch.randint(0, 900, (97,), generator=torch.Generator().manual_seed(0))
+    qkv = some(97, 3, 2, head_dim)
+    turned, alone = qkv.clone(), qkv[40:41].clone()
+
+    turn(turned, positions, angles.cos(), angles.sin())
+    turn(alone, positions[40:41], angles.cos(), angles.sin())
+
+    left, right = qkv[:, :2].chunk(2, 3)
+    cos, sin = (table[positions][:, None, None] for table in (angles.cos(), angles.sin()))
+    torch.testing.assert_close(turned[:, :2], torch.cat([left * cos - right * sin, right * cos + left * sin], 3))
+    assert torch.equal(turned[:, 2], qkv[:, 2])
+    assert torch.equal(alone[0], turned[40])
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(384, 384), (384, 1), (7, 100)])

@@ -46,8 +46,22 @@ class PostNormStruct(ctypes.Structure):
         ("out", ctypes.POINTER(WeightsStruct)),
         ("up", ctypes.POINTER(WeightsStruct)),
         ("down", ctypes.POINTER(WeightsStruct)),
+        ("unit", LONG),
         ("attention_norm", NormStruct),
         ("out_norm", NormStruct),
+    )
+
+
+class PreNormStruct(ctypes.Structure):
+    """`PreNorm` of layers.h."""
+
+    _fields_ = (
+        ("out", ctypes.POINTER(WeightsStruct)),
+        ("up", ctypes.POINTER(WeightsStruct)),
+        ("down", ctypes.POINTER(WeightsStruct)),
+        ("unit", LONG),
+        ("up_norm", NormStruct),
+        ("final_norm", NormStruct),
     )
 
 
@@ -94,6 +108,8 @@ SIGNATURES: dict[str, list[type]] = {
     "pack": [ADDRESS, LONG, LONG, LONG, ADDRESS, ADDRESS],
     "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
     "post_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PostNormStruct), ADDRESS],
+    "pre_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PreNormStruct), ADDRESS],
+    "turn": [ADDRESS, LONG, LONG, LONG, LONG, ADDRESS, ADDRESS, ADDRESS],
     "sequences": [
         *(ADDRESS, ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct)),
         *(LONG, LONG, ctypes.POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
@@ -152,7 +168,7 @@ class Library:
         self.sequences, self.finish_cls = typed("sequences"), typed("finish_cls")
         self.joint_sequences = typed("joint_sequences")
         self.attend, self.attend_shared, self.dense = typed("attend"), typed("attend_shared"), typed("dense")
-        self.stack = typed("stack")
+        self.stack, self.pre_norm, self.turn = typed("stack"), typed("pre_norm"), typed("turn")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer's whole panels."""

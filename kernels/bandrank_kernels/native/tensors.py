@@ -6,13 +6,23 @@ for the caller.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from bandrank_kernels.native.library import LayerStruct, NormStruct, PostNormStruct, SplitStruct, WeightsStruct, native
+from bandrank_kernels.native.library import (
+    LayerStruct,
+    NormStruct,
+    PostNormStruct,
+    PreNormStruct,
+    SplitStruct,
+    WeightsStruct,
+    native,
+)
 from bandrank_kernels.native.threads import in_parts
 
 MULTIPLE = 16  # inputs of a layer and numbers of a row come in such runs: a whole register of any variant
@@ -103,40 +113,96 @@ def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
     return out
 
 
-@dataclass(frozen=True, eq=False)
-class PostNorm:
-    """BERT's block behind its attention: the output projection, the feed-forward half, and both norms.
+def turn(qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> None:
+    """Turns queries and keys in place (rotary positions, Su et al. 2021).
 
-    norms: the weight, bias and eps of each; float32.
+    qkv: (n, 3, num_heads, head_dim).  positions: (n,) int64.  cosines, sines: (m, head_dim / 2) for positions below m.
     """
+    rows, _, heads, head_dim = qkv.shape
+
+    def run(begin: int, end: int) -> None:
+        sizes = qkv.stride(0), end - begin, 2 * heads, head_dim
+        tables = positions[begin:].data_ptr(), cosines.data_ptr(), sines.data_ptr()
+        native().turn(qkv[begin:].data_ptr(), *sizes, *tables)
+
+    in_parts(rows, native().block_rows, run)
+
+
+class Unit(IntEnum):
+    """`Unit` of layers.h: what is between the two products of a feed-forward half."""
+
+    GELU = 0
+    GEGLU = 1
+    SWIGLU = 2
+
+
+Norm = tuple[Tensor, Tensor | None, float]  # weight, bias and eps; float32
+
+
+@dataclass(frozen=True, eq=False)
+class _BehindAttention:
+    """A block behind its attention: the output projection, the feed-forward half, and its norms."""
 
     out: Int8Weights
     up: Int8Weights
     down: Int8Weights
-    attention_norm: tuple[Tensor, Tensor | None, float]
-    out_norm: tuple[Tensor, Tensor | None, float]
+    unit: Unit
 
-    @cached_property
-    def struct(self) -> PostNormStruct:
-        """What the kernels are given; valid as long as this object."""
+    def _parts(self) -> tuple[object, ...]:
+        """The first fields of the struct."""
         products = [ctypes.pointer(weights.struct) for weights in (self.out, self.up, self.down)]
-        norms = [
-            NormStruct(weight.data_ptr(), None if bias is None else bias.data_ptr(), eps)
-            for weight, bias, eps in (self.attention_norm, self.out_norm)
-        ]
-        return PostNormStruct(*products, *norms)
+        return *products, int(self.unit)
 
-    def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
+    def _by_blocks(self, compute: Callable[..., None], attended: Tensor, hidden: Tensor, struct: object) -> Tensor:
         attended, hidden = attended.contiguous(), hidden.contiguous()
         out = torch.empty_like(hidden)
 
         def run(begin: int, end: int) -> None:
             before, behind, to = (each[begin:].data_ptr() for each in (attended, hidden, out))
-            native().post_norm(before, behind, end - begin, self.struct, to)
+            compute(before, behind, end - begin, struct, to)
 
         in_parts(len(hidden), native().block_rows, run)
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class PostNorm(_BehindAttention):
+    """BERT's: a norm follows each half."""
+
+    attention_norm: Norm
+    out_norm: Norm
+
+    @cached_property
+    def struct(self) -> PostNormStruct:
+        """What the kernels are given; valid as long as this object."""
+        return PostNormStruct(*self._parts(), _norm(self.attention_norm), _norm(self.out_norm))
+
+    def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
+        return self._by_blocks(native().post_norm, attended, hidden, self.struct)
+
+
+@dataclass(frozen=True, eq=False)
+class PreNorm(_BehindAttention):
+    """ModernBERT's: a norm precedes the feed-forward half. final_norm: of the last block of an encoder."""
+
+    up_norm: Norm
+    final_norm: Norm | None
+
+    @cached_property
+    def struct(self) -> PreNormStruct:
+        """What the kernels are given; valid as long as this object."""
+        final = NormStruct() if self.final_norm is None else _norm(self.final_norm)
+        return PreNormStruct(*self._parts(), _norm(self.up_norm), final)
+
+    def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
+        return self._by_blocks(native().pre_norm, attended, hidden, self.struct)
+
+
+def _norm(norm: Norm) -> NormStruct:
+    weight, bias, eps = norm
+    return NormStruct(weight.data_ptr(), None if bias is None else bias.data_ptr(), eps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,9 +65,35 @@ inline void linear(const float* x, int64_t stride, int64_t rows, const Weights& 
 struct Norm {
     const float *weight, *bias;
     float eps;
+
+    void operator()(const float* x, int64_t n, float* out) const { layer_norm(x, weight, bias, eps, n, out); }
 };
+
+// What is between the two products of a feed-forward half: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
+// the first half of the numbers is the gate.
+enum Unit : int64_t { PLAIN_GELU, GEGLU, SWIGLU };
+
+// inner (count, padded outputs of `up`): the unit's numbers, of which a gated one leaves half. x has `wide` numbers from
+// row to row.
+inline void raise(const float* x, int64_t wide, int64_t count, const Weights& up, int64_t unit, float* inner) {
+    const int64_t middle = padded(up.outputs), half = up.outputs / 2;
+    if (unit == PLAIN_GELU)
+        return product(x, wide, count, up,
+                       [=](int64_t row, int64_t output, Floats y) { store(inner + row * middle + output, gelu(y)); });
+    product(x, wide, count, up,
+            [=](int64_t row, int64_t output, Floats y) { store(inner + row * middle + output, y); });
+    for (int64_t row = 0; row < count; ++row) {
+        float *gate = inner + row * middle, *gated = gate + half;
+        for (int64_t i = 0; i < half; i += LANES) {
+            const Floats opens = load<Floats>(gate + i);
+            store(gate + i, (unit == GEGLU ? gelu(opens) : silu(opens)) * load<Floats>(gated + i));
+        }
+    }
+}
+
 struct PostNorm {
     const Weights *out, *up, *down;
+    int64_t unit;
     Norm attention_norm, out_norm;
 };
 
@@ -75,23 +101,49 @@ struct PostNorm {
 inline void post_norm(const float* attended, const float* hidden, int64_t rows, const PostNorm& b, float* out) {
     int64_t size = b.out->outputs, wide = padded(size), middle = padded(b.up->outputs);
     float *state = scratch.first.room(CHAIN_ROWS * wide), *inner = scratch.second.room(CHAIN_ROWS * middle);
-    auto normed = [&](const Norm& norm, int64_t row, float* to) {
-        layer_norm(state + row * wide, norm.weight, norm.bias, norm.eps, size, to);
-    };
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
         int64_t count = std::min(CHAIN_ROWS, rows - begin);
         product(attended + begin * size, size, count, *b.out,
                 [=, hidden = hidden + begin * size](int64_t row, int64_t output, Floats y) {
                     if (output < size) store(state + row * wide + output, y + load<Floats>(hidden + row * size + output));
                 });
-        for (int64_t row = 0; row < count; ++row) normed(b.attention_norm, row, state + row * wide);
-        product(state, wide, count, *b.up,
-                [=](int64_t row, int64_t output, Floats y) { store(inner + row * middle + output, gelu(y)); });
+        for (int64_t row = 0; row < count; ++row) b.attention_norm(state + row * wide, size, state + row * wide);
+        raise(state, wide, count, *b.up, b.unit, inner);
         product(inner, middle, count, *b.down, [=](int64_t row, int64_t output, Floats y) {
             float* to = state + row * wide + output;
             if (output < size) store(to, y + load<Floats>(to));
         });
-        for (int64_t row = 0; row < count; ++row) normed(b.out_norm, row, out + (begin + row) * size);
+        for (int64_t row = 0; row < count; ++row) b.out_norm(state + row * wide, size, out + (begin + row) * size);
+    }
+}
+
+// final_norm: behind the last layer of an encoder; without weights there is none.
+struct PreNorm {
+    const Weights *out, *up, *down;
+    int64_t unit;
+    Norm up_norm, final_norm;
+};
+
+// The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed.
+inline void pre_norm(const float* attended, const float* hidden, int64_t rows, const PreNorm& b, float* out) {
+    const int64_t size = b.out->outputs, wide = padded(size), middle = padded(b.up->outputs);
+    float *normed = scratch.first.room(CHAIN_ROWS * wide), *inner = scratch.second.room(CHAIN_ROWS * middle);
+    for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
+        const int64_t count = std::min(CHAIN_ROWS, rows - begin);
+        float* state = out + begin * size;
+        product(attended + begin * size, size, count, *b.out,
+                [=, hidden = hidden + begin * size](int64_t row, int64_t output, Floats y) {
+                    const int64_t at = row * size + output;
+                    if (output < size) store(state + at, y + load<Floats>(hidden + at));
+                });
+        for (int64_t row = 0; row < count; ++row) b.up_norm(state + row * size, size, normed + row * wide);
+        raise(normed, wide, count, *b.up, b.unit, inner);
+        product(inner, middle, count, *b.down, [=](int64_t row, int64_t output, Floats y) {
+            float* to = state + row * size + output;
+            if (output < size) store(to, y + load<Floats>(to));
+        });
+        if (b.final_norm.weight)
+            for (int64_t row = 0; row < count; ++row) b.final_norm(state + row * size, size, state + row * size);
     }
 }
 

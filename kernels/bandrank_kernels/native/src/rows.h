@@ -114,4 +114,10 @@ inline Floats gelu(Floats x) {
     return bounded * (clipped * y + 0.5f);
 }
 
+// x / (1 + exp(-x)), or SiLU.
+inline Floats silu(Floats x) {
+    const Floats e = exp_of_negative(x < 0.0f ? x : -x);  // of -|x|, which does not overflow
+    return x * ((x < 0.0f ? e : all(1.0f)) / (e + 1.0f));
+}
+
 }  // namespace bandrank

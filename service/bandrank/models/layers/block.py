@@ -15,11 +15,13 @@ from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.positions import Rotary
 from bandrank.models.layers.window_plans import plan_within
-from bandrank_kernels.native.tensors import Int8Layer, PostNorm
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Unit
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
 CPU_BLOCK_ROWS = 1024
+# The activations that the CPU kernels compute between int8 layers.
+UNITS: dict[Activation, Unit] = {"gelu": Unit.GELU, "geglu": Unit.GEGLU, "swiglu": Unit.SWIGLU}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,13 @@ BERT = BlockOptions()
 class Block(nn.Module, ABC):
     """Attention and feed-forward with residuals; subclasses place the two norms.
 
-    whole: the layer's weights where the CPU kernels compute it in one call.
+    In int8 the CPU kernels compute all behind the attention in one call.
+    whole: the layer's weights where they compute it in one call.
     """
 
     whole: Int8Layer | None = None
+    _fused: PostNorm | PreNorm | None = None
+    _native = False
     _folded: FoldedProjections | None = None
 
     def __init__(self, config: EncoderConfig, options: BlockOptions = BERT) -> None:
@@ -63,6 +68,10 @@ class Block(nn.Module, ABC):
         self.up = Linear(hidden_size, up_size(config.intermediate_size, options.activation), bias=up_bias)
         self.down = Linear(config.intermediate_size, hidden_size, bias=bias)
         self.out_norm = LayerNorm(hidden_size, eps=eps, bias=options.norm_bias)
+
+    def prepare_for(self, execution: Execution) -> None:
+        """Decides whether the CPU kernels compute the block."""
+        self._native = execution.backend == "native"
 
     def fold(self) -> None:
         """Prepares `forward_cls` to project with two products in place of four and their copies, if that saves time."""
@@ -125,9 +134,20 @@ class Block(nn.Module, ABC):
 
     def _project(self, rows: Tensor, positions: Tensor) -> Tensor:
         qkv: Tensor = self.qkv(rows).view(len(rows), 3, self.num_heads, self.head_dim)
-        return qkv if self.rotary is None else self.rotary.turn(qkv, positions)
+        return qkv if self.rotary is None else self.rotary.turn(qkv, positions, native=self._native)
+
+    def _packed(self) -> tuple[Int8Weights, Int8Weights, Int8Weights, Unit] | None:
+        """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
+        layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
+        packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
+        if len(packed) < len(layers) or self.activation not in UNITS:
+            return None
+        out, up, down = packed
+        return out, up, down, UNITS[self.activation]
 
     def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
+        if self._fused is not None:
+            return self._fused(attended, hidden)
         if hidden.device.type != "cpu" or torch.is_grad_enabled() or len(hidden) <= CPU_BLOCK_ROWS:
             return self.add_and_feed_forward(self.attention_out(attended), hidden)
         out = torch.empty_like(hidden)
@@ -140,11 +160,8 @@ class Block(nn.Module, ABC):
 class PostNormBlock(Block):
     """BERT's block: residual and LayerNorm follow each half (Devlin et al. 2019).
 
-    With int8 layers and GELU, all behind the attention is one call of the CPU kernels; the whole layer is, where the
-    attention's plan can.
+    In int8 the whole layer is one call of the CPU kernels, where the attention's plan can.
     """
-
-    _fused: PostNorm | None = None
 
     def forward(self, hidden: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         out = None if self.whole is None else plan_within(plan, self.window).layer(hidden, self.whole)
@@ -157,18 +174,12 @@ class PostNormBlock(Block):
         return super().forward_cls(hidden, positions, plan, num_candidates) if out is None else out
 
     def prepare_for(self, execution: Execution) -> None:
-        del execution  # the kinds of its layers decide
-        layers: list[LinearLayer] = [self.attention_out, self.up, self.down]
-        packed = [layer.packed for layer in layers if isinstance(layer, Int8Linear)]
-        if self.activation == "gelu" and len(packed) == len(layers):
-            out, up, down = packed
-            before, behind = ((norm.weight, norm.bias, norm.eps) for norm in (self.attention_norm, self.out_norm))
-            self._fused = PostNorm(out, up, down, before, behind)
+        super().prepare_for(execution)
+        if (packed := self._packed()) is not None:
+            rest = PostNorm(*packed, _numbers(self.attention_norm), _numbers(self.out_norm))
+            self._fused = rest
             if isinstance(self.qkv, Int8Linear) and self.rotary is None:
-                self.whole = Int8Layer(self.qkv.packed, self._fused, self.num_heads)
-
-    def _after_attention(self, attended: Tensor, hidden: Tensor) -> Tensor:
-        return super()._after_attention(attended, hidden) if self._fused is None else self._fused(attended, hidden)
+                self.whole = Int8Layer(self.qkv.packed, rest, self.num_heads)
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -192,6 +203,12 @@ class PreNormBlock(Block):
         eps, bias = config.layer_norm_eps, options.norm_bias
         self.final_norm = LayerNorm(config.hidden_size, eps=eps, bias=bias) if final else None
 
+    def prepare_for(self, execution: Execution) -> None:
+        super().prepare_for(execution)
+        if (packed := self._packed()) is not None:
+            final = None if self.final_norm is None else _numbers(self.final_norm)
+            self._fused = PreNorm(*packed, _numbers(self.out_norm), final)
+
     def before_attention(self, hidden: Tensor) -> Tensor:
         return self.attention_norm(hidden)  # type: ignore[no-any-return]
 
@@ -210,3 +227,7 @@ class UnnormedPreNormBlock(PreNormBlock):
 
     def before_attention(self, hidden: Tensor) -> Tensor:
         return hidden
+
+
+def _numbers(norm: LayerNorm) -> Norm:
+    return norm.weight, norm.bias, norm.eps
