@@ -78,14 +78,18 @@ void try_layers(int64_t rows, int64_t size, int64_t inner) {
     keep(wide);
 }
 
-void try_turn(int64_t heads, int64_t head_dim, int64_t rows) {
-    const int64_t stride = heads * head_dim + 5, half = head_dim / 2;
-    std::vector<float> x = floats(rows ? (rows - 1) * stride + heads * head_dim : 0);
+void try_projection(int64_t heads, int64_t head_dim, int64_t rows) {
+    const int64_t inputs = 48, half = head_dim / 2;
+    Product qkv(3 * heads * head_dim, inputs, 16);
+    std::vector<float> x = floats(rows * inputs), norm = floats(inputs), out(rows * 3 * heads * head_dim);
     std::vector<int64_t> positions(rows);
     for (int64_t row = 0; row < rows; ++row) positions[row] = row * 3 % 7;
     std::vector<float> cosines = floats(7 * half), sines = floats(7 * half);
-    bandrank_turn(x.data(), stride, rows, heads, head_dim, positions.data(), cosines.data(), sines.data());
-    keep(x);
+    const Turn turn{2 * heads, head_dim, positions.data(), cosines.data(), sines.data()};
+    for (const Norm& each : {Norm{}, Norm{norm.data(), nullptr, 1e-5f}}) {
+        bandrank_project(x.data(), rows, &qkv.weights, &each, &turn, out.data());
+        keep(out);
+    }
 }
 
 void try_attention(int64_t heads, int64_t head_dim, int64_t count, int64_t window) {
@@ -201,7 +205,7 @@ int main(int argc, char**) {
         try_layers(rows, 48, 80);
     }
     for (int64_t head_dim : {2, 16, 24, 32, 64, 100})
-        for (int64_t rows : {0, 1, 9}) try_turn(2, head_dim, rows);
+        for (int64_t rows : {0, 1, 9, 97}) try_projection(2, head_dim, rows);
     for (int64_t head_dim : {16, 32, 240, 256})
         for (int64_t count : {0, 1, 3, 4, 15, 16, 17, 75, 128})
             for (int64_t window : {0, 1, 4, 37, 500}) try_attention(2, head_dim, count, window);

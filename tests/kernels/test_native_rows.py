@@ -8,7 +8,7 @@ from support.native import each_variant, needs_native
 from torch import Tensor
 from torch.nn import functional
 
-from bandrank_kernels.native.tensors import Dense, Int8Weights, Norm, PostNorm, PreNorm, Split, Unit, linear, turn
+from bandrank_kernels.native.tensors import Dense, Int8Weights, Norm, PostNorm, PreNorm, Split, Unit, linear, project
 
 pytestmark = [needs_native, pytest.mark.usefixtures(each_variant.__name__)]
 ROWS = [1, 5, 6, 7, 95, 96, 97, 200]  # around a tile and a block
@@ -222,22 +222,29 @@ def test_a_gate_over_the_whole_range(unit: Unit) -> None:
     torch.testing.assert_close(values, expected, rtol=0, atol=201 / 255)  # half a step of the row's 255, and GELU's own
 
 
+@pytest.mark.parametrize("normed_before", [False, True])
 @pytest.mark.parametrize("head_dim", [2, 16, 24, 64])
-def test_heads_are_turned_in_place(head_dim: int) -> None:
-    """Numbers i and i + head_dim / 2 of queries and keys, not of values, for positions in any order."""
+def test_queries_and_keys_are_turned(head_dim: int, normed_before: bool) -> None:
+    """Numbers i and i + head_dim / 2 of each head are a pair; values are not turned, positions are in any order."""
+    heads, inputs = 2, 48
+    weights, _ = int8_layer(inputs, 3 * heads * head_dim)
+    norm = (some(inputs, seed=3).abs(), None, 1e-5) if normed_before else None
     angles = torch.rand(900, head_dim // 2) * 100
+    tables = angles.cos(), angles.sin()
     positions = torch.randint(0, 900, (97,), generator=torch.Generator().manual_seed(0))
-    qkv = some(97, 3, 2, head_dim)
-    turned, alone = qkv.clone(), qkv[40:41].clone()
+    x = some(97, inputs)
 
-    turn(turned, positions, angles.cos(), angles.sin())
-    turn(alone, positions[40:41], angles.cos(), angles.sin())
+    projected = project(x, weights, norm, heads=heads, positions=positions, tables=tables)
+    alone = project(x[40:41], weights, norm, heads=heads, positions=positions[40:41], tables=tables)
 
+    qkv = linear(normed(x, norm), weights).view(97, 3, heads, head_dim)
     left, right = qkv[:, :2].chunk(2, 3)
-    cos, sin = (table[positions][:, None, None] for table in (angles.cos(), angles.sin()))
-    torch.testing.assert_close(turned[:, :2], torch.cat([left * cos - right * sin, right * cos + left * sin], 3))
-    assert torch.equal(turned[:, 2], qkv[:, 2])
-    assert torch.equal(alone[0], turned[40])
+    cos, sin = (table[positions][:, None, None] for table in tables)
+    expected = torch.cat([torch.cat([left * cos - right * sin, right * cos + left * sin], 3), qkv[:, 2:]], 1)
+    wrong = (projected - expected).abs() / expected.std()
+    assert wrong.mean() < 1e-4
+    assert wrong.max() < 0.05  # a number on the border of two steps
+    assert torch.equal(alone[0], projected[40])
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(384, 384), (384, 1), (7, 100)])

@@ -8,7 +8,7 @@ import torch
 from support.layouts import packed_rows
 from support.native import needs_native
 
-from bandrank_kernels.native.tensors import Int8Weights, PostNorm, PreNorm, Unit, linear, turn
+from bandrank_kernels.native.tensors import Int8Weights, PostNorm, PreNorm, Unit, linear, project
 from bandrank_kernels.native.threads import in_parts
 from bandrank_kernels.windowed_attention import AttentionPattern, windowed_attention
 
@@ -82,17 +82,15 @@ def test_threads_do_not_change_a_bit(request: pytest.FixtureRequest) -> None:
     gated = layers[0], Int8Weights.pack(torch.ones(384, 48, dtype=torch.int8), torch.rand(384), None), layers[2]
     norm = torch.rand(48), torch.rand(48), 1e-12
     rows = packed_rows([6], [[600, 40, 3]], shared=True)
-    qkv, tables = torch.randn(rows.num_rows, 3, 2, 32), torch.rand(2, rows.num_rows, 16)
+    qkv, tables = torch.randn(rows.num_rows, 3, 2, 32), (torch.rand(700, 32), torch.rand(700, 32))
 
     def everything() -> list[torch.Tensor]:
-        turned = qkv.clone()
-        turn(turned, torch.arange(rows.num_rows), *tables)
         patterns = (AttentionPattern.sparse(4), AttentionPattern.sparse(None))
         return [
             linear(x, layers[1], gelu=True),
             PostNorm(*layers, Unit.GELU, norm, norm)(x, hidden),
             PreNorm(*gated, Unit.GEGLU, norm, norm)(x, hidden),
-            turned,
+            project(hidden, gated[1], norm, heads=2, positions=torch.arange(700), tables=tables),
             *(windowed_attention(qkv, rows, pattern, backend="native") for pattern in patterns),
         ]
 

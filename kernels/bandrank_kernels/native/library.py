@@ -39,6 +39,18 @@ class NormStruct(ctypes.Structure):
     _fields_ = (("weight", ADDRESS), ("bias", ADDRESS), ("eps", ctypes.c_float))
 
 
+class TurnStruct(ctypes.Structure):
+    """`Turn` of rotary.h."""
+
+    _fields_ = (
+        ("heads", LONG),
+        ("head_dim", LONG),
+        ("positions", ADDRESS),
+        ("cosines", ADDRESS),
+        ("sines", ADDRESS),
+    )
+
+
 class PostNormStruct(ctypes.Structure):
     """`PostNorm` of layers.h."""
 
@@ -109,7 +121,10 @@ SIGNATURES: dict[str, list[type]] = {
     "linear": [ADDRESS, LONG, LONG, ctypes.POINTER(WeightsStruct), ctypes.c_int, ADDRESS],
     "post_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PostNormStruct), ADDRESS],
     "pre_norm": [ADDRESS, ADDRESS, LONG, ctypes.POINTER(PreNormStruct), ADDRESS],
-    "turn": [ADDRESS, LONG, LONG, LONG, LONG, ADDRESS, ADDRESS, ADDRESS],
+    "project": [
+        *(ADDRESS, LONG, ctypes.POINTER(WeightsStruct), ctypes.POINTER(NormStruct), ctypes.POINTER(TurnStruct)),
+        ADDRESS,
+    ],
     "sequences": [
         *(ADDRESS, ADDRESS, ctypes.POINTER(WeightsStruct), ctypes.POINTER(PostNormStruct)),
         *(LONG, LONG, ctypes.POINTER(PatternStruct), ADDRESS, LONG, ADDRESS, ADDRESS),
@@ -168,7 +183,7 @@ class Library:
         self.sequences, self.finish_cls = typed("sequences"), typed("finish_cls")
         self.joint_sequences = typed("joint_sequences")
         self.attend, self.attend_shared, self.dense = typed("attend"), typed("attend_shared"), typed("dense")
-        self.stack, self.pre_norm, self.turn = typed("stack"), typed("pre_norm"), typed("turn")
+        self.stack, self.pre_norm, self.project = typed("stack"), typed("pre_norm"), typed("project")
 
     def padded(self, outputs: int) -> int:
         """The outputs of a layer's whole panels."""

@@ -20,6 +20,7 @@ from bandrank_kernels.native.library import (
     PostNormStruct,
     PreNormStruct,
     SplitStruct,
+    TurnStruct,
     WeightsStruct,
     native,
 )
@@ -113,21 +114,6 @@ def linear(x: Tensor, weights: Int8Weights, *, gelu: bool = False) -> Tensor:
     return out
 
 
-def turn(qkv: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> None:
-    """Turns queries and keys in place (rotary positions, Su et al. 2021).
-
-    qkv: (n, 3, num_heads, head_dim).  positions: (n,) int64.  cosines, sines: (m, head_dim / 2) for positions below m.
-    """
-    rows, _, heads, head_dim = qkv.shape
-
-    def run(begin: int, end: int) -> None:
-        sizes = qkv.stride(0), end - begin, 2 * heads, head_dim
-        tables = positions[begin:].data_ptr(), cosines.data_ptr(), sines.data_ptr()
-        native().turn(qkv[begin:].data_ptr(), *sizes, *tables)
-
-    in_parts(rows, native().block_rows, run)
-
-
 class Unit(IntEnum):
     """`Unit` of layers.h: what is between the two products of a feed-forward half."""
 
@@ -137,6 +123,27 @@ class Unit(IntEnum):
 
 
 Norm = tuple[Tensor, Tensor | None, float]  # weight, bias and eps; float32
+
+
+def project(
+    x: Tensor, qkv: Int8Weights, norm: Norm | None, *, heads: int, positions: Tensor, tables: tuple[Tensor, Tensor]
+) -> Tensor:
+    """(n, 3, heads, head_dim) queries, keys and values of rows, with rotary positions (Su et al. 2021).
+
+    x: (n, inputs), normed before by `norm`.  positions: (n,) int64.  tables: cosines and sines, (m, head_dim / 2), of
+    all positions below m.
+    """
+    x, positions = x.contiguous(), positions.contiguous()
+    out = x.new_empty(len(x), 3, heads, qkv.outputs // (3 * heads))
+    before = NormStruct() if norm is None else _norm(norm)
+    addresses = [table.data_ptr() for table in tables]
+
+    def run(begin: int, end: int) -> None:
+        turn = TurnStruct(2 * heads, out.shape[3], positions[begin:].data_ptr(), *addresses)
+        native().project(x[begin:].data_ptr(), end - begin, qkv.struct, before, turn, out[begin:].data_ptr())
+
+    in_parts(len(x), native().block_rows, run)
+    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,4 @@
 // The functions that Python calls. Each runs on the thread that calls it, and any number of threads may call them.
-#include "rotary.h"
 #include "shared_query.h"
 #include "stack.h"
 
@@ -34,9 +33,8 @@ void bandrank_pre_norm(const float* attended, const float* hidden, int64_t rows,
     pre_norm(attended, hidden, rows, *block, out);
 }
 
-void bandrank_turn(float* rows, int64_t stride, int64_t count, int64_t heads, int64_t head_dim,
-                   const int64_t* positions, const float* cosines, const float* sines) {
-    turn(rows, stride, count, heads, head_dim, positions, cosines, sines);
+void bandrank_project(const float* x, int64_t rows, const Weights* qkv, const Norm* norm, const Turn* turn, float* out) {
+    project(x, rows, *qkv, *norm, *turn, out);
 }
 
 // The layer of some pieces of sequences; see SequenceLayer.

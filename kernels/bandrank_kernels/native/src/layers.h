@@ -4,6 +4,7 @@
 
 #include "attention.h"
 #include "gemm.h"
+#include "rotary.h"
 
 namespace bandrank {
 
@@ -68,6 +69,24 @@ struct Norm {
 
     void operator()(const float* x, int64_t n, float* out) const { layer_norm(x, weight, bias, eps, n, out); }
 };
+
+// out (rows, 3 heads head_dim): queries, keys and values of rows, which are normed before if the norm has weights, and
+// whose queries and keys are turned.
+inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm& norm, const Turn& turn, float* out) {
+    float* normed = scratch.first.room(CHAIN_ROWS * qkv.inputs);
+    for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
+        const int64_t count = std::min(CHAIN_ROWS, rows - begin);
+        const float* from = x + begin * qkv.inputs;
+        if (norm.weight) {
+            for (int64_t row = 0; row < count; ++row)
+                norm(from + row * qkv.inputs, qkv.inputs, normed + row * qkv.inputs);
+            from = normed;
+        }
+        float* to = out + begin * qkv.outputs;
+        linear(from, qkv.inputs, count, qkv, false, to);
+        turn(to, qkv.outputs, begin, count);
+    }
+}
 
 // What is between the two products of a feed-forward half: GELU, or a gated unit (Shazeer 2020, arXiv 2002.05202), where
 // the first half of the numbers is the gate.

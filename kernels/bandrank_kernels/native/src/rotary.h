@@ -4,28 +4,34 @@
 
 namespace bandrank {
 
-// Turns all heads of `count` rows in place; from row to row there are `stride` numbers. Numbers i and i + head_dim / 2 of
-// a head are a pair. cosines, sines: (positions, head_dim / 2).
-inline void turn(float* rows, int64_t stride, int64_t count, int64_t heads, int64_t head_dim, const int64_t* positions,
-                 const float* cosines, const float* sines) {
-    const int64_t half = head_dim / 2;
-    for (int64_t row = 0; row < count; ++row)
-        for (int64_t head = 0; head < heads; ++head) {
-            float *left = rows + row * stride + head * head_dim, *right = left + half;
-            const float *c = cosines + positions[row] * half, *s = sines + positions[row] * half;
-            int64_t i = 0;
-            for (; i + LANES <= half; i += LANES) {
-                const Floats a = load<Floats>(left + i), b = load<Floats>(right + i);
-                const Floats cosine = load<Floats>(c + i), sine = load<Floats>(s + i);
-                store(left + i, a * cosine - b * sine);
-                store(right + i, b * cosine + a * sine);
-            }
-            for (; i < half; ++i) {
-                const float a = left[i], b = right[i];
-                left[i] = a * c[i] - b * s[i];
-                right[i] = b * c[i] + a * s[i];
+// Turns queries and keys of rows in place; numbers i and i + head_dim / 2 of a head are a pair.
+struct Turn {
+    int64_t heads, head_dim;   // of queries and keys together
+    const int64_t* positions;  // of all rows
+    const float *cosines, *sines;  // (more than the largest position, head_dim / 2)
+
+    // rows: from row `first` on, with `stride` numbers from one to the next.
+    void operator()(float* rows, int64_t stride, int64_t first, int64_t count) const {
+        const int64_t half = head_dim / 2;
+        for (int64_t row = 0; row < count; ++row) {
+            const float *c = cosines + positions[first + row] * half, *s = sines + positions[first + row] * half;
+            for (int64_t head = 0; head < heads; ++head) {
+                float *left = rows + row * stride + head * head_dim, *right = left + half;
+                int64_t i = 0;
+                for (; i + LANES <= half; i += LANES) {
+                    const Floats a = load<Floats>(left + i), b = load<Floats>(right + i);
+                    const Floats cosine = load<Floats>(c + i), sine = load<Floats>(s + i);
+                    store(left + i, a * cosine - b * sine);
+                    store(right + i, b * cosine + a * sine);
+                }
+                for (; i < half; ++i) {
+                    const float a = left[i], b = right[i];
+                    left[i] = a * c[i] - b * s[i];
+                    right[i] = b * c[i] + a * s[i];
+                }
             }
         }
-}
+    }
+};
 
 }  // namespace bandrank

@@ -15,7 +15,7 @@ from bandrank.models.layers.linear import Linear, LinearLayer
 from bandrank.models.layers.norm import LayerNorm
 from bandrank.models.layers.positions import Rotary
 from bandrank.models.layers.window_plans import plan_within
-from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Unit
+from bandrank_kernels.native.tensors import Int8Layer, Int8Weights, Norm, PostNorm, PreNorm, Unit, project
 from bandrank_kernels.windowed_attention import AttentionPlan
 
 # Rows that go through the feed-forward block at once on a CPU, so that its intermediate stays in the cache.
@@ -84,7 +84,12 @@ class Block(nn.Module, ABC):
 
     def project(self, hidden: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) query, key and value of each row of `hidden`."""
-        return self._project(self.before_attention(hidden), positions)
+        if self._native and self.rotary is not None and isinstance(self.qkv, Int8Linear) and len(hidden):
+            norm = None if self.norm_before is None else _numbers(self.norm_before)
+            tables = self.rotary.tables(self.head_dim, positions)
+            return project(hidden, self.qkv.packed, norm, heads=self.num_heads, positions=positions, tables=tables)
+        qkv: Tensor = self.qkv(self.before_attention(hidden)).view(len(hidden), 3, self.num_heads, self.head_dim)
+        return qkv if self.rotary is None else self.rotary.turn(qkv, positions)
 
     def update(self, hidden: Tensor, qkv: Tensor, positions: Tensor, plan: AttentionPlan) -> Tensor:
         """`forward`, with the result of `project`."""
@@ -102,10 +107,11 @@ class Block(nn.Module, ABC):
         shifts all logits alike and drops out), and the value projection behind the weighted sum, so that no other row
         is projected. Rotary positions turn each key and so rule this out; in int8 it costs more than it saves.
         """
-        rows, plan = self.before_attention(hidden), plan_within(plan, self.window)
+        plan = plan_within(plan, self.window)
         if self.rotary is not None or not self.qkv.absorbs:
-            attended = plan.attend_first(self._project(rows, positions), num_candidates).flatten(1)
+            attended = plan.attend_first(self.project(hidden, positions), num_candidates).flatten(1)
             return self._after_attention(attended, hidden[:num_candidates])
+        rows = self.before_attention(hidden)
         if self._folded is not None:
             averaged = plan.attend_cls(self._folded.queries(rows[:num_candidates]), rows, self.head_dim**-0.5)
             return self.add_and_feed_forward(self._folded.outputs(averaged), hidden[:num_candidates])
@@ -124,17 +130,18 @@ class Block(nn.Module, ABC):
         """
         return self._after_attention(self.attend(self.project(hidden, positions), positions, plan)[rows], hidden[rows])
 
-    @abstractmethod
+    @property
+    def norm_before(self) -> LayerNorm | None:
+        """The norm of the rows that are projected to queries, keys and values, if there is one."""
+        return None
+
     def before_attention(self, hidden: Tensor) -> Tensor:
         """(total, hidden_size) rows that are projected to queries, keys and values. hidden: the block's input."""
+        return hidden if self.norm_before is None else self.norm_before(hidden)
 
     @abstractmethod
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
         """(total, hidden_size) output. update: outputs of the attention, projected.  hidden: the block's input."""
-
-    def _project(self, rows: Tensor, positions: Tensor) -> Tensor:
-        qkv: Tensor = self.qkv(rows).view(len(rows), 3, self.num_heads, self.head_dim)
-        return qkv if self.rotary is None else self.rotary.turn(qkv, positions, native=self._native)
 
     def _packed(self) -> tuple[Int8Weights, Int8Weights, Int8Weights, Unit] | None:
         """What the CPU kernels need of the layers behind the attention; None if these are not in int8."""
@@ -181,9 +188,6 @@ class PostNormBlock(Block):
             if isinstance(self.qkv, Int8Linear) and self.rotary is None:
                 self.whole = Int8Layer(self.qkv.packed, rest, self.num_heads)
 
-    def before_attention(self, hidden: Tensor) -> Tensor:
-        return hidden
-
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
         return self.feed_forward(self.attention_norm.of_sum(update, hidden))
 
@@ -209,8 +213,9 @@ class PreNormBlock(Block):
             final = None if self.final_norm is None else _numbers(self.final_norm)
             self._fused = PreNorm(*packed, _numbers(self.out_norm), final)
 
-    def before_attention(self, hidden: Tensor) -> Tensor:
-        return self.attention_norm(hidden)  # type: ignore[no-any-return]
+    @property
+    def norm_before(self) -> LayerNorm | None:
+        return self.attention_norm
 
     def add_and_feed_forward(self, update: Tensor, hidden: Tensor) -> Tensor:
         hidden = update + hidden
@@ -225,8 +230,9 @@ class UnnormedPreNormBlock(PreNormBlock):
         super().__init__(config, options, final=final)
         del self.attention_norm
 
-    def before_attention(self, hidden: Tensor) -> Tensor:
-        return hidden
+    @property
+    def norm_before(self) -> None:
+        return None
 
 
 def _numbers(norm: LayerNorm) -> Norm:

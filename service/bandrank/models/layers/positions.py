@@ -6,8 +6,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from bandrank_kernels.native.tensors import turn as native_turn
-
 MAX_TABLES = 32  # of a megabyte or a few: two bases in a ModernBERT, one in others, and lengths by powers of two
 CPU_BLOCK_ROWS = 128  # rows that are turned at once on a CPU, so that what is between the operations stays in the cache
 
@@ -24,15 +22,11 @@ class Rotary:
     base: float = 10_000.0
     factor: float = 1.0
 
-    def turn(self, qkv: Tensor, positions: Tensor, *, native: bool = False) -> Tensor:
+    def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
         """(total, 3, num_heads, head_dim) with queries and keys turned. positions: (total,).
 
         qkv: the same shape; on a CPU, unless gradients are recorded, it is what is returned, turned in place.
-        native: by the CPU kernels; qkv is then float32.
         """
-        if native and len(qkv):
-            native_turn(qkv, positions, *self._tables(qkv.shape[-1], positions))
-            return qkv
         if torch.is_grad_enabled() or qkv.device.type != "cpu":
             return torch.cat([self.turn_heads(qkv[:, :2].flatten(1, 2), positions).view_as(qkv[:, :2]), qkv[:, 2:]], 1)
         cos, sin = self._turns(qkv.shape[-1], positions)
@@ -51,11 +45,11 @@ class Rotary:
         if torch.is_grad_enabled() or positions.device.type != "cpu" or not len(positions):
             angles = self.angles(size, positions)[:, None]
             return angles.cos(), angles.sin()
-        cos, sin = self._tables(size, positions)
+        cos, sin = self.tables(size, positions)
         return cos[positions, None], sin[positions, None]
 
-    def _tables(self, size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """(m, size / 2) cosines and sines at positions below m, of which there is at least one."""
+    def tables(self, size: int, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(m, size / 2) cosines and sines at all positions below some m, which is above those given; on a CPU."""
         return _table(self, size, 1 << int(positions.max()).bit_length())
 
     def angles(self, size: int, positions: Tensor) -> Tensor:
