@@ -101,7 +101,7 @@ def _read(dialects: tuple[Dialect[Any], ...], body: Json, max_candidates: int) -
     dialect = dialect_of(content, dialects)
     check_lengths(content, dialect.request, max_candidates)
     wanted = validated(dialect.request, content)
-    return dialect, wanted, dialect.read(wanted, max_candidates)
+    return dialect, wanted, dialect.read(wanted)
 
 
 def _documents_size(dialect: Dialect[Any], exchange: Exchange[Any], max_bytes: int) -> int:

@@ -273,8 +273,8 @@ def test_a_priority_is_the_requests(sent: int | None, means: int) -> None:
     """In both of vLLM's dialects; nothing goes before 0, which its clients may ask for."""
     pairs = pair_scores.PairsRequest.model_validate({"text_1": "who", "text_2": WORDS, "priority": sent})
 
-    assert cohere.read(cohere.CohereRequest.model_validate(BODY | {"priority": sent}), 10).options.priority == means
-    assert pair_scores.read(pairs, 10).options.priority == means
+    assert cohere.read(cohere.CohereRequest.model_validate(BODY | {"priority": sent})).options.priority == means
+    assert pair_scores.read(pairs).options.priority == means
 
 
 async def test_pairs_are_cut_to_the_tokens_that_a_prompt_may_have() -> None:

@@ -144,12 +144,11 @@ class CohereResponse(BaseModel):
     meta: CohereMeta
 
 
-def read(request: CohereRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge, and InvalidInput for an object without a text."""
+def read(request: CohereRequest) -> Call:
+    """The call of a request. Raises InvalidInput for an object without a text."""
     call = call_of(
         request,
         request.documents,
-        max_candidates,
         texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields, in_parts=True),
         top_n=request.top_n,
         return_texts=request.return_documents,

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from pydantic import BaseModel, Field
 
-from bandrank.api.dialects.dialect import check_count
 from bandrank.api.dialects.fields import Query
 from bandrank.engine.calls import Call
 from bandrank.engine.registry import CallCandidate
@@ -35,7 +34,6 @@ def as_they_are(items: Sequence[object]) -> Iterable[str]:
 def call_of(
     request: ForeignRequest,
     items: Sequence[Item],
-    max_candidates: int,
     *,
     texts_of: Callable[[Sequence[Item]], Iterable[str]] = as_they_are,
     top_n: int | None = None,
@@ -44,9 +42,8 @@ def call_of(
 ) -> Call:
     """The call to rank items for the query of a request. texts_of: gives the texts of the items.
 
-    Raises InputTooLarge for too many items, before it looks at one, and what `texts_of` raises.
+    Raises what `texts_of` raises.
     """
-    check_count(len(items), max_candidates)
     return Call(
         query=request.query,
         candidates=[CallCandidate(text) for text in texts_of(items)],

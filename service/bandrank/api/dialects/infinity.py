@@ -48,12 +48,11 @@ class InfinityResponse(BaseModel):
     created: int
 
 
-def read(request: InfinityRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many documents."""
+def read(request: InfinityRequest) -> Call:
+    """The call of a request."""
     return call_of(
         request,
         request.documents,
-        max_candidates,
         top_n=request.top_n,
         return_texts=request.return_documents,
         raw_scores=request.raw_scores,

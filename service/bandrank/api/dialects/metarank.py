@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Query
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -35,9 +35,8 @@ class MetarankResponse(BaseModel):
     scores: list[float]
 
 
-def read(request: MetarankRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many pairs."""
-    check_count(len(request.input), max_candidates)
+def read(request: MetarankRequest) -> Call:
+    """The call of a request."""
     return Call(
         query=request.input[0].query,
         candidates=[CallCandidate(pair.text, query=pair.query) for pair in request.input],

@@ -47,12 +47,11 @@ class MixedbreadResponse(BaseModel):
     return_input: bool
 
 
-def read(request: MixedbreadRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge, and InvalidInput for an object without a text."""
+def read(request: MixedbreadRequest) -> Call:
+    """The call of a request. Raises InvalidInput for an object without a text."""
     return call_of(
         request,
         request.input,
-        max_candidates,
         texts_of=partial(texts_of, name="input", rank_fields=request.rank_fields),
         top_n=request.top_k,
         return_texts=request.return_input,

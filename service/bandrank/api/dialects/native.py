@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 
 from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
-from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
 from bandrank.api.responses import json_of
 from bandrank.engine.calls import Call
@@ -165,9 +165,8 @@ class RerankResponse(BaseModel):
     meta: Meta
 
 
-def read(request: RerankRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many candidates."""
-    check_count(len(request.candidates), max_candidates)
+def read(request: RerankRequest) -> Call:
+    """The call of a request."""
     return Call(
         query=request.query,
         candidates=[

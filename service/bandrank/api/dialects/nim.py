@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from bandrank.api.dialects.costs import Usage, usage_of
-from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import AnyLimit, Query
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.responses import json_of
@@ -53,9 +53,8 @@ class NimResponse(BaseModel):
     usage: Usage
 
 
-def read(request: NimRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many passages."""
-    check_count(len(request.passages), max_candidates)
+def read(request: NimRequest) -> Call:
+    """The call of a request."""
     return Call(
         query=request.query.text,
         candidates=[CallCandidate(passage.text) for passage in request.passages],

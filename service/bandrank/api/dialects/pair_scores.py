@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.config import JsonDict
 
 from bandrank.api.dialects.costs import Usage, usage_of
-from bandrank.api.dialects.dialect import Dialect, Exchange, check_count
+from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import Query, QueryTexts, Texts
 from bandrank.api.dialects.foreign import NamesModel
 from bandrank.api.dialects.parts import A_QUERY, A_TEXT, Schema, each_joined
@@ -103,11 +103,10 @@ class PairsResponse(BaseModel):
     meta: PairsMeta | None = None
 
 
-def read(request: PairsRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many pairs, and InvalidInput for sides that do not fit."""
+def read(request: PairsRequest) -> Call:
+    """The call of a request. Raises InvalidInput for sides that do not fit."""
     assert request.sides is not None, "a request without sides was let through. This is a bug."
     queries, texts = request.sides
-    check_count(max(len(queries), len(texts)), max_candidates)
     if len(queries) == 1:
         queries *= len(texts)
     if len(queries) != len(texts):

@@ -51,12 +51,11 @@ class PineconeResponse(BaseModel):
     usage: PineconeUsage
 
 
-def read(request: PineconeRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge, and InvalidInput for an object without a text."""
+def read(request: PineconeRequest) -> Call:
+    """The call of a request. Raises InvalidInput for an object without a text."""
     return call_of(
         request,
         request.documents,
-        max_candidates,
         texts_of=partial(texts_of, name="documents", rank_fields=request.rank_fields),
         top_n=request.top_n,
         return_texts=request.return_documents is not False,

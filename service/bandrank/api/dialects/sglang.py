@@ -35,12 +35,11 @@ class SglangResult:
 RESULTS = TypeAdapter(list[SglangResult])
 
 
-def read(request: SglangRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many documents."""
+def read(request: SglangRequest) -> Call:
+    """The call of a request."""
     call = call_of(
         request,
         request.documents,
-        max_candidates,
         top_n=request.top_n,
         return_texts=request.return_documents is not False,
     )

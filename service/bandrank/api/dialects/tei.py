@@ -36,11 +36,9 @@ class TeiResult:
 RESULTS = TypeAdapter(list[TeiResult])
 
 
-def read(request: TeiRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many texts."""
-    return call_of(
-        request, request.texts, max_candidates, return_texts=request.return_text, raw_scores=request.raw_scores
-    )
+def read(request: TeiRequest) -> Call:
+    """The call of a request."""
+    return call_of(request, request.texts, return_texts=request.return_text, raw_scores=request.raw_scores)
 
 
 def write(exchange: Exchange[TeiRequest]) -> bytes:

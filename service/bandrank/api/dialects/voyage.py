@@ -43,11 +43,9 @@ class VoyageResponse(BaseModel):
     usage: Usage
 
 
-def read(request: VoyageRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many documents."""
-    return call_of(
-        request, request.documents, max_candidates, top_n=request.top_k, return_texts=request.return_documents
-    )
+def read(request: VoyageRequest) -> Call:
+    """The call of a request."""
+    return call_of(request, request.documents, top_n=request.top_k, return_texts=request.return_documents)
 
 
 def write(exchange: Exchange[VoyageRequest]) -> bytes:

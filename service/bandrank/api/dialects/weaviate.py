@@ -37,9 +37,9 @@ class WeaviateResponse(BaseModel):
     field: str = Field(alias="property")
 
 
-def read(request: WeaviateRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many documents."""
-    return call_of(request, request.documents, max_candidates, return_texts=True)
+def read(request: WeaviateRequest) -> Call:
+    """The call of a request."""
+    return call_of(request, request.documents, return_texts=True)
 
 
 def write(exchange: Exchange[WeaviateRequest]) -> bytes:

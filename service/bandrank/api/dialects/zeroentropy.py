@@ -39,9 +39,9 @@ class ZeroEntropyResponse(BaseModel):
     total_tokens: int
 
 
-def read(request: ZeroEntropyRequest, max_candidates: int) -> Call:
-    """The call of a request. Raises InputTooLarge for too many documents."""
-    return call_of(request, request.documents, max_candidates, top_n=request.top_n)
+def read(request: ZeroEntropyRequest) -> Call:
+    """The call of a request."""
+    return call_of(request, request.documents, top_n=request.top_n)
 
 
 def write(exchange: Exchange[ZeroEntropyRequest]) -> bytes:
