@@ -131,6 +131,21 @@ def test_results_of_another_model_are_not_written_over(
     assert evaluate(folder, model, *source, "--tag", "bm25") == 2
 
 
+def test_results_in_another_dtype_are_not_written_over(
+    folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run in int8 beside one in float32 has a tag of its own."""
+    assert evaluate(folder, model, "--pool") == 0
+    before = contents(folder / "out")
+
+    assert evaluate(folder, model, "--pool", "--dtype", "bfloat16") == 2
+
+    said = "scorer.json has results in float32, not in bfloat16; choose another --tag"
+    assert said in capsys.readouterr().err
+    assert contents(folder / "out") == before
+    assert evaluate(folder, model, "--pool", "--dtype", "bfloat16", "--tag", "bf16") == 0
+
+
 def test_the_same_weights_in_another_folder_are_the_same_model(folder: Path, model: Path) -> None:
     """The results name it without the folders above it, which are those of one machine."""
     assert evaluate(folder, model, "--pool") == 0
@@ -150,7 +165,7 @@ def test_results_of_older_versions_are_read(folder: Path, model: Path) -> None:
     assert evaluate(folder, model, "--pool") == 0
     (result,) = (folder / "out").glob("*.json")
     content, evaluation = result.read_bytes(), read_evaluation(result)
-    unknown = {"model", "weights", "judgements_digest", "candidates_digest"}
+    unknown = {"model", "weights", "dtype", "judgements_digest", "candidates_digest"}
     kept = {name: value for name, value in json.loads(content).items() if name not in unknown}
     result.write_text(json.dumps(kept), encoding="utf-8")
 

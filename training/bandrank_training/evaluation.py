@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     weights = "" if model is None else of_model(model)
     kind = "pool" if args.pool else "run" if args.run else "candidates"
     stem = f"{collection.name}.{args.split}.{kind}.{tag}"
-    _check_same(args.out / f"{stem}.json", benchmark, weights)
+    dtype = "" if model is None else args.dtype
+    _check_same(args.out / f"{stem}.json", benchmark, weights, dtype)
     rankings = (
         {query_id: by_first_stage[query_id] for query_id in candidates}
         if model is None
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     write_run(args.out / f"{stem}.trec", rankings, tag=tag)
     asked = Path(args.model).name if Path(args.model).is_absolute() else args.model
-    Evaluation(tag, benchmark, values, asked, weights).save(args.out / f"{stem}.json")
+    Evaluation(tag, benchmark, values, asked, weights, dtype).save(args.out / f"{stem}.json")
     figures = ", ".join(f"{name} {mean:.4f}" for name, mean in means(values).items())
     without = f", {lacking} of them without candidates" if (lacking := len(qrels) - len(rankings)) else ""
     print(f"{tag} on {benchmark}: {figures} ({len(qrels)} queries{without})")  # noqa: T201 - the result
@@ -120,8 +121,8 @@ def _reranked(scorer: OfflineScorer, collection: Collection, candidates: Candida
     return dict(tqdm(rerank(scorer, collection, candidates), total=len(candidates), unit="query", disable=None))
 
 
-def _check_same(path: Path, benchmark: Benchmark, weights: str) -> None:
-    """Raises BadEvaluation for the results of another benchmark or model, which are not written over."""
+def _check_same(path: Path, benchmark: Benchmark, weights: str, dtype: str) -> None:
+    """Raises BadEvaluation for the results of another benchmark, model or dtype, which are not written over."""
     if not path.exists():
         return
     there = read_evaluation(path)
@@ -131,6 +132,8 @@ def _check_same(path: Path, benchmark: Benchmark, weights: str) -> None:
         raise BadEvaluation(f"{path} has results of {differing}; choose another --out, or a --tag")
     if there.model and there.weights != weights:  # older files tell neither
         raise BadEvaluation(f"{path} has results of another model, or of other weights of it; choose another --tag")
+    if there.dtype and there.dtype != dtype:
+        raise BadEvaluation(f"{path} has results in {there.dtype}, not in {dtype}; choose another --tag")
 
 
 def _source(args: argparse.Namespace) -> str:

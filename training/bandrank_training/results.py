@@ -52,8 +52,8 @@ class Benchmark:
 class Evaluation:
     """The values of one system on one benchmark.
 
-    model: what was asked for, and of a path from the root the last part alone.  weights: the digest of the model;
-    empty for a first stage, and in files of older versions.
+    model: what was asked for, and of a path from the root the last part alone.  weights: the digest of the model.
+    dtype: in which it scored. All are empty in files of older versions; a first stage has neither of the last two.
     """
 
     system: str
@@ -61,10 +61,12 @@ class Evaluation:
     values: Values
     model: str = ""
     weights: str = ""
+    dtype: str = ""
 
     def save(self, path: Path) -> None:
         """Writes JSON, with the means first for human readers."""
-        head = {"system": self.system, "model": self.model, "weights": self.weights} | asdict(self.benchmark)
+        facts = {"system": self.system, "model": self.model, "weights": self.weights, "dtype": self.dtype}
+        head = facts | asdict(self.benchmark)
         content = head | {"queries": len(self.values), "means": means(self.values), "values": self.values}
         write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 
@@ -80,14 +82,15 @@ def read_evaluation(path: Path) -> Evaluation:
         collection, split, candidates = (str(content[name]) for name in ("collection", "split", "candidates"))
         digests = (str(content.get(name, "")) for name in ("judgements_digest", "candidates_digest"))
         benchmark = Benchmark(collection, split, candidates, int(content["min_relevance"]), *digests)
-        system, model, weights = str(content["system"]), str(content.get("model", "")), str(content.get("weights", ""))
+        model, weights, dtype = (str(content.get(name, "")) for name in ("model", "weights", "dtype"))
+        system = str(content["system"])
     except OSError as error:
         raise BadEvaluation(f"{path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadEvaluation(f"{path} is not what `evaluate` writes: {type(error).__name__}: {error}") from error
     if not values:
         raise BadEvaluation(f"{path}: there is no query")
-    return Evaluation(system, benchmark, values, model, weights)
+    return Evaluation(system, benchmark, values, model, weights, dtype)
 
 
 def write_run(path: Path, rankings: Mapping[str, Ranking], *, tag: str) -> None:
