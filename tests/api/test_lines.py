@@ -234,3 +234,23 @@ async def test_a_failure_midway_says_which_lines_could_not_be_read() -> None:
 
     message = assert_error(response, 413, "input_too_large")
     assert "(the first 259 lines are registered but for 3 that could not be read, such as line 2: " in message
+
+
+async def test_a_stream_lets_others_have_the_interpreter_between_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pauses for every few hundred lines of a chunk, however often they are registered in between."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def counted(seconds: float, *more: object) -> None:
+        pauses.append(seconds)
+        await sleep(seconds, *more)
+
+    monkeypatch.setattr(candidate_lines.asyncio, "sleep", counted)
+    num_lines = 20 * candidate_lines.LINES_AT_ONCE
+    body = b'{"id": "again", "text": "man"}\n' * num_lines
+    async with running_app(lookup()) as running:
+        answer = await running.client.put("/candidates", content=body, headers=NDJSON)
+
+    assert answer.status_code == 200
+    effort = num_lines * candidate_lines.LINE_EFFORT
+    assert pauses.count(candidate_lines.PAUSE_S) >= effort // candidate_lines.MAX_EFFORT - 1 > 10

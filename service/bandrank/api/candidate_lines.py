@@ -48,8 +48,7 @@ async def register_lines(service: Service, request: Request, client: Client) -> 
                 effort += LINE_EFFORT if line else 1
             if upload.is_due or service.stopping:
                 await upload.flush()
-                effort = 0
-            elif effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for
+            if effort >= MAX_EFFORT:  # a chunk may hold thousands of lines with nothing to wait for, or for long
                 await asyncio.sleep(PAUSE_S)
                 effort = 0
             if service.stopping:

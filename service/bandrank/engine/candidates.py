@@ -36,10 +36,11 @@ class CandidateStore:
         After an error some of the texts may be registered, each of them whole.
         """
         num_stored = 0
-        for part in parts(texts):  # so that the event loop is not held up by all of them
+        for number, part in enumerate(parts(texts)):  # so that the event loop is not held up by all of them
             if self._redis is None:
+                if number:
+                    await asyncio.sleep(0)
                 self._remember(part)
-                await asyncio.sleep(0)
                 continue
             num_set = await self._redis.set_many({_key(name): part[name].encode() for name in part}, ttl_s=None)
             num_stored += num_set
