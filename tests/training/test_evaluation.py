@@ -137,11 +137,9 @@ def test_results_in_another_dtype_are_not_written_over(
     """A run in int8 beside one in float32 has a tag of its own."""
     assert evaluate(folder, model, "--pool") == 0
     before = contents(folder / "out")
-
     assert evaluate(folder, model, "--pool", "--dtype", "bfloat16") == 2
 
-    said = "scorer.json has results in float32, not in bfloat16; choose another --tag"
-    assert said in capsys.readouterr().err
+    assert "scorer.json has results in float32, not in bfloat16; choose another --tag" in capsys.readouterr().err
     assert contents(folder / "out") == before
     assert evaluate(folder, model, "--pool", "--dtype", "bfloat16", "--tag", "bf16") == 0
 
