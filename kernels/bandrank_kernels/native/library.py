@@ -51,30 +51,27 @@ class TurnStruct(ctypes.Structure):
     )
 
 
-class PostNormStruct(ctypes.Structure):
-    """`PostNorm` of layers.h."""
+class ProductsStruct(ctypes.Structure):
+    """`Products` of layers.h."""
 
     _fields_ = (
         ("out", ctypes.POINTER(WeightsStruct)),
         ("up", ctypes.POINTER(WeightsStruct)),
         ("down", ctypes.POINTER(WeightsStruct)),
         ("unit", LONG),
-        ("attention_norm", NormStruct),
-        ("out_norm", NormStruct),
     )
+
+
+class PostNormStruct(ctypes.Structure):
+    """`PostNorm` of layers.h."""
+
+    _fields_ = (("products", ProductsStruct), ("attention_norm", NormStruct), ("out_norm", NormStruct))
 
 
 class PreNormStruct(ctypes.Structure):
     """`PreNorm` of layers.h."""
 
-    _fields_ = (
-        ("out", ctypes.POINTER(WeightsStruct)),
-        ("up", ctypes.POINTER(WeightsStruct)),
-        ("down", ctypes.POINTER(WeightsStruct)),
-        ("unit", LONG),
-        ("up_norm", NormStruct),
-        ("final_norm", NormStruct),
-    )
+    _fields_ = (("products", ProductsStruct), ("up_norm", NormStruct), ("final_norm", NormStruct))
 
 
 class PatternStruct(ctypes.Structure):

@@ -19,6 +19,7 @@ from bandrank_kernels.native.library import (
     NormStruct,
     PostNormStruct,
     PreNormStruct,
+    ProductsStruct,
     SplitStruct,
     TurnStruct,
     WeightsStruct,
@@ -155,10 +156,8 @@ class _BehindAttention:
     down: Int8Weights
     unit: Unit
 
-    def _parts(self) -> tuple[object, ...]:
-        """The first fields of the struct."""
-        products = [ctypes.pointer(weights.struct) for weights in (self.out, self.up, self.down)]
-        return *products, int(self.unit)
+    def _products(self) -> ProductsStruct:
+        return ProductsStruct(*(ctypes.pointer(each.struct) for each in (self.out, self.up, self.down)), self.unit)
 
     def _by_blocks(self, compute: Callable[..., None], attended: Tensor, hidden: Tensor, struct: object) -> Tensor:
         attended, hidden = attended.contiguous(), hidden.contiguous()
@@ -182,7 +181,7 @@ class PostNorm(_BehindAttention):
     @cached_property
     def struct(self) -> PostNormStruct:
         """What the kernels are given; valid as long as this object."""
-        return PostNormStruct(*self._parts(), _norm(self.attention_norm), _norm(self.out_norm))
+        return PostNormStruct(self._products(), _norm(self.attention_norm), _norm(self.out_norm))
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""
@@ -200,7 +199,7 @@ class PreNorm(_BehindAttention):
     def struct(self) -> PreNormStruct:
         """What the kernels are given; valid as long as this object."""
         final = NormStruct() if self.final_norm is None else _norm(self.final_norm)
-        return PreNormStruct(*self._parts(), _norm(self.up_norm), final)
+        return PreNormStruct(self._products(), _norm(self.up_norm), final)
 
     def __call__(self, attended: Tensor, hidden: Tensor) -> Tensor:
         """(n, hidden_size) the block's output. attended: what the heads give.  hidden: the block's input."""

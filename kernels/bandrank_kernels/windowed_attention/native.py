@@ -235,9 +235,10 @@ class NativePlan(AttentionPlan):
 
     @cached_property
     def _query_tasks(self) -> Tasks:
+        if self._pattern.shares_queries:
+            alone = query_spans(self._rows)
+            return tasks_of(alone, alone)
         (cls, query, candidate), pattern = self._spans, self._pattern
-        if pattern.shares_queries:
-            return tasks_of(query_spans(self._rows), query_spans(self._rows))
         keys = _keys((cls, pattern.query_to_cls), (query, True), (candidate, pattern.query_to_candidate))
         return tasks_of(query, keys)
 

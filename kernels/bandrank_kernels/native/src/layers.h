@@ -67,7 +67,11 @@ struct Norm {
     const float *weight, *bias;
     float eps;
 
-    void operator()(const float* x, int64_t n, float* out) const { layer_norm(x, weight, bias, eps, n, out); }
+    // out: `count` rows of n numbers, normed; x and out have `stride` and `out_stride` numbers from row to row.
+    void operator()(const float* x, int64_t stride, int64_t count, int64_t n, float* out, int64_t out_stride) const {
+        for (int64_t row = 0; row < count; ++row)
+            layer_norm(x + row * stride, weight, bias, eps, n, out + row * out_stride);
+    }
 };
 
 // out (rows, 3 heads head_dim): queries, keys and values of rows, which are normed before if the norm has weights, and
@@ -78,8 +82,7 @@ inline void project(const float* x, int64_t rows, const Weights& qkv, const Norm
         const int64_t count = std::min(CHAIN_ROWS, rows - begin);
         const float* from = x + begin * qkv.inputs;
         if (norm.weight) {
-            for (int64_t row = 0; row < count; ++row)
-                norm(from + row * qkv.inputs, qkv.inputs, normed + row * qkv.inputs);
+            norm(from, qkv.inputs, count, qkv.inputs, normed, qkv.inputs);
             from = normed;
         }
         float* to = out + begin * qkv.outputs;
@@ -110,59 +113,59 @@ inline void raise(const float* x, int64_t wide, int64_t count, const Weights& up
     }
 }
 
-struct PostNorm {
+// to (count, outputs) = x W^T + bias + residual; x, residual and `to` have so many numbers from row to row.
+inline void add_product(const float* x, int64_t stride, int64_t count, const Weights& w, const float* residual,
+                        int64_t residual_stride, float* to, int64_t to_stride) {
+    product(x, stride, count, w, [=, outputs = w.outputs](int64_t row, int64_t output, Floats y) {
+        if (output < outputs)
+            store(to + row * to_stride + output, y + load<Floats>(residual + row * residual_stride + output));
+    });
+}
+
+// The products of a block behind its attention: of what the heads give, and of the feed-forward half.
+struct Products {
     const Weights *out, *up, *down;
     int64_t unit;
+};
+struct PostNorm {
+    Products products;
     Norm attention_norm, out_norm;
 };
 
 // The rest of BERT's block behind attention: out (rows, hidden_size) from what the heads give and the block's input.
 inline void post_norm(const float* attended, const float* hidden, int64_t rows, const PostNorm& b, float* out) {
-    int64_t size = b.out->outputs, wide = padded(size), middle = padded(b.up->outputs);
+    const Products& p = b.products;
+    const int64_t size = p.out->outputs, wide = padded(size), middle = padded(p.up->outputs);
     float *state = scratch.first.room(CHAIN_ROWS * wide), *inner = scratch.second.room(CHAIN_ROWS * middle);
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
-        int64_t count = std::min(CHAIN_ROWS, rows - begin);
-        product(attended + begin * size, size, count, *b.out,
-                [=, hidden = hidden + begin * size](int64_t row, int64_t output, Floats y) {
-                    if (output < size) store(state + row * wide + output, y + load<Floats>(hidden + row * size + output));
-                });
-        for (int64_t row = 0; row < count; ++row) b.attention_norm(state + row * wide, size, state + row * wide);
-        raise(state, wide, count, *b.up, b.unit, inner);
-        product(inner, middle, count, *b.down, [=](int64_t row, int64_t output, Floats y) {
-            float* to = state + row * wide + output;
-            if (output < size) store(to, y + load<Floats>(to));
-        });
-        for (int64_t row = 0; row < count; ++row) b.out_norm(state + row * wide, size, out + (begin + row) * size);
+        const int64_t count = std::min(CHAIN_ROWS, rows - begin), start = begin * size;
+        add_product(attended + start, size, count, *p.out, hidden + start, size, state, wide);
+        b.attention_norm(state, wide, count, size, state, wide);
+        raise(state, wide, count, *p.up, p.unit, inner);
+        add_product(inner, middle, count, *p.down, state, wide, state, wide);
+        b.out_norm(state, wide, count, size, out + start, size);
     }
 }
 
 // final_norm: behind the last layer of an encoder; without weights there is none.
 struct PreNorm {
-    const Weights *out, *up, *down;
-    int64_t unit;
+    Products products;
     Norm up_norm, final_norm;
 };
 
 // The same for a block whose second norm is before the feed-forward half, and whose residuals are not normed.
 inline void pre_norm(const float* attended, const float* hidden, int64_t rows, const PreNorm& b, float* out) {
-    const int64_t size = b.out->outputs, wide = padded(size), middle = padded(b.up->outputs);
+    const Products& p = b.products;
+    const int64_t size = p.out->outputs, wide = padded(size), middle = padded(p.up->outputs);
     float *normed = scratch.first.room(CHAIN_ROWS * wide), *inner = scratch.second.room(CHAIN_ROWS * middle);
     for (int64_t begin = 0; begin < rows; begin += CHAIN_ROWS) {
-        const int64_t count = std::min(CHAIN_ROWS, rows - begin);
-        float* state = out + begin * size;
-        product(attended + begin * size, size, count, *b.out,
-                [=, hidden = hidden + begin * size](int64_t row, int64_t output, Floats y) {
-                    const int64_t at = row * size + output;
-                    if (output < size) store(state + at, y + load<Floats>(hidden + at));
-                });
-        for (int64_t row = 0; row < count; ++row) b.up_norm(state + row * size, size, normed + row * wide);
-        raise(normed, wide, count, *b.up, b.unit, inner);
-        product(inner, middle, count, *b.down, [=](int64_t row, int64_t output, Floats y) {
-            float* to = state + row * size + output;
-            if (output < size) store(to, y + load<Floats>(to));
-        });
-        if (b.final_norm.weight)
-            for (int64_t row = 0; row < count; ++row) b.final_norm(state + row * size, size, state + row * size);
+        const int64_t count = std::min(CHAIN_ROWS, rows - begin), start = begin * size;
+        float* state = out + start;
+        add_product(attended + start, size, count, *p.out, hidden + start, size, state, size);
+        b.up_norm(state, size, count, size, normed, wide);
+        raise(normed, wide, count, *p.up, p.unit, inner);
+        add_product(inner, middle, count, *p.down, state, size, state, size);
+        if (b.final_norm.weight) b.final_norm(state, size, count, size, state, size);
     }
 }
 

@@ -96,10 +96,10 @@ class Dialect(Generic[Request]):
     """A wire format of re-ranking; each has a file in this package.
 
     request, response: its bodies, for validation and for the description of the API.  read: turns a request into a
-    call; raises InvalidInput.  write: turns an exchange
-    into the JSON of the response.  fields: where a path has several dialects, a body that has one of these, and not
-    null, is in this one.  document: what a result gives back of the candidate at an index, if the call asks for texts.
-    headers: those of the response.  invalid: the body of a 422, on the paths whose last dialect this is.
+    call; raises InvalidInput.  write: turns an exchange into the JSON of the response.  fields: where a path has
+    several dialects, a body that has one of these, and not null, is in this one.  document: what a result gives back of
+    the candidate at an index, if the call asks for texts.  headers: those of the response.  invalid: the body of a 422,
+    on the paths whose last dialect this is.
     """
 
     request: type[Request]
