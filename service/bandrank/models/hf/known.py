@@ -181,6 +181,13 @@ KNOWN_FAMILIES = (
             KnownModel("nvidia/llama-nemotron-embed-1b-v2", BI, "1B", 8192, "mean, cosine; texts have prompts"),
         ),
     ),
+    KnownFamily(
+        "Gemma 3 without its causal mask",
+        ("gemma3_text",),
+        "norms on both sides of each half; local attention of 256 tokens on each side in five of six layers; overflows "
+        "float16",
+        (KnownModel("google/embeddinggemma-300m", BI, "300M", 2048, "mean, two layers, cosine; texts have prompts"),),
+    ),
 )
 
 

@@ -22,6 +22,7 @@ from bandrank.models.hf.distilbert import DISTILBERT
 from bandrank.models.hf.electra import ELECTRA
 from bandrank.models.hf.files import own_class, read_weights
 from bandrank.models.hf.gemma import GEMMA
+from bandrank.models.hf.gemma3 import GEMMA3
 from bandrank.models.hf.gte import GTE
 from bandrank.models.hf.llama import LLAMA
 from bandrank.models.hf.model import SUPPORTED, Family, Model
@@ -39,6 +40,7 @@ FAMILIES: dict[str, Family] = {  # by the `model_type` of config.json
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "gemma": GEMMA,
+    "gemma3_text": GEMMA3,
     "gte": GTE,
     "llama_bidirec": LLAMA,
     "modernbert": MODERNBERT,

@@ -19,7 +19,7 @@ SUPPORTED = (
     "(cross-encoder/ettin-reranker-17m-v1), sparse cross-encoders (webis/sparse-cross-encoder-4-512, -4-4096), "
     "sentence-transformers bi-encoders (all-MiniLM-L6-v2, all-mpnet-base-v2, intfloat/multilingual-e5-base, "
     "nomic-ai/nomic-embed-text-v1.5), ColBERT (such as colbert-ir/colbertv2.0, lightonai/GTE-ModernColBERT-v1), "
-    "Llama without its causal mask (nvidia/llama-nemotron-rerank-1b-v2), "
+    "Llama without its causal mask (nvidia/llama-nemotron-rerank-1b-v2), EmbeddingGemma (google/embeddinggemma-300m), "
     "decoders (Qwen/Qwen3-Reranker-0.6B, mixedbread-ai/mxbai-rerank-base-v2, "
     "Qwen/Qwen3-Embedding-0.6B), and bandrank's own checkpoints; `bandrank models` lists more"
 )
@@ -107,7 +107,7 @@ class Model:
             named = read_object(self.folder / "tokenizer_config.json", optional=True).get("mask_token")
             if spelling := named.get("content") if isinstance(named, dict) else named:
                 return str(spelling)
-        return self.family.tokens[name]
+        return self.family.tokens.get(name, f"[{name.upper()}]")
 
     @property
     def query_separators(self) -> int:
