@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from support.decoders import PARTS, WORDS, gemma_tokenizer
+from support.decoders import PARTS, WORDS, drawn, gemma_tokenizer
 from support.models import INTERMEDIATE_SIZE, random_scorer, randomise, vocab_size, write_json
 from support.tokenizer import CLS_ID, SEP_ID
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -90,22 +90,12 @@ def tiny_llama(**more: Any) -> LlamaModel:
     """A random causal Llama of `transformers`, in eval mode. more: of the published settings."""
     settings = LLAMA | SIZES | more
     of_nvidia = ("auto_map", "model_type", "pooling", "temperature")
-    return _random(LlamaModel(LlamaConfig(**{name: each for name, each in settings.items() if name not in of_nvidia})))
+    return drawn(LlamaModel(LlamaConfig(**{name: each for name, each in settings.items() if name not in of_nvidia})))  # type: ignore[no-any-return]
 
 
 def tiny_gemma3(**more: Any) -> Gemma3TextModel:
     """A random encoder of `transformers`, in eval mode. more: of the published settings."""
-    return _random(Gemma3TextModel(Gemma3TextConfig(**GEMMA3 | SIZES | more)))
-
-
-def _random(model: Any) -> Any:
-    """Draws all weights: those of RMSNorms around 1."""
-    randomise(model, seed=0)
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if name.endswith("norm.weight"):
-            parameter.detach().normal_(1.0, 0.1, generator=generator)
-    return model.eval()
+    return drawn(Gemma3TextModel(Gemma3TextConfig(**GEMMA3 | SIZES | more)))  # type: ignore[no-any-return]
 
 
 def states_without_mask(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
