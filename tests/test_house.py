@@ -33,7 +33,7 @@ FENCES = {
     "transformers": {
         f"{HF}/chat_template.py",
         f"{HF}/files.py",
-        *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "modernbert", "roberta")),
+        *(f"{HF}/{family}.py" for family in ("bert", "deberta", "electra", "gemma3", "modernbert", "roberta")),
     },
     "huggingface_hub": {f"{HF}/files.py", f"{HF}/load.py"},
     "tokenizers": {
