@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks-services.md"))
     args = parser.parse_args(arguments)
+    if max(args.clients) < SATURATING:
+        parser.error(f"--clients needs {SATURATING} or more: their answers are the capacity that loads are shares of")
     plan = Plan(
         clients=args.clients,
         loads=args.loads,
