@@ -12,6 +12,7 @@ from bandrank_bench.overload.loops import Window
 from bandrank_bench.overload.outcomes import Outcome
 from bandrank_bench.overload.processors import Busy
 from bandrank_bench.services.aims import aims
+from bandrank_bench.services.command import main
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours, tei
 from bandrank_bench.services.experiments import Plan
 from bandrank_bench.services.memory import Memory
@@ -104,3 +105,11 @@ def test_tei_is_where_its_address_says() -> None:
         assert (service.url, service.pid) == ("http://127.0.0.1:8080", None)
     with pytest.raises(ValueError, match="http://host:port"):
         tei("localhost:8080")
+
+
+def test_too_few_clients_tell_no_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That is said before anything is measured."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--clients", "1,4", "--only", "none", "--out", str(tmp_path / "page.md")])
+
+    assert "--clients needs 8 or more" in capsys.readouterr().err
