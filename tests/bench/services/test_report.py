@@ -15,6 +15,7 @@ from bandrank_bench.services.aims import aims
 from bandrank_bench.services.command import main
 from bandrank_bench.services.contenders import Contender, fastest_of_each_precision, infinity, ours, tei
 from bandrank_bench.services.experiments import Plan
+from bandrank_bench.services.field import infinities
 from bandrank_bench.services.memory import Memory
 from bandrank_bench.services.report import Results, json_lines, markdown
 from bandrank_bench.services.runs import Run
@@ -107,9 +108,26 @@ def test_tei_is_where_its_address_says() -> None:
         tei("localhost:8080")
 
 
-def test_too_few_clients_tell_no_capacity(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That is said before anything is measured."""
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["--clients", "1,4"], "--clients needs 8 or more"),
+        (["--only", "another"], "no service can be compared: --only another"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    asked: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is measured; no page is written over."""
     with pytest.raises(SystemExit, match="2"):
-        main(["--clients", "1,4", "--only", "none", "--out", str(tmp_path / "page.md")])
+        main([*asked, "--infinity", str(tmp_path), "--out", str(tmp_path / "page.md")])
 
-    assert "--clients needs 8 or more" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_configurations_are_asked_for_by_any_part_of_their_names() -> None:
+    """Also of one engine alone."""
+    assert {how.engine for how in infinities("infinity torch")} == {"torch"}
+    assert {how.engine for how in infinities("infinity")} == {"torch", "optimum"}
+    assert infinities("bandrank") == []
