@@ -2,13 +2,11 @@
 
 Run as `python -m bandrank_bench services`. infinity comes from a virtual environment of its own, which
 `make .venv-infinity/stamp` makes; TEI is one that runs already, with whatever weights it was given. It takes some
-twenty minutes. The samples go to a file beside the page, with the suffix
-.jsonl.gz.
+twenty minutes. The samples go to a file beside the page, with the suffix .jsonl.gz.
 """
 
 import argparse
 import asyncio
-import gzip
 import random
 import signal
 import sys
@@ -27,7 +25,7 @@ from bandrank_bench import infinity, machine
 from bandrank_bench.calibrate import Calibration
 from bandrank_bench.checkpoint import write_checkpoint
 from bandrank_bench.cpu.agreement import Agreement, Disagreement, reference_scores
-from bandrank_bench.output import say
+from bandrank_bench.output import say, write_page
 from bandrank_bench.overload.command import fractions, numbers
 from bandrank_bench.service import Service
 from bandrank_bench.services.agreement import agreement_of
@@ -86,10 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not match.contenders:
             parser.error(f"no service can be compared: --only {args.only}")
         results = match.play()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(markdown(results, plan), encoding="utf-8")
-    args.out.with_suffix(".jsonl.gz").write_bytes(gzip.compress(json_lines(results).encode(), mtime=0))
-    say(f"wrote {args.out}")
+    write_page(args.out, markdown(results, plan), json_lines(results))
     return 0
 
 
