@@ -84,6 +84,12 @@ class TaskQueue:
         with self._changed:
             return sum(map(len, self._lines.values()))
 
+    @property
+    def num_admitted(self) -> int:
+        """The number of requests that have their turn, without background work."""
+        with self._changed:
+            return sum(len(line.tickets) for line in self._lines.values())
+
     def wait_s(self, ticket: Ticket, cost: float) -> float:
         """The seconds of the work that goes before more work of a request, at the measured speed of each lane; 0 for
         background work, whose time nobody knows. cost: of the request's work.
