@@ -15,7 +15,7 @@ from bandrank.api.dialects.costs import Usage
 from bandrank.api.dialects.dialect import Float32s, check_count
 from bandrank.api.dialects.fields import Size, Texts
 from bandrank.api.dialects.foreign import NamesModel
-from bandrank.api.disconnects import unless_gone
+from bandrank.api.disconnects import hung_up, unless_gone
 from bandrank.api.error_bodies import OpenAIErrorBody
 from bandrank.api.keys import Scope
 from bandrank.api.parsing import read_json
@@ -135,7 +135,7 @@ async def embed_texts(
         size=body.dimensions or body.output_dimension,
         account=account,
     )
-    embedded = await unless_gone(request, embedding)
+    embedded = await unless_gone(hung_up(request), embedding)
     return JsonInParts(await _write(embedded, body.encoding, service, account))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from bandrank.api.disconnects import unless_gone
 from bandrank.api.service import Service
 from bandrank.engine.memory import Account
 from bandrank.errors import BadGateway, BandrankError, GatewayTimeout, Overloaded, ShareUsed
@@ -55,7 +56,7 @@ class Forwarding:
         client = Downstream(scope, receive, send)
         marks: Sequence[Mark] = ()
         try:
-            marks = await client.unless_gone(self._answer(client))
+            marks = await unless_gone(client.hung_up(), self._answer(client))
         except ClientDisconnect:
             pass
         except Exception as error:
