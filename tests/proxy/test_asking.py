@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bandrank.errors import BadSetting
+from bandrank.proxy.fetching import unpacked
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
 from bandrank.proxy.raw_json import Number
-from bandrank.proxy.search_request import MAX_WIDE_BYTES, indices_of, read_search, unpacked
+from bandrank.proxy.search_request import MAX_WIDE_BYTES, indices_of, read_search
 from bandrank.proxy.wishes import Wish, Wishes, query_of_header, read_rules
 
 WISH = Wish(fields=("title", "body"), depth=50, budget_ms=100)
@@ -328,7 +329,7 @@ def test_a_compressed_body() -> None:
     packed = gzip.compress(bytes(1000))
     headers = [(b"content-encoding", b"GZIP"), (b"content-type", b"application/json; charset=utf-8")]
 
-    assert unpacked(packed, headers, 1000) == bytes(1000)
+    assert unpacked(packed, headers, 1000) == (bytes(1000), 0)
     with pytest.raises(Skipped, match="large_request"):
         unpacked(gzip.compress(bytes(1 << 20)), headers, 1000)
     for bad in (packed[:-1], packed + b"x", b"no gzip"):

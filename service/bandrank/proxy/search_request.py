@@ -2,14 +2,12 @@
 
 import json
 import re
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from bandrank.proxy.field_patterns import WILDCARD, not_asked_for
-from bandrank.proxy.headers import first
 from bandrank.proxy.outcomes import Skipped, SkipReason
 from bandrank.proxy.query_text import query_text
 from bandrank.proxy.rank_windows import widened
@@ -19,7 +17,6 @@ from bandrank.proxy.wishes import Wish
 SEARCH, MULTI_SEARCH = (re.compile(rb"/(?:(?P<indices>[^/]+)/)?%s/?" % name) for name in (b"_search", b"_msearch"))
 METHODS = frozenset({"GET", "POST"})
 ALL = "_all"  # the one word for indices that begins with an underscore
-JSON_TYPE = re.compile(r"application/(json|vnd\.(elastic|open)search\+json)\s*(;.*)?", re.IGNORECASE)
 DEFAULT_SIZE = 10
 MAX_WIDE_BYTES = 4 << 20  # of a body beyond ASCII: in memory, one wide character makes all others take four bytes each
 MAX_PARAMETERS = 1024  # of a query string
@@ -62,31 +59,6 @@ def indices_of(method: str, raw_path: bytes, path: re.Pattern[bytes] = SEARCH) -
 def named(names: str) -> tuple[str, ...]:
     """The indices in a list with commas, but for those that it leaves out again, as `-old` does."""
     return tuple(name for name in names.split(",") if name and not name.startswith("-"))
-
-
-def unpacked(
-    body: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes: int, kinds: re.Pattern[str] = JSON_TYPE
-) -> bytes:
-    """The body of a search, of one of these media types or of none, without its compression. Raises Skipped."""
-    headers = list(headers)
-    kind = first(headers, b"content-type").decode("latin-1").strip()
-    if kind and not kinds.fullmatch(kind):
-        raise Skipped(SkipReason.UNREADABLE_REQUEST)
-    encoding = first(headers, b"content-encoding").strip().lower()
-    if encoding in {b"", b"identity"}:
-        return body
-    if encoding != b"gzip":
-        raise Skipped(SkipReason.UNREADABLE_REQUEST)
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        content = stream.decompress(body, max_bytes)
-    except zlib.error:
-        raise Skipped(SkipReason.UNREADABLE_REQUEST) from None
-    if stream.unconsumed_tail:
-        raise Skipped(SkipReason.LARGE_REQUEST)
-    if not stream.eof or stream.unused_data:
-        raise Skipped(SkipReason.UNREADABLE_REQUEST)
-    return content
 
 
 def read_search(
