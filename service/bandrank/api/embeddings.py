@@ -163,7 +163,7 @@ async def _write(embedded: Embeddings, encoding: Encoding, service: Service, acc
     cut = embedded.truncated_tokens
     rest = {
         "model": embedded.model,
-        "usage": Usage(prompt_tokens=embedded.num_tokens, total_tokens=embedded.num_tokens),
+        "usage": Usage.of(embedded.num_tokens),
         "meta": EmbeddingsMeta(
             truncated_texts=sum(tokens > 0 for tokens in cut),
             truncated_tokens=sum(cut),

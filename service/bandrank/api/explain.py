@@ -224,7 +224,7 @@ def _write(query: str, text: str, explained: Explanation, total_s: float) -> byt
                 for each in explained.contributions
             ]
         ),
-        usage=Usage(prompt_tokens=explained.num_tokens, total_tokens=explained.num_tokens),
+        usage=Usage.of(explained.num_tokens),
         meta=ExplainMeta(
             timings_ms=ExplainTimingsMs(
                 score=_ms([stage.report for stage in explained.stages]),

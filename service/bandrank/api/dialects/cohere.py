@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
+from bandrank.api.dialects.costs import Meta, Usage, meta_of
 from bandrank.api.dialects.dialect import Dialect, Exchange, sigmoid
 from bandrank.api.dialects.documents import DocumentsOrOne, RankFields, documents_schema, texts_of, with_text
 from bandrank.api.dialects.fields import AnyLimit, Flag, Limit
@@ -190,7 +190,7 @@ def write(exchange: Exchange[CohereRequest], *, version: str) -> bytes:
         id=f"rerank-{uuid.uuid4().hex}",
         model=exchange.answer.model,
         results=results,
-        usage=CohereUsage(**vars(usage_of(ranking))),
+        usage=CohereUsage.of(ranking.num_tokens),
         meta=CohereMeta(
             **vars(meta),
             api_version=ApiVersion(version=version),

@@ -81,11 +81,6 @@ class Exchange(Generic[Request]):
         return self.answer.texts[index] if self.call.return_texts else None
 
 
-def the_text(exchange: Exchange[Any], index: int) -> object:
-    """What most dialects give back of a candidate."""
-    return exchange.text(index)
-
-
 def no_headers(_: Exchange[Any]) -> Mapping[str, str]:
     """What most dialects say in headers."""
     return {}
@@ -107,7 +102,7 @@ class Dialect(Generic[Request]):
     read: Callable[[Request], Call]
     write: Callable[[Exchange[Request]], bytes]
     fields: tuple[str, ...] = ()
-    document: Callable[[Exchange[Request], int], object] = the_text
+    document: Callable[[Exchange[Request], int], object] = Exchange.text
     headers: Callable[[Exchange[Request]], Mapping[str, str]] = no_headers
     invalid: type[AnyErrorBody] = ErrorBody
 

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema, model_validator
 
-from bandrank.api.dialects.costs import Meta, Usage, meta_of, usage_of
+from bandrank.api.dialects.costs import Meta, Usage, meta_of
 from bandrank.api.dialects.dialect import Dialect, Exchange
 from bandrank.api.dialects.fields import NOT_BLANK, Count, Instruction, Limit, not_blank
 from bandrank.api.responses import json_of
@@ -202,7 +202,7 @@ def write(exchange: Exchange[RerankRequest]) -> bytes:
         model=answer.model,
         results=results,
         unresolved=list(answer.unresolved) or None,
-        usage=usage_of(answer.ranking),
+        usage=Usage.of(answer.ranking.num_tokens),
         meta=meta_of(exchange),
     )
     return json_of(response, exclude_none=True)
