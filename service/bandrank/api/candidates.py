@@ -78,7 +78,7 @@ async def register(request: Request, service: ServiceOfApp, account: Registering
     for start in range(0, len(body.candidates), CHECKED_AT_ONCE):
         some = body.candidates[start : start + CHECKED_AT_ONCE]
         texts |= await service.pace.run(account.client, _texts, some, service.max_line_bytes)
-    registering = service.registry.register(texts, client=account.client, stopping=lambda: service.stopping)
+    registering = service.registry.register(texts, client=account.client, stopping=service.stopping.is_set)
     encoded = await unless_gone(hung_up(request), registering)
     return RegisterResponse(registered=len(texts), encoded=encoded)
 
