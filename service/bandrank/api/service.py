@@ -176,7 +176,8 @@ class Service:
             return None
         if self._testing is None or self._testing.done():
             self._testing = asyncio.create_task(self._why_test_fails())
-        return await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+        reason = await asyncio.shield(self._testing)  # one for all who ask, whoever of them hangs up
+        return STOPPING if self.draining else reason
 
     async def _why_test_fails(self) -> str | None:
         """None if a self-test succeeds, else the reason."""
