@@ -13,7 +13,7 @@ from support.server import Scrape
 from support.tasks import until
 
 from bandrank.api import service as service_module
-from bandrank.engine.batching import STOPPING
+from bandrank.engine.task_queue import STOPPING
 from bandrank.settings import Settings
 
 pytestmark = pytest.mark.anyio

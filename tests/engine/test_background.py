@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tasks import CLIENT, HANG_S, LANE, Clock, NamedLane, task_of
 
-from bandrank.engine.batching import BACKGROUND_FINER, TaskQueue
 from bandrank.engine.clients import SHADOW, Client
+from bandrank.engine.task_queue import BACKGROUND_FINER, TaskQueue
 from bandrank.engine.tasks import AnySlice
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.turns import Turns

@@ -11,8 +11,8 @@ from fastapi import Request
 from bandrank.api.parsing import check_values, parse
 from bandrank.api.registered import LineError, RegisteredCandidate, RegisterResponse
 from bandrank.api.service import Service
-from bandrank.engine.batching import STOPPING
 from bandrank.engine.clients import Client
+from bandrank.engine.task_queue import STOPPING
 from bandrank.errors import BandrankError, InputTooLarge, InvalidInput, NotReady, Overloaded, TooSlow
 
 LINES_AT_ONCE, BYTES_AT_ONCE = 256, 1 << 20  # stored and encoded together

@@ -14,10 +14,10 @@ from fastapi import Depends, Request
 from bandrank import __version__
 from bandrank.api.admission import Admission
 from bandrank.api.pace import Pace
-from bandrank.engine.batching import STOPPING
 from bandrank.engine.calls import Answer, Call
 from bandrank.engine.memory import Memory
 from bandrank.engine.shadow import Shadow
+from bandrank.engine.task_queue import STOPPING
 from bandrank.errors import BandrankError
 from bandrank.logs import request_id
 from bandrank.serving import Serving

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import torch
 
-from bandrank.engine.batching import STOPPING, TaskQueue
 from bandrank.engine.cache.redis_client import RedisClient
+from bandrank.engine.task_queue import STOPPING, TaskQueue
 from bandrank.engine.text_scorer import AnyTextScorer
 from bandrank.engine.worker import ScoringWorker
 from bandrank.errors import NotReady

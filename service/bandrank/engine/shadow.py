@@ -1,6 +1,6 @@
 """A second model that scores a sample of the requests once they are answered, to see how far it agrees.
 
-No request notices: the scoring thread takes the shadow's work while it has no other (engine/batching.py), a request
+No request notices: the scoring thread takes the shadow's work while it has no other (engine/task_queue.py), a request
 that needs memory gets what samples hold, and what goes wrong with the shadow is counted and logged.
 """
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Generic, Protocol
 
-from bandrank.engine.batching import STOPPING, TaskQueue
 from bandrank.engine.cache.keys import cut_digest, digest
 from bandrank.engine.cache.representations import RepresentationCache, Rescue
 from bandrank.engine.clients import Client
@@ -14,6 +13,7 @@ from bandrank.engine.lanes import EncodeLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.reports import Recorder
 from bandrank.engine.submit import submit, timeout
+from bandrank.engine.task_queue import STOPPING, TaskQueue
 from bandrank.engine.tasks import Candidates, Payload, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer

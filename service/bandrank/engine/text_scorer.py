@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Generic, TypeAlias
 
-from bandrank.engine.batching import TaskQueue
 from bandrank.engine.lanes import PassageLane, ScoreLane
 from bandrank.engine.options import DEFAULT, Options
 from bandrank.engine.passages import BestPassage
 from bandrank.engine.reports import Recorder, Span, StageReport
 from bandrank.engine.sources import CandidateSource, Sourced
 from bandrank.engine.submit import submit, timeout
+from bandrank.engine.task_queue import TaskQueue
 from bandrank.engine.tasks import AnyLane, Candidates, Lane, Payload, Result, Task
 from bandrank.engine.tickets import Ticket
 from bandrank.engine.tokenizer import RequestTokenizer

@@ -5,8 +5,8 @@ import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from bandrank.engine.batching import MAX_RETRY_AFTER_S
 from bandrank.engine.clients import Client, Shares
+from bandrank.engine.task_queue import MAX_RETRY_AFTER_S
 from bandrank.engine.throughput import Throughput
 from bandrank.engine.waiting import WaitingClients
 from bandrank.errors import InputTooLarge, Overloaded
